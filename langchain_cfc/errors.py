@@ -1,0 +1,130 @@
+"""Every error and warning of the package.
+
+    CFCError
+    ├── InputError (ValueError)          an argument or array that cannot be used
+    │   ├── RecordError                  one line of a records file
+    │   └── FeatureError                 feature text, a category or metadata that the feature map does not know
+    ├── NotFittedError                   a rule or feature map used before it was fitted
+    ├── ThresholdError                   the solver could not prove its threshold
+    ├── CalibrationError
+    │   ├── UnattainableTargetError      the target coverage is out of reach for these records
+    │   └── OverlapError                 records that the artifact was calibrated on, used as if they were new
+    ├── ArtifactError
+    │   ├── ArtifactFormatError          not an artifact, truncated, of another version, with fields too many or few
+    │   ├── ArtifactDigestError          the content is not what was saved
+    │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
+    ├── ServingError
+    │   ├── DrawError                    fewer than n candidates, or one that cannot be read
+    │   ├── VerifierError                the verifier failed or returned something that is no score
+    │   └── DescriptionError             the answer extractor or metadata function failed
+    └── MissingExtraError (ImportError)  an optional dependency is not installed
+
+    CFCWarning (UserWarning)
+    ├── AttainabilityWarning             a group whose target is out of reach: its prompts will mostly be flagged
+    └── FingerprintWarning               nothing to compare a fingerprint with, or another served model version
+"""
+
+from __future__ import annotations
+
+
+class CFCError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class InputError(CFCError, ValueError):
+    """An argument or an array that cannot be used."""
+
+
+class RecordError(InputError):
+    """One line of a records file that cannot be used.
+
+    Attributes:
+        source: The file, or what else the record came from.
+        line: Line number, counted from 1; 0 where the whole source is meant.
+        field: Path of the field, such as `candidates[3].score`; empty where the whole line is meant.
+        problem: What was found and what was expected.
+    """
+
+    def __init__(self, source: str, line: int, field: str, problem: str) -> None:
+        self.source = source
+        self.line = line
+        self.field = field
+        self.problem = problem
+        where = source if line == 0 else f"{source}, line {line}"
+        super().__init__(f"{where}: {field}: {problem}" if field else f"{where}: {problem}")
+
+    def __reduce__(self) -> tuple[type[RecordError], tuple[str, int, str, str]]:
+        """Pickle by the four parts, so that the error survives a worker process."""
+        return type(self), (self.source, self.line, self.field, self.problem)
+
+
+class FeatureError(InputError):
+    """Feature text, a category or metadata that the feature map does not know."""
+
+
+class NotFittedError(CFCError):
+    """A rule or feature map was used before `fit`."""
+
+
+class ThresholdError(CFCError):
+    """The solver stopped without a threshold that it can prove; never raised for thresholds that are infinite."""
+
+
+class CalibrationError(CFCError):
+    """Calibration or evaluation cannot be carried out as asked."""
+
+
+class UnattainableTargetError(CalibrationError):
+    """The target coverage is out of reach for these records, whatever the threshold."""
+
+
+class OverlapError(CalibrationError):
+    """Records that the artifact was calibrated on were offered as if they were new."""
+
+
+class ArtifactError(CFCError):
+    """A calibration artifact that cannot be used."""
+
+
+class ArtifactFormatError(ArtifactError):
+    """A file that is not an artifact of a version this library reads."""
+
+
+class ArtifactDigestError(ArtifactError):
+    """An artifact whose content differs from what was saved."""
+
+
+class FingerprintError(ArtifactError):
+    """Generator, verifier or answer extractor differ from those that the artifact was calibrated for."""
+
+
+class ServingError(CFCError):
+    """A prompt could not be served; no answer set was made."""
+
+
+class DrawError(ServingError):
+    """Fewer than n candidates were drawn, or a candidate cannot be read as text."""
+
+
+class VerifierError(ServingError):
+    """The verifier failed, or returned something other than one finite score in [0, 1] per candidate."""
+
+
+class DescriptionError(ServingError):
+    """The answer extractor or the metadata function failed."""
+
+
+class MissingExtraError(CFCError, ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class CFCWarning(UserWarning):
+    """Base of every warning of this package."""
+
+
+class AttainabilityWarning(CFCWarning):
+    """The target is out of reach for a guaranteed group: most of its prompts will be flagged, not answered."""
+
+
+class FingerprintWarning(CFCWarning):
+    """A fingerprint could not be compared, or the served model reports another version of itself."""
