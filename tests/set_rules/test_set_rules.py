@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import InputError
+from langchain_cfc.set_rules import accepted, parse_set_rule
+from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+
+RULES = ["all", "best_prefix", "rank", "unique(all)", "unique(best_prefix)", "unique(rank)"]
+CAP = 2.0
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> LabelledDraws:
+    """Prompts whose labels agree within each answer, with ties and repeated answers."""
+    size, n = draw(st.integers(1, 6)), draw(st.integers(1, 7))
+    grid = st.sampled_from([0.0, 0.1, 0.2, 0.30000000000000004, 0.5, 0.7, 1.0])
+    scores = draw(st.lists(st.lists(grid, min_size=n, max_size=n), min_size=size, max_size=size))
+    answers = draw(st.lists(st.lists(st.sampled_from("abcd"), min_size=n, max_size=n), min_size=size, max_size=size))
+    right = draw(st.lists(st.sets(st.sampled_from("abcd")), min_size=size, max_size=size))
+    correct = np.array([[a in ok for a in row] for row, ok in zip(answers, right, strict=True)])
+    return LabelledDraws(Draws.of(scores, answers), correct, tuple(map(str, range(size))), (None,) * size)
+
+
+def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
+    return Thresholds(np.full(size, threshold), np.full(size, error))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(deadline=None, derandomize=True)
+@given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
+def test_sets_are_nested_in_the_threshold(rule: str, labelled: LabelledDraws, low: float, high: float) -> None:
+    levels = parse_set_rule(rule).levels(labelled.draws)
+    low, high = min(low, high), max(low, high)
+    small, large = accepted(levels, at(low, len(labelled))), accepted(levels, at(high, len(labelled)))
+    assert (small <= large).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(deadline=None, derandomize=True)
+@given(labelled=prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0])))
+def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
+    rule: str, labelled: LabelledDraws, threshold: float
+) -> None:
+    set_rule = parse_set_rule(rule)
+    success = set_rule.success_scores(labelled, CAP)
+    inside = accepted(set_rule.levels(labelled.draws), at(threshold, len(labelled)))
+    assert ((inside & labelled.correct).any(axis=1) == (success <= threshold)).all()
+
+
+@settings(deadline=None, derandomize=True)
+@given(labelled=prompts())
+def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: LabelledDraws) -> None:
+    codes = labelled.draws.answer_codes
+    assert codes is not None
+    for base in ("all", "best_prefix", "rank"):
+        one = accepted(parse_set_rule(f"unique({base})").levels(labelled.draws), at(0.5, len(labelled)))
+        every = accepted(parse_set_rule(base).levels(labelled.draws), at(0.5, len(labelled)))
+        for row in range(len(labelled)):
+            entries = codes[row][one[row]]
+            assert len(set(entries)) == len(entries)
+            assert set(entries) == set(codes[row][every[row]])
+
+
+def test_levels_by_hand() -> None:
+    draws = Draws.of([[0.4, 0.2, 0.3, 0.2]], [["a", "b", "a", "c"]])
+    inf = np.inf
+    expected = {
+        "all": [0.4, 0.2, 0.3, 0.2],
+        "best_prefix": [0.4, 0.2, inf, inf],
+        "rank": [1.0, 0.25, 0.75, 0.5],
+        "unique(all)": [inf, 0.2, 0.3, 0.2],
+        "unique(best_prefix)": [0.4, 0.2, inf, inf],
+        "unique(rank)": [inf, 0.25, 0.75, 0.5],
+    }
+    for rule, levels in expected.items():
+        assert parse_set_rule(rule).levels(draws).tolist() == [levels], rule
+
+
+def test_success_score_is_the_cap_without_a_correct_candidate_and_never_one() -> None:
+    labelled = LabelledDraws(Draws.of([[0.4, 1.0], [0.4, 1.0]]), np.array([[False, False], [False, True]]), ("a", "b"), (None, None))
+    assert parse_set_rule("all").success_scores(labelled, CAP).tolist() == [2.0, 1.0]
+
+
+def test_a_correct_candidate_behind_the_best_prefix_does_not_count() -> None:
+    labelled = LabelledDraws(Draws.of([[0.1, 0.9]]), np.array([[False, True]]), ("a",), (None,))
+    assert parse_set_rule("best_prefix").success_scores(labelled, CAP).tolist() == [CAP]
+
+
+def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None:
+    labelled = LabelledDraws(Draws.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,))
+    parse_set_rule("all").success_scores(labelled, CAP)
+    with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
+        parse_set_rule("unique").success_scores(labelled, CAP)
+
+
+def test_unique_needs_answers() -> None:
+    with pytest.raises(InputError, match="needs the candidates' answers"):
+        parse_set_rule("unique").levels(Draws.of([[0.1]]))
+
+
+@pytest.mark.parametrize("text", ["", "unique()", "unique(unique(all))", "topk", "all()"])
+def test_unknown_names_are_refused_with_what_is_known(text: str) -> None:
+    with pytest.raises(InputError, match=r"known are all, best_prefix, rank, unique\(all\)"):
+        parse_set_rule(text)
+
+
+def test_text_round_trips_and_bare_unique_means_unique_all() -> None:
+    assert [parse_set_rule(rule).text for rule in RULES] == RULES
+    assert parse_set_rule("unique").text == "unique(all)"
+
+
+def served(scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha: str) -> tuple[float, float]:
+    """Coverage on the second half: with the comparison of the package, and with a plain `<=` on floats."""
+    half = len(scores) // 2
+    size = len(scores)
+    labelled = LabelledDraws(Draws.of(scores), correct, tuple(map(str, range(size))), (None,) * size)
+    rule = parse_set_rule("all")
+    success = rule.success_scores(labelled, CAP)
+    solved = ConditionalThreshold(alpha, CAP).fit(features[:half], success[:half]).solve(features[half:])
+    levels, right = rule.levels(labelled.draws)[half:], correct[half:]
+    inclusive = (accepted(levels, solved) & right).any(axis=1) | np.isinf(solved.values)
+    plain = ((levels <= solved.values[:, np.newaxis]) & right).any(axis=1) | np.isinf(solved.values)
+    return float(inclusive.mean()), float(plain.mean())
+
+
+def test_comparisons_include_what_round_off_would_drop() -> None:
+    """A feature map that holds the score itself makes the threshold equal a candidate's level, up to round-off.
+
+    Nearly every best candidate is correct, so the exact threshold is min_score itself for most prompts and coverage must be at least
+    0.8 - 5 standard deviations of a 600-prompt mean (0.082): a false alarm has probability below 1e-6. The plain comparison is the
+    negative control: it loses what round-off drops.
+    """
+    rng = np.random.default_rng(5)
+    scores = rng.uniform(0.05, 0.95, (1200, 4))
+    best = scores.min(axis=1)
+    correct = (scores == best[:, np.newaxis]) & (rng.random((1200, 1)) < 0.95)
+    mean = scores.mean(axis=1)
+    inclusive, plain = served(scores, correct, np.stack([np.ones(1200), best, mean, mean**2], axis=1), "0.2")
+    assert inclusive >= 0.8 - 0.082
+    assert plain < 0.8 - 0.082
+
+
+def test_comparisons_on_a_grid_of_tenths_lose_nothing() -> None:
+    """Scores such as 3 * 0.1 and 0.3 differ in the last bit; features computed from them differ likewise."""
+    rng = np.random.default_rng(6)
+    scores = rng.integers(1, 10, (1200, 4)) * 0.1
+    best = scores.min(axis=1)
+    correct = (scores == best[:, np.newaxis]) & (rng.random((1200, 1)) < 0.95)
+    mean = scores.mean(axis=1)
+    inclusive, plain = served(scores, correct, np.stack([np.ones(1200), best, mean, mean**2], axis=1), "0.2")
+    assert inclusive >= 0.8 - 0.082
+    assert plain < inclusive
