@@ -1,4 +1,4 @@
-"""Set rules: from scores to entry levels, success scores and answer sets. Vectorised over prompts, NumPy only."""
+"""Set rules: from scores to entry levels, success scores and answer sets, vectorised over prompts."""
 
 from __future__ import annotations
 

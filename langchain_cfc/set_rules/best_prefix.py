@@ -1,4 +1,4 @@
-"""`best_prefix`: accepted candidates up to the earliest one of lowest score, in draw order (the paper's truncated CFC)."""
+"""`best_prefix`: accepted candidates up to the earliest one of lowest score (the paper's truncated CFC)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from langchain_cfc.set_rules.rule import SetRule
 class BestPrefix(SetRule):
     """Level = score up to the earliest candidate of lowest score; later candidates never enter.
 
-    The paper truncates after calibrating on the untruncated score, which its theorem does not cover; with these levels the truncated
-    set is calibrated on its own success score.
+    The paper truncates after calibrating on the untruncated score, which its theorem does not cover; with
+    these levels the truncated set is calibrated on its own success score.
     """
 
     @property

@@ -1,7 +1,8 @@
 """`SetRule`: how the scores of a prompt's candidates become entry levels, and what follows from the levels.
 
-A rule is nothing but its levels, the smallest threshold at which each candidate enters the answer set. So every rule is nested in
-the threshold, and calibrating on the rule's own success score guarantees the very set that is returned.
+A rule is nothing but its levels, the smallest threshold at which each candidate enters the answer set. So
+every rule is nested in the threshold, and calibrating on the rule's own success score guarantees the very
+set that is returned.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class SetRule(ABC):
         """
 
     def success_scores(self, labelled: LabelledDraws, cap: float) -> FloatArray:
-        """The paper's S(X): the smallest level among a prompt's correct candidates, and `cap` where there is none.
+        """The paper's S(X): the smallest level among a prompt's correct candidates, `cap` if there are none.
 
-        A prompt without a correct candidate gets one fixed number above every level, never 1: with 1 the event "S <= 1" would be
-        true without a correct answer.
+        A prompt without a correct candidate gets one fixed number above every level, never 1: with 1 the
+        event "S <= 1" would be true without a correct answer.
 
         Args:
             labelled: N prompts with labels.
@@ -59,7 +60,7 @@ class SetRule(ABC):
         """
         self.check_labels(labelled)
         levels = np.where(labelled.correct, self.levels(labelled.draws), np.inf)
-        return np.minimum(levels.min(axis=1), cap)
+        return np.asarray(np.minimum(levels.min(axis=1), cap), dtype=np.float64)
 
     def __repr__(self) -> str:
         """The text form."""
@@ -67,7 +68,7 @@ class SetRule(ABC):
 
 
 def accepted(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
-    """Which candidates are in the answer set: level <= threshold, where anything within the threshold's error bound counts.
+    """Which candidates are in the answer set: level <= threshold, within the threshold's error bound.
 
     Args:
         levels: (N, n) entry levels.

@@ -11,7 +11,7 @@ from langchain_cfc.set_rules.rule import SetRule
 
 
 class Unique(SetRule):
-    """A distinct answer enters at the smallest level of its candidates, represented by the earliest candidate of that level.
+    """A distinct answer enters at the smallest level of its candidates, the earliest of which stands for it.
 
     Args:
         base: The rule that gives each candidate its level.
@@ -49,7 +49,8 @@ class Unique(SetRule):
         if clash.any():
             row, slot = (int(i) for i in np.argwhere(clash)[0])
             msg = (
-                f"record {labelled.ids[row]!r}: candidates {codes[row, slot]} and {slot} give the same answer, but one is labelled "
+                f"record {labelled.ids[row]!r}: candidates {codes[row, slot]} and {slot} give the same "
+                "answer, but one is labelled "
                 f"correct and the other wrong; set_rule='{self.text}' needs one label per distinct answer"
             )
             raise InputError(msg)

@@ -20,7 +20,9 @@ def prompts(draw: st.DrawFn) -> LabelledDraws:
     size, n = draw(st.integers(1, 6)), draw(st.integers(1, 7))
     grid = st.sampled_from([0.0, 0.1, 0.2, 0.30000000000000004, 0.5, 0.7, 1.0])
     scores = draw(st.lists(st.lists(grid, min_size=n, max_size=n), min_size=size, max_size=size))
-    answers = draw(st.lists(st.lists(st.sampled_from("abcd"), min_size=n, max_size=n), min_size=size, max_size=size))
+    answers = draw(
+        st.lists(st.lists(st.sampled_from("abcd"), min_size=n, max_size=n), min_size=size, max_size=size)
+    )
     right = draw(st.lists(st.sets(st.sampled_from("abcd")), min_size=size, max_size=size))
     correct = np.array([[a in ok for a in row] for row, ok in zip(answers, right, strict=True)])
     return LabelledDraws(Draws.of(scores, answers), correct, tuple(map(str, range(size))), (None,) * size)
@@ -33,7 +35,9 @@ def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
 @pytest.mark.parametrize("rule", RULES)
 @settings(deadline=None, derandomize=True)
 @given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
-def test_sets_are_nested_in_the_threshold(rule: str, labelled: LabelledDraws, low: float, high: float) -> None:
+def test_sets_are_nested_in_the_threshold(
+    rule: str, labelled: LabelledDraws, low: float, high: float
+) -> None:
     levels = parse_set_rule(rule).levels(labelled.draws)
     low, high = min(low, high), max(low, high)
     small, large = accepted(levels, at(low, len(labelled))), accepted(levels, at(high, len(labelled)))
@@ -82,7 +86,12 @@ def test_levels_by_hand() -> None:
 
 
 def test_success_score_is_the_cap_without_a_correct_candidate_and_never_one() -> None:
-    labelled = LabelledDraws(Draws.of([[0.4, 1.0], [0.4, 1.0]]), np.array([[False, False], [False, True]]), ("a", "b"), (None, None))
+    labelled = LabelledDraws(
+        Draws.of([[0.4, 1.0], [0.4, 1.0]]),
+        np.array([[False, False], [False, True]]),
+        ("a", "b"),
+        (None, None),
+    )
     assert parse_set_rule("all").success_scores(labelled, CAP).tolist() == [2.0, 1.0]
 
 
@@ -92,7 +101,9 @@ def test_a_correct_candidate_behind_the_best_prefix_does_not_count() -> None:
 
 
 def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None:
-    labelled = LabelledDraws(Draws.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,))
+    labelled = LabelledDraws(
+        Draws.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
+    )
     parse_set_rule("all").success_scores(labelled, CAP)
     with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
         parse_set_rule("unique").success_scores(labelled, CAP)
@@ -131,9 +142,9 @@ def served(scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha:
 def test_comparisons_include_what_round_off_would_drop() -> None:
     """A feature map that holds the score itself makes the threshold equal a candidate's level, up to round-off.
 
-    Nearly every best candidate is correct, so the exact threshold is min_score itself for most prompts and coverage must be at least
-    0.8 - 5 standard deviations of a 600-prompt mean (0.082): a false alarm has probability below 1e-6. The plain comparison is the
-    negative control: it loses what round-off drops.
+    Nearly every best candidate is correct, so the exact threshold is min_score itself for most prompts and
+    coverage must be at least 0.8 - 5 standard deviations of a 600-prompt mean (0.082): a false alarm has
+    probability below 1e-6. The plain comparison is the negative control: it loses what round-off drops.
     """
     rng = np.random.default_rng(5)
     scores = rng.uniform(0.05, 0.95, (1200, 4))

@@ -1,0 +1,10 @@
+"""Features: what the threshold of a prompt may depend on, and the reweightings that the promise covers.
+
+`statistics` turns the draws of a prompt into numbers, `bases` turns numbers into columns, `grammar` reads the
+text in which a user names them, `map` puts them together, and `weights` says what the columns guarantee.
+"""
+
+from langchain_cfc.features.map import FeatureMap
+from langchain_cfc.features.weights import GuaranteedWeight
+
+__all__ = ["FeatureMap", "GuaranteedWeight"]

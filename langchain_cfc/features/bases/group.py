@@ -1,0 +1,119 @@
+"""The term `group(key)`: one indicator per category of the prompt's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.errors import FeatureError
+from langchain_cfc.features._text import listed, written_category, written_key
+from langchain_cfc.features.bases.term import Term, indicators, own_columns
+from langchain_cfc.features.statistics import Statistic, metadata_value
+from langchain_cfc.features.weights import GuaranteedWeight
+
+Category: TypeAlias = str | int | bool
+
+
+@dataclass(frozen=True)
+class Group(Term[Category]):
+    """Indicators of the categories seen on the fit split.
+
+    A category that the fit split did not hold has no threshold, and a prompt of it is refused: to call it
+    "other" on the quiet would claim a promise for a group that nobody calibrated.
+
+    Attributes:
+        key: The metadata key.
+        learned: The categories (`1`, `True` and `"1"` differ): booleans, numbers, texts, each ascending.
+    """
+
+    learns: ClassVar[str] = "categories"
+    sums_to_one: ClassVar[bool] = True
+    statistics: ClassVar[tuple[Statistic, ...]] = ()
+    key: str
+
+    @property
+    def text(self) -> str:
+        """Such as `group(topic)`."""
+        return f"group({written_key(self.key)})"
+
+    @property
+    def metadata_keys(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Such as `group(topic)=capital`."""
+        return tuple(f"{self.text}={written_category(category)}" for category in self.learned)
+
+    def learn(self, draws: Draws) -> tuple[Category, ...]:
+        """The categories of the fit split."""
+        return _in_order(self._categories(draws))
+
+    def admit(self, values: Sequence[object]) -> tuple[Category, ...]:
+        """Different categories, in the order in which `learn` puts them."""
+        categories = [value for value in values if isinstance(value, (str, int))]
+        if not values or len(categories) < len(values):
+            self.refuse("one or more texts, whole numbers or booleans", values)
+        if list(map(_typed, _in_order(categories))) != list(map(_typed, categories)):
+            self.refuse("different and in ascending order", values)
+        return tuple(categories)
+
+    def transform(self, draws: Draws) -> FloatArray:
+        """(N, number of categories) indicators; a FeatureError for a category that was not seen."""
+        places = {_typed(category): place for place, category in enumerate(self.learned)}
+        which = [self._place(row, category, places) for row, category in enumerate(self._categories(draws))]
+        return indicators(np.array(which, dtype=np.int64), len(self.learned))
+
+    @property
+    def weights(self) -> tuple[GuaranteedWeight, ...]:
+        """Each category."""
+        whose = f"prompts whose {written_key(self.key)} is"
+        columns = own_columns(len(self.learned))
+        return tuple(
+            GuaranteedWeight(name, "indicator", f"{whose} {_words(category)}", own)
+            for name, category, own in zip(self.names, self.learned, columns, strict=True)
+        )
+
+    def _categories(self, draws: Draws) -> list[Category]:
+        return [self._category(row, entries) for row, entries in enumerate(draws.metadata)]
+
+    def _category(self, row: int, entries: Mapping[str, Scalar]) -> Category:
+        value = metadata_value(row, entries, self.key)
+        if not isinstance(value, (str, int)):
+            msg = (
+                f"metadata {self.key!r} of prompt {row} is {value!r}; {self.text} needs a text, a whole "
+                f"number or a boolean. For quantities take bins(meta({written_key(self.key)}), 5)"
+            )
+            raise FeatureError(msg)
+        return value
+
+    def _place(self, row: int, category: Category, places: Mapping[tuple[str, Category], int]) -> int:
+        if _typed(category) not in places:
+            msg = (
+                f"{self.key} of prompt {row} is {_words(category)}, which {self.text} did not see when it "
+                f"was fitted; it knows {listed(map(_words, self.learned))}. Add prompts of this category to "
+                "the records, or merge rare categories into one (such as 'other') in the metadata, and "
+                "calibrate again"
+            )
+            raise FeatureError(msg)
+        return places[_typed(category)]
+
+
+def _typed(category: Category) -> tuple[str, Category]:
+    # To Python, 1 == True; to whoever wrote the metadata they are two things.
+    kind = "bool" if isinstance(category, bool) else "int" if isinstance(category, int) else "str"
+    return kind, category
+
+
+def _in_order(categories: Sequence[Category]) -> tuple[Category, ...]:
+    return tuple(category for _, category in sorted({_typed(category) for category in categories}))
+
+
+def _words(category: Category) -> str:
+    return f"'{category}'" if isinstance(category, str) else written_category(category)

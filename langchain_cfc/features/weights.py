@@ -1,0 +1,54 @@
+"""`GuaranteedWeight`: one reweighting of prompts under which the promise holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import FeatureError
+
+WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
+
+
+@dataclass(frozen=True)
+class GuaranteedWeight:
+    """A function f(X) = features(X) @ coefficients that is non-negative for every possible prompt.
+
+    Coverage is promised under every such f (the paper's function class F): for an indicator this is coverage
+    within a group, for the other kinds coverage where nearby prompts count more. A map spans
+    many more non-negative functions, and the promise covers those as well; these are the ones that have a
+    name. Hat functions and Bernstein polynomials are non-negative everywhere because the map clips their
+    statistic to the range seen when it was fitted; in floating point, a Bernstein polynomial may fall below
+    zero by 1e-9.
+
+    Attributes:
+        name: A short name, such as `1`, `bins(max_score, 5)[0]` or `bernstein(mean_score, 2)[1]`.
+        kind: What kind of function it is.
+        words: The prompts it speaks of, in plain English, such as `prompts whose topic is 'capital'`.
+        coefficients: (d,) the function in the columns of its feature map.
+    """
+
+    name: str
+    kind: WeightKind
+    words: str
+    coefficients: tuple[float, ...]
+
+    def values(self, features: FloatArray) -> FloatArray:
+        """The weight of each prompt.
+
+        Args:
+            features: (N, d) features, from the same map.
+
+        Returns:
+            (N,) non-negative weights.
+
+        Raises:
+            FeatureError: If the features have another number of columns.
+        """
+        if features.shape != (len(features), len(self.coefficients)):
+            msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
+            raise FeatureError(msg)
+        return np.asarray(features @ np.array(self.coefficients), dtype=np.float64)

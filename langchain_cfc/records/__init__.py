@@ -1,0 +1,10 @@
+"""Records: prompts with their scored and labelled candidates, as files and as arrays."""
+
+from __future__ import annotations
+
+from langchain_cfc.records.reading import Records, read_records
+from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance
+from langchain_cfc.records.table import tabulate
+from langchain_cfc.records.writing import write_records
+
+__all__ = ["Candidate", "PromptRecord", "Provenance", "Records", "read_records", "tabulate", "write_records"]

@@ -1,0 +1,136 @@
+"""What a records file holds: prompts with their candidates, and where they come from.
+
+The `description` of a field is what an error message says was expected there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    model_validator,
+)
+
+from langchain_cfc.draws import Scalar
+from langchain_cfc.records.strict_json import NotJsonError, check_json, shown
+
+
+def _check_input(value: object) -> object:
+    # Once, before each type of the union finds an error of its own.
+    if not isinstance(value, str | list | dict):
+        raise NotJsonError(shown(value))
+    return check_json(value)
+
+
+def _check_scalars(value: object) -> object:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(item, str | int | float):
+                raise NotJsonError(shown(item), (key,))
+    return check_json(value)
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+_Text: TypeAlias = Annotated[str, AfterValidator(check_json)]
+_Name: TypeAlias = Annotated[str, BeforeValidator(check_json), Field(min_length=1)]
+_Object: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_json)]
+_Numbers: TypeAlias = Annotated[dict[str, FiniteFloat], AfterValidator(check_json)]
+_Input: TypeAlias = Annotated[str | list[Any] | dict[str, Any], BeforeValidator(_check_input)]
+_Metadata: TypeAlias = Annotated[dict[str, Scalar], BeforeValidator(_check_scalars)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Candidate(_Model):
+    """One sampled answer with its verifier score and its label.
+
+    Attributes:
+        text: The answer, exactly one of `text` and `message`; empty text is an answer like any other.
+        message: The answer where it is structured or a tool call, as a JSON object.
+        score: Verifier score in [0, 1], smaller is better.
+        correct: Whether the answer is correct (the paper's A(X, y)).
+        answer: What the answer extractor made of it, if there is one.
+        scores: Finite raw outputs of several verifiers by name; `score` is the one in use.
+    """
+
+    text: _Text | None = Field(default=None, description="text")
+    message: _Object | None = Field(default=None, description="a JSON object")
+    score: float = Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1], smaller is better")
+    correct: bool = Field(description="true or false")
+    answer: _Text | None = Field(default=None, description="text")
+    scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Candidate:
+        if (self.text is None) == (self.message is None):
+            found = "neither" if self.text is None else "both"
+            msg = f"found {found} of text and message; expected exactly one"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def answer_key(self) -> str:
+        """Equal for equal answers: `answer` if given, else the text, else the message's canonical JSON."""
+        if self.answer is not None:
+            return self.answer
+        if self.text is not None:
+            return self.text
+        return json.dumps(self.message, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+class PromptRecord(_Model):
+    """One prompt with its n labelled candidates.
+
+    Attributes:
+        id: Name of the prompt, not empty, unique within a dataset.
+        input: What the chain is invoked with: text, a list of messages, or a JSON object.
+        reference: Whatever JSON value the labels were made with.
+        metadata: Texts, finite numbers and booleans by name, for feature maps and groups.
+        cluster: Conversation or set of paraphrases, not empty; None where the prompt stands alone.
+        candidates: The n >= 1 candidates, ordered by request slot.
+    """
+
+    id: _Name = Field(description="text, not empty")
+    input: _Input = Field(description="text, a list of messages or an object, all of finite JSON")
+    reference: Annotated[Any, AfterValidator(check_json)] = Field(default=None, description="finite JSON")
+    metadata: _Metadata = Field(default={}, description="an object of texts, finite numbers, true or false")
+    cluster: _Name | None = Field(default=None, description="text, not empty")
+    candidates: Annotated[tuple[Candidate, ...], BeforeValidator(_as_tuple)] = Field(
+        min_length=1, description="a list of at least one candidate"
+    )
+
+
+class Provenance(_Model):
+    """Where all records of a file come from; the file's first line.
+
+    Attributes:
+        format: Says that this is a records file.
+        version: Version of the format.
+        n: Number of candidates of every record, at least 1.
+        generator: Fingerprint of what drew the candidates.
+        verifier: Fingerprint of what scored them.
+        labeler: Fingerprint of what labelled them.
+        answer: Fingerprint of the answer extractor; None where there is none.
+    """
+
+    format: Literal["langchain-cfc/records"] = Field(
+        default="langchain-cfc/records", description="'langchain-cfc/records'"
+    )
+    version: Literal[1] = Field(default=1, description="1, the only version that this release reads")
+    n: int = Field(ge=1, description="a whole number of candidates, at least 1")
+    generator: _Object | None = Field(default=None, description="a JSON object")
+    verifier: _Object | None = Field(default=None, description="a JSON object")
+    labeler: _Object | None = Field(default=None, description="a JSON object")
+    answer: _Object | None = Field(default=None, description="a JSON object")

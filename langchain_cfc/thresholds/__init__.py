@@ -1,0 +1,21 @@
+"""Threshold rules: from calibration data to the threshold of a new prompt. Arrays in, arrays out."""
+
+from __future__ import annotations
+
+from langchain_cfc.thresholds.conditional import ConditionalThreshold
+from langchain_cfc.thresholds.learned import LearnedThreshold
+from langchain_cfc.thresholds.levels import Level, alpha_text, conformal_rank, exact_tau
+from langchain_cfc.thresholds.marginal import MarginalThreshold
+from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds
+
+__all__ = [
+    "ConditionalThreshold",
+    "LearnedThreshold",
+    "Level",
+    "MarginalThreshold",
+    "ThresholdRule",
+    "Thresholds",
+    "alpha_text",
+    "conformal_rank",
+    "exact_tau",
+]

@@ -1,0 +1,223 @@
+"""`ThresholdRule`: the one small interface behind which every threshold rule stands."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError, NotFittedError
+from langchain_cfc.thresholds.levels import Level, alpha_text, exact_tau
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Thresholds of m prompts with what is known of their accuracy.
+
+    Attributes:
+        values: (m,) unclipped thresholds; `inf` where none can be certified with n candidates; may be
+            negative.
+        errors: (m,) bounds >= 0 on the round-off in the values. Whoever compares a threshold with a level
+            lets anything within the bound count as reached: measured, a plain `<=` lost 20 points of coverage
+            to round-off.
+    """
+
+    values: FloatArray
+    errors: FloatArray
+
+    @classmethod
+    def capped(cls, values: FloatArray, errors: FloatArray, cap: float) -> Thresholds:
+        """Turn thresholds that reach the cap, within their error bound, into `inf`.
+
+        A prompt without a correct candidate has success score `cap`, so a threshold there certifies nothing.
+        Where the exact value is the cap, floats fall below it half of the time, hence the bound.
+        """
+        reached = ~(values < cap - errors)  # NaN counts as reached: nothing is certified by accident
+        return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors))
+
+
+@dataclass(frozen=True)
+class ThresholdRule(ABC, Generic[State]):
+    """A way to get thresholds from the features and success scores of calibration prompts.
+
+    `fit` returns a fitted copy; the rule itself never changes.
+
+    Args:
+        alpha: Error level, 0 < alpha < 1, read as a decimal.
+        cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
+
+    Raises:
+        InputError: If alpha or cap is out of range.
+    """
+
+    kind: ClassVar[str]
+
+    alpha: Level
+    cap: float = 2.0
+    _state: State | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        """Keep alpha as canonical decimal text and refuse an impossible cap."""
+        object.__setattr__(self, "alpha", alpha_text(self.alpha))
+        if not (np.isfinite(self.cap) and self.cap > 1.0):
+            msg = f"cap must be a finite number above 1, the largest possible score; got {self.cap!r}"
+            raise InputError(msg)
+
+    @property
+    def tau(self) -> float:
+        """Target coverage 1 - alpha."""
+        return float(exact_tau(self.alpha))
+
+    @property
+    def fitted(self) -> State:
+        """What `fit` learned.
+
+        Raises:
+            NotFittedError: If there is nothing yet.
+        """
+        if self._state is None:
+            name = type(self).__name__
+            msg = f"{name} has no threshold yet: call .fit(features, success_scores) and use what it returns"
+            raise NotFittedError(msg)
+        return self._state
+
+    def fit(self, features: npt.ArrayLike, success_scores: npt.ArrayLike) -> Self:
+        """Learn from calibration prompts.
+
+        Args:
+            features: (N, d) features, one row per prompt, N >= 1, d >= 1.
+            success_scores: (N,) success scores; `cap` for prompts without a correct candidate, none above it.
+
+        Returns:
+            A fitted copy of this rule.
+
+        Raises:
+            InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
+        """
+        x, s = _calibration_arrays(features, success_scores, self.cap)
+        return replace(self, _state=self._learn(x, s))
+
+    def solve(self, features: npt.ArrayLike) -> Thresholds:
+        """Thresholds of several prompts with their error bounds.
+
+        Args:
+            features: (m, d) features.
+
+        Returns:
+            The m thresholds.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If the shape does not fit the calibration data or a number is not finite.
+        """
+        state = self.fitted
+        x = float_array(features, "features")
+        fits = x.ndim == 2 and x.shape[1] == self.dimension  # noqa: PLR2004 - rows and columns
+        if not (fits and np.isfinite(x).all()):
+            msg = f"features must be a finite (m, {self.dimension}) array, got shape {x.shape}"
+            raise InputError(msg)
+        return self._answer(state, x)
+
+    def thresholds(self, features: npt.ArrayLike) -> FloatArray:
+        """Thresholds of several prompts: (m, d) features to (m,) floats, `inf` where nothing is certified."""
+        return self.solve(features).values
+
+    def threshold(self, phi: npt.ArrayLike) -> float:
+        """The threshold of one prompt.
+
+        Args:
+            phi: (d,) features.
+
+        Returns:
+            The unclipped threshold; `inf` if it cannot be certified; possibly negative.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If the shape does not fit the calibration data or a number is not finite.
+        """
+        return float(self.solve(float_array(phi, "features")[np.newaxis]).values[0])
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Number of features d that the fitted rule expects."""
+
+    @abstractmethod
+    def state_data(self) -> dict[str, FloatArray]:
+        """The fitted state as named float arrays, from which `restore` makes a bit-identical rule."""
+
+    @abstractmethod
+    def restore(self, data: Mapping[str, FloatArray]) -> Self:
+        """A fitted copy of this rule from `state_data`.
+
+        Raises:
+            InputError: If an array is missing or has an impossible shape or value.
+        """
+
+    @abstractmethod
+    def _learn(self, features: FloatArray, success_scores: FloatArray) -> State:
+        """The fitted state for checked (N, d) features and (N,) success scores."""
+
+    @abstractmethod
+    def _answer(self, state: State, features: FloatArray) -> Thresholds:
+        """Thresholds for checked (m, d) features."""
+
+
+def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None:
+    """Refuse a state that does not consist of the named arrays, finite and with so many axes each.
+
+    Raises:
+        InputError: If an array is missing, unknown, of another number of axes or not finite.
+    """
+    found = {name: np.ndim(array) for name, array in data.items()}
+    if found != dict(axes):
+        msg = f"expected a state of arrays with so many axes: {dict(axes)}; got {found}"
+        raise InputError(msg)
+    for name, array in data.items():
+        if not np.isfinite(array).all():
+            msg = f"array {name!r} of the state holds a number that is not finite"
+            raise InputError(msg)
+
+
+def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
+    """A copy as floats.
+
+    Raises:
+        InputError: If something is no number or rows differ in length.
+    """
+    try:
+        return np.array(numbers, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"{name} must be an array of numbers: {error}"
+        raise InputError(msg) from error
+
+
+def _calibration_arrays(
+    features: npt.ArrayLike, success_scores: npt.ArrayLike, cap: float
+) -> tuple[FloatArray, FloatArray]:
+    x = float_array(features, "features")
+    s = float_array(success_scores, "success scores")
+    matrix = x.ndim == 2 and x.shape[1] > 0  # noqa: PLR2004 - rows and columns
+    if not matrix or s.ndim != 1 or len(x) != len(s):
+        msg = f"expected (N, d) features and (N,) success scores, got shapes {x.shape} and {s.shape}"
+        raise InputError(msg)
+    if len(s) == 0:
+        msg = "no calibration prompts: at least one is needed"
+        raise InputError(msg)
+    if not (np.isfinite(x).all() and np.isfinite(s).all()):
+        msg = "features and success scores must be finite; without a correct candidate the score is `cap`"
+        raise InputError(msg)
+    if s.max() > cap:
+        msg = f"success score {s.max()} exceeds the cap {cap}"
+        raise InputError(msg)
+    return x, s
