@@ -1,7 +1,8 @@
 """`Draws`: what calibration and serving both know about prompts, as arrays.
 
-Set rules and feature maps read this and nothing else, which is what keeps calibration and serving exchangeable: offline
-the arrays hold thousands of labelled prompts, online a single one, and the code in between cannot tell the difference.
+Set rules and feature maps read this and nothing else, which is what keeps calibration and serving
+exchangeable: offline the arrays hold thousands of labelled prompts, online a single one, and the code in
+between cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Draws:
 
     Attributes:
         scores: (N, n) verifier scores in [0, 1], smaller is better.
-        answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None where unknown.
+        answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None where
+            unknown.
         lengths: (N, n) number of characters of each answer; None where unknown.
         metadata: N mappings of what the prompt's metadata function (or record) says.
     """
@@ -55,14 +57,14 @@ class Draws:
             InputError: If shapes disagree, n is 0, or a score is not a finite number in [0, 1].
         """
         matrix = np.array(scores, dtype=np.float64)
-        if matrix.ndim != 2 or matrix.shape[1] == 0:
+        if matrix.ndim != 2 or matrix.shape[1] == 0:  # noqa: PLR2004 - rows and columns
             msg = f"scores must be an (N, n) array with n >= 1, got shape {matrix.shape}"
             raise InputError(msg)
         # Written so that NaN fails it as well.
         bad = ~((matrix >= 0.0) & (matrix <= 1.0))
         if bad.any():
             row, slot = (int(i) for i in np.argwhere(bad)[0])
-            msg = f"score of candidate {slot} of prompt {row} is {matrix[row, slot]}; expected a number in [0, 1]"
+            msg = f"score of candidate {slot} of prompt {row} is {matrix[row, slot]}; expected one in [0, 1]"
             raise InputError(msg)
         size, n = matrix.shape
         codes = lengths = None
@@ -121,7 +123,8 @@ class LabelledDraws:
 
     def __post_init__(self) -> None:
         """Refuse labels that do not fit the draws."""
-        if self.correct.shape != self.draws.scores.shape or not len(self.ids) == len(self.clusters) == len(self.draws):
+        same_shape = self.correct.shape == self.draws.scores.shape
+        if not (same_shape and len(self.ids) == len(self.clusters) == len(self.draws)):
             msg = "labels, ids and clusters must match the draws in number"
             raise InputError(msg)
 

@@ -1,16 +1,18 @@
-"""Every error and warning of the package.
+"""Every error and warning of the package, and which is a kind of which.
+
+A caller may catch any branch of the tree:
 
     CFCError
     ├── InputError (ValueError)          an argument or array that cannot be used
     │   ├── RecordError                  one line of a records file
-    │   └── FeatureError                 feature text, a category or metadata that the feature map does not know
+    │   └── FeatureError                 feature text, a category or metadata unknown to the feature map
     ├── NotFittedError                   a rule or feature map used before it was fitted
     ├── ThresholdError                   the solver could not prove its threshold
     ├── CalibrationError
     │   ├── UnattainableTargetError      the target coverage is out of reach for these records
     │   └── OverlapError                 records that the artifact was calibrated on, used as if they were new
     ├── ArtifactError
-    │   ├── ArtifactFormatError          not an artifact, truncated, of another version, with fields too many or few
+    │   ├── ArtifactFormatError          not an artifact, truncated, of another version, with wrong fields
     │   ├── ArtifactDigestError          the content is not what was saved
     │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
     ├── ServingError
@@ -20,8 +22,8 @@
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
     CFCWarning (UserWarning)
-    ├── AttainabilityWarning             a group whose target is out of reach: its prompts will mostly be flagged
-    └── FingerprintWarning               nothing to compare a fingerprint with, or another served model version
+    ├── AttainabilityWarning             a group whose target is out of reach: most prompts will be flagged
+    └── FingerprintWarning               no fingerprint to compare with, or another served model version
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class NotFittedError(CFCError):
 
 
 class ThresholdError(CFCError):
-    """The solver stopped without a threshold that it can prove; never raised for thresholds that are infinite."""
+    """The solver stopped without a threshold that it can prove; never raised for an infinite threshold."""
 
 
 class CalibrationError(CFCError):
@@ -123,7 +125,7 @@ class CFCWarning(UserWarning):
 
 
 class AttainabilityWarning(CFCWarning):
-    """The target is out of reach for a guaranteed group: most of its prompts will be flagged, not answered."""
+    """The target is out of reach for a guaranteed group: most of its prompts will be flagged."""
 
 
 class FingerprintWarning(CFCWarning):

@@ -1,0 +1,23 @@
+"""The calibration artifact: mathematics on one side, LangChain on the other; neither knows the other."""
+
+from __future__ import annotations
+
+from langchain_cfc.artifact.model import (
+    THRESHOLD_RULES,
+    AttainableGroup,
+    CalibrationArtifact,
+    CalibrationFacts,
+    LevelState,
+    ThresholdRuleName,
+)
+from langchain_cfc.artifact.packed import PackedArray
+
+__all__ = [
+    "THRESHOLD_RULES",
+    "AttainableGroup",
+    "CalibrationArtifact",
+    "CalibrationFacts",
+    "LevelState",
+    "PackedArray",
+    "ThresholdRuleName",
+]

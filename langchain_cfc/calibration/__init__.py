@@ -1,0 +1,7 @@
+"""Calibration: from labelled records to an artifact, honest about what the records allow."""
+
+from __future__ import annotations
+
+from langchain_cfc.calibration.calibrate import calibrate
+
+__all__ = ["calibrate"]

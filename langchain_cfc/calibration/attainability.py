@@ -1,0 +1,94 @@
+"""What the records allow, whatever the threshold: attainable coverage, smallest error level and size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.artifact import AttainableGroup
+from langchain_cfc.features import GuaranteedWeight
+from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
+
+
+def attainable_groups(
+    weights: Sequence[GuaranteedWeight], features: FloatArray, reachable: BoolArray
+) -> list[AttainableGroup]:
+    """Attainable coverage under every guaranteed weighting.
+
+    Args:
+        weights: The weightings.
+        features: (N, d) features of the calibration prompts.
+        reachable: (N,) whether a prompt's success score is below the cap.
+
+    Returns:
+        One entry per weighting, in their order.
+    """
+    groups = []
+    for weight in weights:
+        values = weight.values(features)
+        size, reached = float(values.sum()), float(values[reachable].sum())
+        groups.append(
+            AttainableGroup(
+                name=weight.name,
+                words=weight.words,
+                size=size,
+                attainable=min(1.0, reached / size) if size > 0.0 else 0.0,
+                smallest_alpha=max(0.0, 1.0 - reached / (size + 1.0)),
+            )
+        )
+    return groups
+
+
+def target_is_attainable(alpha: Level, size: int, reachable: int) -> bool:
+    """Whether the marginal order statistic lies below the cap.
+
+    Args:
+        alpha: Error level.
+        size: Number N of calibration prompts.
+        reachable: Number of them with a success score below the cap.
+
+    Returns:
+        Whether ceil((N + 1) tau) <= reachable, in exact arithmetic.
+    """
+    return conformal_rank(size, exact_tau(alpha)) <= reachable
+
+
+def smallest_alpha(size: int, reachable: int) -> float:
+    """The smallest error level with an order statistic below the cap, rounded up to four decimals.
+
+    Args:
+        size: Number N of calibration prompts.
+        reachable: Number of them with a success score below the cap.
+
+    Returns:
+        1 - reachable / (N + 1).
+    """
+    return math.ceil(10_000 * (1 - Fraction(reachable, size + 1))) / 10_000
+
+
+def smallest_size(alpha: Level, attainable: float) -> int | None:
+    """The smallest number of calibration prompts at which a target can be met.
+
+    Args:
+        alpha: Error level.
+        attainable: Share of prompts with a success score below the cap, in [0, 1].
+
+    Returns:
+        The smallest N with ceil((N + 1) tau) <= floor(attainable N), or None if there is none (attainable
+        coverage <= tau).
+
+    >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
+    (9, 20, None)
+    """
+    tau, share = exact_tau(alpha), Fraction(str(attainable))
+    if share <= tau:
+        return None
+    # Beyond tau / (share - tau) + 1 / (share - tau) rounding cannot matter any more; below it each size is
+    # tried.
+    last = math.ceil((tau + 2) / (share - tau))
+    first = max(1, math.floor(tau / (share - tau)) - 1)
+    return next(
+        size for size in range(first, last + 1) if conformal_rank(size, tau) <= math.floor(share * size)
+    )

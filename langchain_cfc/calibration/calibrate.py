@@ -1,0 +1,262 @@
+"""`calibrate`: from labelled records to an artifact."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._version import __version__
+from langchain_cfc.artifact import (
+    THRESHOLD_RULES,
+    AttainableGroup,
+    CalibrationArtifact,
+    CalibrationFacts,
+    LevelState,
+    PackedArray,
+    ThresholdRuleName,
+)
+from langchain_cfc.calibration.attainability import (
+    attainable_groups,
+    smallest_alpha,
+    smallest_size,
+    target_is_attainable,
+)
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.features import FeatureMap
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
+from langchain_cfc.thresholds import Level, MarginalThreshold, ThresholdRule, alpha_text
+
+DEFAULT_FIT_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class _Calibration:
+    """The calibration split in numbers.
+
+    Attributes:
+        labelled: N labelled prompts.
+        feature_map: The fitted map.
+        features: (N, d) their features.
+        success_scores: (N,) their success scores, `cap` where none can be covered.
+        cap: Number above 1.
+    """
+
+    labelled: LabelledDraws
+    feature_map: FeatureMap
+    features: FloatArray
+    success_scores: FloatArray
+    cap: float
+
+    @property
+    def reachable(self) -> BoolArray:
+        """(N,) whether a threshold below the cap can cover the prompt."""
+        return np.asarray(self.success_scores < self.cap, dtype=np.bool_)
+
+    @cached_property
+    def groups(self) -> list[AttainableGroup]:
+        """Attainable coverage of all prompts first, then of every guaranteed weighting."""
+        return attainable_groups(self.feature_map.guaranteed_weights(), self.features, self.reachable)
+
+
+def calibrate(
+    records: Iterable[PromptRecord],
+    *,
+    alpha: Level | Sequence[Level],
+    features: str | FeatureMap = "hat(mean_score, 5)",
+    set_rule: str = "all",
+    threshold_rule: ThresholdRuleName = "conditional",
+    n: int | None = None,
+    cap: float = 2.0,
+    seed: str | int = 0,
+    fit_fraction: float | None = None,
+    test_fraction: float = 0.0,
+    within_clusters: Literal["one", "all"] = "one",
+    allow_unattainable: bool = False,
+    provenance: Provenance | None = None,
+) -> CalibrationArtifact:
+    """Build a calibration artifact.
+
+    The records are split by hash: one part fits the feature map, one is held out if asked, and the rest
+    calibrates the threshold. The success score of a prompt is taken under the set rule that will be served,
+    which is what the promise needs (paper, theorem 1, with the cap in place of S = 1).
+
+    Args:
+        records: Labelled records, such as `read_records(path)`.
+        alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving.
+        features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
+            group(topic)`.
+        set_rule: `all`, `best_prefix`, `rank` or `unique(...)` around one of them.
+        threshold_rule: `conditional` (the promise holds under every weighting that the features span),
+            `marginal` or `learned`.
+        n: Number of candidates to use, the first n slots; by default all that are recorded.
+        cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
+        seed: Another seed gives another split.
+        fit_fraction: Share of the prompts not held out that fits the feature map; by default 0.2, or 0 where
+            nothing is to be fitted.
+        test_fraction: Share of all prompts held out, for `evaluate` on the same file.
+        within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
+            covers.
+        allow_unattainable: Whether to go on where the target is out of reach overall, so that prompts will
+            mostly be flagged.
+        provenance: Header of the records where they do not carry one themselves.
+
+    Returns:
+        The artifact.
+
+    Raises:
+        InputError: If an argument or a record cannot be used.
+        FeatureError: If the feature text is wrong, or calibration meets a category that the fit split did
+            not hold.
+        CalibrationError: If a split is empty.
+        UnattainableTargetError: If the target coverage is out of reach for these records.
+
+    Warns:
+        AttainabilityWarning: If the target is out of reach for a guaranteed group.
+    """
+    alphas = _alphas(alpha)
+    if threshold_rule not in THRESHOLD_RULES:
+        msg = f"unknown threshold rule {threshold_rule!r}; known are {', '.join(THRESHOLD_RULES)}"
+        raise InputError(msg)
+    rule = parse_set_rule(set_rule)
+    feature_map = FeatureMap.parse(features) if isinstance(features, str) else features
+    if fit_fraction is None:
+        fit_fraction = DEFAULT_FIT_FRACTION if feature_map.needs_fit and not feature_map.fitted else 0.0
+    plan = split_plan(seed, fit=fit_fraction, test=test_fraction)
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    labelled = tabulate(records, n=n)
+    parts = plan.rows(labelled)
+    feature_map = _fitted(feature_map, labelled.take(parts["fit"]))
+    prompts = _calibration_prompts(plan, labelled.take(parts["calibration"]), within_clusters)
+    x, s = feature_map.transform(prompts.draws), rule.success_scores(prompts, cap)
+    data = _Calibration(prompts, feature_map, x, s, float(cap))
+    _check_attainable(data, alphas, allow_unattainable=allow_unattainable)
+    levels, arrays = _fit_levels(data, alphas, threshold_rule)
+    return CalibrationArtifact(
+        library_version=__version__,
+        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        n=labelled.draws.n,
+        cap=data.cap,
+        set_rule=rule.text,
+        threshold_rule=threshold_rule,
+        features=feature_map.to_data(),
+        levels=levels,
+        arrays=arrays,
+        provenance=provenance,
+        calibration=_facts(plan, labelled, parts, data, within_clusters),
+    )
+
+
+def _alphas(alpha: Level | Sequence[Level]) -> list[str]:
+    several = [alpha] if isinstance(alpha, str) or not isinstance(alpha, Sequence) else alpha
+    texts = {alpha_text(one) for one in several}
+    if not texts:
+        msg = "alpha: at least one error level is needed"
+        raise InputError(msg)
+    return sorted(texts, key=float)
+
+
+def _fitted(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
+    if feature_map.fitted:
+        return feature_map
+    if feature_map.needs_fit and len(fit_split) == 0:
+        msg = (
+            f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but "
+            "the fit "
+            "split is empty: raise fit_fraction, or bring more records"
+        )
+        raise CalibrationError(msg)
+    return feature_map.fit(fit_split.draws)
+
+
+def _calibration_prompts(plan: SplitPlan, part: LabelledDraws, within_clusters: str) -> LabelledDraws:
+    if within_clusters not in {"one", "all"}:
+        msg = f"within_clusters must be 'one' or 'all', got {within_clusters!r}"
+        raise InputError(msg)
+    if len(part) == 0:
+        msg = "the calibration split is empty: lower fit_fraction and test_fraction, or bring more records"
+        raise CalibrationError(msg)
+    return part.take(plan.one_per_cluster(part)) if within_clusters == "one" else part
+
+
+def _check_attainable(data: _Calibration, alphas: Sequence[str], *, allow_unattainable: bool) -> None:
+    """Refuse a target out of reach overall, warn of guaranteed groups where it is."""
+    size, reached = len(data.labelled), int(data.reachable.sum())
+    strictest = alphas[0]
+    if not target_is_attainable(strictest, size, reached) and not allow_unattainable:
+        needed = smallest_size(strictest, reached / size)
+        more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"
+        msg = (
+            f"alpha = {strictest} is out of reach: {reached} of {size} calibration prompts have a correct "
+            f"candidate that can enter the set (attainable coverage {reached / size:.3f}). Smallest alpha "
+            "here: "
+            f"{smallest_alpha(size, reached):g}; for alpha = {strictest} {more}. Draw more candidates, "
+            "improve "
+            "the model, choose a larger alpha, or pass allow_unattainable=True (on the command line "
+            "--allow-unattainable) to have prompts flagged as not certifiable"
+        )
+        raise UnattainableTargetError(msg)
+    hopeless = [group for group in data.groups[1:] if float(strictest) < group.smallest_alpha - 1e-12]
+    if hopeless:
+        listed = "; ".join(f"{group.name} (smallest alpha {group.smallest_alpha:.3f})" for group in hopeless)
+        msg = (
+            f"alpha = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "
+            f"will often be flagged: {listed}"
+        )
+        warnings.warn(msg, AttainabilityWarning, stacklevel=3)
+
+
+def _fit_levels(
+    data: _Calibration, alphas: Sequence[str], threshold_rule: ThresholdRuleName
+) -> tuple[list[LevelState], dict[str, PackedArray]]:
+    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once."""
+    arrays: dict[str, PackedArray] = {}
+
+    def stored(rule: ThresholdRule[Any]) -> dict[str, str]:
+        fitted = rule.fit(data.features, data.success_scores)
+        packed = {key: PackedArray.pack(array) for key, array in fitted.state_data().items()}
+        arrays.update({array.name: array for array in packed.values()})
+        return {key: array.name for key, array in packed.items()}
+
+    levels = [
+        LevelState(
+            alpha=alpha,
+            rule=stored(THRESHOLD_RULES[threshold_rule](alpha, data.cap)),
+            marginal=stored(MarginalThreshold(alpha, data.cap)),
+        )
+        for alpha in alphas
+    ]
+    return levels, arrays
+
+
+def _facts(
+    plan: SplitPlan,
+    labelled: LabelledDraws,
+    parts: dict[Part, IntArray],
+    data: _Calibration,
+    within_clusters: Literal["one", "all"],
+) -> CalibrationFacts:
+    used = [cluster for cluster in data.labelled.clusters if cluster is not None]
+    ids = {name: [labelled.ids[row] for row in rows] for name, rows in parts.items()}
+    return CalibrationFacts(
+        size=len(data.labelled),
+        fit_size=len(parts["fit"]),
+        held_out_size=len(parts["test"]),
+        within_clusters=within_clusters,
+        exchangeable=len(set(used)) == len(used),
+        split=plan,
+        digests={name: ids_digest(members) for name, members in ids.items()},
+        sketch=list(plan.sketch([*ids["fit"], *ids["calibration"]])),
+        attainable_coverage=float(np.mean(data.reachable)),
+        groups=data.groups,
+    )

@@ -1,0 +1,64 @@
+"""Calling what the user's own code holds, so that whatever goes wrong in it becomes one typed error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_cfc.errors import ServingError
+
+Target: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any]
+
+
+class Call:
+    """A function or Runnable, plain or async, called with one value.
+
+    Args:
+        part: What it is, for messages: `verifier`, `answer extractor`, `metadata function`.
+        target: What to call.
+        failure: The error that its failures become; one of this type that it raises itself passes.
+    """
+
+    def __init__(self, part: str, target: Target, failure: type[ServingError]) -> None:
+        self._part = part
+        self._target = target
+        self._failure = failure
+
+    def run(self, value: Any, config: RunnableConfig) -> Any:
+        """What the target makes of a value; functions see no config.
+
+        Raises:
+            ServingError: Of the type given, if the target fails or is async.
+        """
+        try:
+            found = (
+                self._target.invoke(value, config)
+                if isinstance(self._target, Runnable)
+                else self._target(value)
+            )
+        except Exception as error:
+            raise self._failed(error) from error
+        if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()  # it will never be awaited, and must not warn about that later
+            msg = f"the {self._part} is async: use ainvoke, or pass a plain function"
+            raise self._failure(msg)
+        return found
+
+    async def arun(self, value: Any, config: RunnableConfig) -> Any:
+        """The same, awaited where the target is async; raises as `run` does."""
+        try:
+            if isinstance(self._target, Runnable):
+                return await self._target.ainvoke(value, config)
+            found = self._target(value)
+            return await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> ServingError:
+        if isinstance(error, self._failure):
+            return error
+        return self._failure(f"the {self._part} failed with {type(error).__name__}: {error}")

@@ -1,0 +1,184 @@
+"""`evaluate`: what an artifact does on labelled prompts it has never seen, beside the marginal rule."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
+from langchain_cfc.evaluation.intervals import clopper_pearson
+from langchain_cfc.evaluation.report import EvaluationReport, GroupReport, MethodReport
+from langchain_cfc.features import GuaranteedWeight
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.thresholds import Level
+
+
+def evaluate(
+    artifact: CalibrationArtifact,
+    records: Iterable[PromptRecord],
+    *,
+    alpha: Level | None = None,
+    provenance: Provenance | None = None,
+) -> EvaluationReport:
+    """Measure an artifact on labelled records.
+
+    Records that the artifact was calibrated on are recognised: where a test part was held out of them, only
+    that part is used, else they are refused. As in calibration, one prompt of each cluster counts.
+
+    Args:
+        artifact: The artifact.
+        records: Labelled records with at least the artifact's number of candidates; the first n slots are
+            used.
+        alpha: Error level; may be left out where the artifact holds only one.
+        provenance: Header of the records where they do not carry one themselves.
+
+    Returns:
+        The report; `report.model_dump()` is plain data.
+
+    Raises:
+        OverlapError: If these are the calibration records and none were held out.
+        CalibrationError: If no prompt is left to test on.
+        InputError: If a record cannot be used or the level is not held.
+        FeatureError: If the feature map does not know a category or misses metadata.
+        MissingExtraError: If SciPy is not installed.
+
+    Warns:
+        FingerprintWarning: If the records come from another generator or verifier than the calibration
+            records.
+    """
+    _compare_provenance(artifact, records.provenance if isinstance(records, Records) else provenance)
+    labelled, which = held_out(artifact, tabulate(records, n=artifact.n))
+    level = artifact.level(alpha)
+    success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
+    own = decide(artifact, labelled.draws, level)
+    methods: dict[str, MethodReport] = {artifact.threshold_rule: _method(artifact, labelled, own)}
+    if artifact.threshold_rule != "marginal":
+        methods["marginal"] = _method(
+            artifact, labelled, decide(artifact, labelled.draws, level, marginal=True)
+        )
+    return EvaluationReport(
+        alpha=float(level),
+        target_coverage=artifact.guarantee(level).target_coverage,
+        n_calibration=artifact.calibration.size,
+        n_test=len(labelled),
+        n_candidates=artifact.n,
+        attainable_coverage=float(np.mean(success < artifact.cap)),
+        test_prompts=which,
+        artifact_digest=artifact.digest,
+        methods=methods,
+    )
+
+
+def held_out(artifact: CalibrationArtifact, labelled: LabelledDraws) -> tuple[LabelledDraws, str]:
+    """The prompts that an artifact may be tested on, and which they are in words.
+
+    Args:
+        artifact: The artifact.
+        labelled: Labelled prompts, perhaps those it was calibrated on.
+
+    Returns:
+        All of them if they are new, else the part held out of calibration; one prompt of each cluster.
+
+    Raises:
+        OverlapError: If these are the calibration records and none were held out.
+        CalibrationError: If no prompt is left.
+    """
+    plan, facts = artifact.calibration.split, artifact.calibration
+    which = "all records: none of them was recognised as a calibration record"
+    if plan.meets(facts.sketch, labelled.ids):
+        if plan.test == 0.0:
+            msg = (
+                "these are the records that the artifact was calibrated on, and none were held out: "
+                "evaluate on other records, or calibrate "
+                "with test_fraction (on the command line --test-fraction) above 0"
+            )
+            raise OverlapError(msg)
+        labelled = labelled.take(plan.rows(labelled)["test"])
+        which = "the part of the calibration file that was held out"
+        if plan.meets(facts.sketch, labelled.ids):
+            msg = (
+                "records of the held-out part carry ids of calibration records: their clusters have "
+                "changed since calibration"
+            )
+            raise OverlapError(msg)
+    labelled = labelled.take(plan.one_per_cluster(labelled))
+    if len(labelled) == 0:
+        msg = "no prompts are left to test on"
+        raise CalibrationError(msg)
+    return labelled, which
+
+
+def _compare_provenance(artifact: CalibrationArtifact, theirs: Provenance | None) -> None:
+    """Measuring another model is legitimate, but must not go unnoticed."""
+    ours = artifact.provenance
+    if theirs is None or ours is None:
+        return
+    for part in ("generator", "verifier", "answer"):
+        if getattr(theirs, part) != getattr(ours, part):
+            msg = (
+                f"these records come from another {part} than the calibration records; the artifact "
+                "promises nothing about them"
+            )
+            warnings.warn(msg, FingerprintWarning, stacklevel=3)
+
+
+def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: Decisions) -> MethodReport:
+    covered: BoolArray = np.any(decisions.accepted & labelled.correct, axis=1)
+    flagged = decisions.not_certifiable
+    sizes = decisions.accepted.sum(axis=1).astype(np.float64)
+    empty = sizes == 0.0
+    return MethodReport(
+        coverage=float(covered.mean()),
+        coverage_ci=_interval(covered),
+        kept_promise=float((covered | flagged).mean()),
+        kept_promise_ci=_interval(covered | flagged),
+        not_certifiable_rate=float(flagged.mean()),
+        not_certifiable_ci=_interval(flagged),
+        abstention_rate=float(empty.mean()),
+        abstention_ci=_interval(empty),
+        mean_set_size=float(sizes.mean()),
+        mean_distinct_answers=_mean_distinct_answers(labelled.draws, decisions.accepted),
+        groups=[
+            _group(weight, values, covered, flagged, sizes)
+            for weight in artifact.feature_map.guaranteed_weights()[1:]
+            if (values := np.maximum(weight.values(decisions.features), 0.0)).any()
+        ],
+    )
+
+
+def _group(
+    weight: GuaranteedWeight, values: FloatArray, covered: BoolArray, flagged: BoolArray, sizes: FloatArray
+) -> GroupReport:
+    total = float(values.sum())
+    effective = total**2 / float(
+        values @ values
+    )  # Kish's effective sample size; the number of prompts for a group
+    kept = float(values @ (covered | flagged)) / total
+    return GroupReport(
+        name=weight.name,
+        words=weight.words,
+        n=total,
+        coverage=float(values @ covered) / total,
+        kept_promise=kept,
+        kept_promise_ci=clopper_pearson(kept * effective, effective),
+        not_certifiable_rate=float(values @ flagged) / total,
+        mean_set_size=float(values @ sizes) / total,
+    )
+
+
+def _interval(event: BoolArray) -> tuple[float, float]:
+    return clopper_pearson(float(event.sum()), float(len(event)))
+
+
+def _mean_distinct_answers(draws: Draws, accepted: BoolArray) -> float:
+    if draws.answer_codes is None:
+        return float(accepted.sum(axis=1).mean())
+    rows, slots = np.nonzero(accepted)
+    entries = set(zip(rows.tolist(), draws.answer_codes[rows, slots].tolist(), strict=True))
+    return len(entries) / len(draws)

@@ -1,0 +1,92 @@
+"""The report shape that `demo`, `evaluate` and `compare` share."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class GroupReport(BaseModel):
+    """What happened in one guaranteed weighting of the test prompts.
+
+    Attributes:
+        name: Name of the weighting.
+        words: The same for people.
+        n: Sum of its weights: a number of prompts for a group.
+        coverage: Weighted share of prompts whose returned set holds a correct answer.
+        kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Two-sided 95 % Clopper-Pearson interval; approximate, by effective size, for soft
+            groups.
+        not_certifiable_rate: Weighted share flagged.
+        mean_set_size: Weighted mean number of candidates returned.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    words: str
+    n: float
+    coverage: float
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    mean_set_size: float
+
+
+class MethodReport(BaseModel):
+    """What happened under one threshold rule, over all test prompts.
+
+    Attributes:
+        coverage: Share of prompts whose returned set holds a correct answer.
+        coverage_ci: Its two-sided 95 % Clopper-Pearson interval.
+        kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Its interval.
+        not_certifiable_rate: Share flagged as not certifiable.
+        not_certifiable_ci: Its interval.
+        abstention_rate: Share of prompts without an answer, flagged ones included.
+        abstention_ci: Its interval.
+        mean_set_size: Mean number of candidates returned.
+        mean_distinct_answers: Mean number of distinct answers returned.
+        groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    coverage: float
+    coverage_ci: tuple[float, float]
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    not_certifiable_ci: tuple[float, float]
+    abstention_rate: float
+    abstention_ci: tuple[float, float]
+    mean_set_size: float
+    mean_distinct_answers: float
+    groups: list[GroupReport]
+
+
+class EvaluationReport(BaseModel):
+    """How an artifact did on labelled prompts that it was not calibrated on.
+
+    Attributes:
+        alpha: Error level.
+        target_coverage: 1 - alpha.
+        n_calibration: Number of calibration prompts.
+        n_test: Number of test prompts.
+        n_candidates: Number of candidates per prompt.
+        attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
+        test_prompts: Which prompts of the records were used, in words.
+        artifact_digest: Digest of the artifact.
+        methods: By threshold rule; the artifact's own, and `marginal` to compare with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float
+    target_coverage: float
+    n_calibration: int
+    n_test: int
+    n_candidates: int
+    attainable_coverage: float
+    test_prompts: str
+    artifact_digest: str
+    methods: dict[str, MethodReport]

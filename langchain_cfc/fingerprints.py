@@ -1,0 +1,100 @@
+"""Fingerprints: is what serves the same as what was calibrated?
+
+A fingerprint is a flat mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`.
+What both sides state must agree; `model_version`, the served model's own word about itself, may drift and
+only warns. `id` or `model` in agreement identify a part.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import RunnableBinding, RunnableSequence
+
+from langchain_cfc.errors import FingerprintError, FingerprintWarning
+
+Fingerprint = Mapping[str, Any]
+Match = Literal["matched", "unverified"]
+
+# How LangChain's tracing parameters are called here.
+_LANGCHAIN_NAMES = {
+    "ls_model_name": "model",
+    "ls_temperature": "temperature",
+    "ls_max_tokens": "max_tokens",
+    "ls_stop": "stop",
+}
+_IDENTIFYING = ("id", "model")
+_DRIFTING = "model_version"
+
+
+def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
+    """What a generator, verifier or extractor says of itself.
+
+    Args:
+        part: Anything; an attribute `fingerprint` (a mapping) is believed, a chat model is asked for its
+            model and sampling parameters, also inside a binding or at the end of a sequence.
+        given_id: What the user calls it, stored as `id`.
+
+    Returns:
+        The fingerprint; empty where nothing is known.
+    """
+    known = _known(part, {})
+    return {**known, "id": given_id} if given_id is not None else known
+
+
+def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """What a part says of itself when called with the `bound` arguments."""
+    own = getattr(part, "fingerprint", None)
+    if isinstance(own, Mapping):
+        return dict(own)
+    if isinstance(part, RunnableBinding):
+        return _known(part.bound, {**part.kwargs, **bound})
+    if isinstance(part, RunnableSequence):
+        return next((known for step in reversed(part.steps) if (known := _known(step, bound))), {})
+    if isinstance(part, BaseChatModel):
+        params: Mapping[str, Any] = part._get_ls_params(**bound)  # noqa: SLF001 - the documented hook for tracing
+        return {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
+    return {}
+
+
+def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
+    """Refuse a mismatch.
+
+    Args:
+        part: `generator`, `verifier` or `answer`, for messages.
+        calibrated: What the artifact says; None where its records did not say.
+        serving: What serves.
+
+    Returns:
+        `matched` if both name the same id or model, else `unverified`.
+
+    Raises:
+        FingerprintError: If something that both state differs.
+
+    Warns:
+        FingerprintWarning: If the served model reports another version of itself.
+    """
+    calibrated = calibrated or {}
+    shared = [key for key in calibrated if key in serving]
+    different = [key for key in shared if calibrated[key] != serving[key]]
+    if _DRIFTING in different:
+        msg = (
+            f"the {part}'s model now reports version {serving[_DRIFTING]!r}, calibrated was "
+            f"{calibrated[_DRIFTING]!r}: calibrate again soon"
+        )
+        warnings.warn(msg, FingerprintWarning, stacklevel=3)
+    refused = [key for key in different if key != _DRIFTING]
+    if refused:
+        listed = ", ".join(
+            f"{key} is {serving[key]!r}, calibrated was {calibrated[key]!r}" for key in refused
+        )
+        msg = (
+            f"the {part} is not the one that the artifact was calibrated for: {listed}. Serve with the "
+            f"calibrated {part}, or calibrate "
+            "with this one"
+        )
+        raise FingerprintError(msg)
+    return "matched" if any(key in shared for key in _IDENTIFYING) else "unverified"

@@ -1,0 +1,154 @@
+"""`Guarantee`: what is promised, as data that travels with every result."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+GuaranteeKind = Literal["conditional", "marginal", "heuristic"]
+Binding = Literal["matched", "unverified", "unbound"]
+
+NOT_CERTIFIABLE = (
+    "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. "
+    "It is flagged and "
+    "abstained on, and the promise counts it as kept: the guaranteed event is 'covered or flagged'."
+)
+NOT_PROMISED = (
+    "Nothing is promised for groups of prompts outside the weightings listed.",
+    "Nothing is promised after drift: other prompts, another model, another verifier.",
+    "Nothing is promised about how often an answered prompt is wrong; that needs a certificate of its own.",
+    "A set left empty because the threshold is low counts as a miss of the promise.",
+)
+_BINDING = {
+    "matched": "Generator and verifier are those calibrated: their fingerprints match the artifact's.",
+    "unverified": "Generator and verifier are assumed to be those calibrated: not all say what they are.",
+    "unbound": (
+        "Generator and verifier are assumed to be those calibrated: the artifact is unbound, its records "
+        "did not say which they were."
+    ),
+}
+
+
+class Weighting(BaseModel):
+    """A non-negative weighting of prompts, f(X) = features(X) @ coefficients; coverage is promised under it.
+
+    Attributes:
+        name: Short name, such as `group(topic)=capital`.
+        kind: `constant`, `indicator` (a group), `hat` or `bernstein` (soft groups).
+        words: The same for people.
+        coefficients: (d,) coefficients over the features.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: str
+    words: str
+    coefficients: tuple[float, ...]
+
+
+class Guarantee(BaseModel):
+    """A promise, its level, what it covers and what it rests on.
+
+    Attributes:
+        kind: `conditional` (under every listed weighting), `marginal` (on average only) or `heuristic` (no
+            theorem).
+        sentence: The promise for people.
+        alpha: Error level as decimal text.
+        target_coverage: 1 - alpha.
+        threshold_rule: How the threshold came from calibration data.
+        set_rule: How the set comes from the threshold.
+        weightings: Generators of the non-negative weightings covered: every sum of them with non-negative
+            factors is, too.
+        feature_names: Names of the d features that the coefficients refer to.
+        not_certifiable: What the flag `not_certifiable` means.
+        assumptions: What the promise rests on.
+        not_promised: What it does not say.
+        calibration_size: Number N of calibration prompts.
+        failure_probability: None: the promise is on average over calibration sets and the prompt, not with
+            confidence 1 - delta.
+        binding: Whether generator and verifier are known to be those calibrated.
+        artifact_digest: Digest of the artifact that the threshold came from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: GuaranteeKind
+    sentence: str
+    alpha: str
+    target_coverage: float
+    threshold_rule: str
+    set_rule: str
+    weightings: tuple[Weighting, ...]
+    feature_names: tuple[str, ...]
+    not_certifiable: str = NOT_CERTIFIABLE
+    assumptions: tuple[str, ...]
+    not_promised: tuple[str, ...] = NOT_PROMISED
+    calibration_size: int
+    failure_probability: float | None = None
+    binding: Binding
+    artifact_digest: str
+
+    def bound(self, binding: Binding) -> Guarantee:
+        """The same promise with another answer to whether generator and verifier are those calibrated."""
+        assumptions = (*self.assumptions[:-1], _BINDING[binding])
+        return self.model_copy(update={"binding": binding, "assumptions": assumptions})
+
+
+def guarantee_kind(threshold_rule: str, *, exchangeable: bool) -> GuaranteeKind:
+    """Which theorem stands behind a threshold rule.
+
+    Args:
+        threshold_rule: `conditional`, `marginal` or `learned`.
+        exchangeable: Whether calibration used at most one prompt per cluster.
+
+    Returns:
+        The kind; `heuristic` where there is no theorem.
+    """
+    if not exchangeable:
+        return "heuristic"
+    return {"conditional": "conditional", "marginal": "marginal"}.get(threshold_rule, "heuristic")  # type: ignore[return-value]
+
+
+def promise(
+    kind: GuaranteeKind, target_coverage: float, calibration_size: int, weightings: tuple[Weighting, ...]
+) -> str:
+    """The promise in a sentence."""
+    percent = f"{100 * target_coverage:g} %"
+    if kind == "heuristic":
+        return (
+            f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."
+        )
+    event = (
+        "the answer set holds a correct answer, or the prompt is flagged as not certifiable, with "
+        "probability "
+        "at least"
+    )
+    sentence = (
+        f"For a new prompt exchangeable with the {calibration_size} calibration prompts, {event} {percent}"
+    )
+    if kind == "marginal":
+        return f"{sentence}, on average over all prompts; nothing is said about hard prompts in particular."
+    others = [weighting.words for weighting in weightings if weighting.kind != "constant"]
+    if not others:
+        return f"{sentence}, on average over all prompts."
+    listed = "; ".join(others)
+    return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {listed}."
+
+
+def assumptions(*, within_clusters: str, binding: Binding) -> tuple[str, ...]:
+    """What the promise rests on; the last one speaks of the binding."""
+    exchangeable = {
+        "one": "New prompts are exchangeable with the calibration prompts (one per cluster where there "
+        "are any).",
+        "all": "Several calibration prompts share a cluster and are not exchangeable: no theorem covers "
+        "that.",
+    }[within_clusters]
+    return (
+        exchangeable,
+        "Features, cut-offs and everything else fitted came from a split that calibration never saw.",
+        "The labels of the calibration records are right.",
+        "The level was chosen before the candidates were drawn.",
+        _BINDING[binding],
+    )

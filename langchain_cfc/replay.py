@@ -1,0 +1,141 @@
+"""Recorded candidates served as if a model drew them, to see the whole path at work without one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import PrivateAttr
+
+from langchain_cfc.errors import DrawError, VerifierError
+from langchain_cfc.records import PromptRecord, Provenance
+from langchain_cfc.sampling import Draw
+
+_SCORE = "cfc_recorded_score"
+
+
+class ReplayChatModel(BaseChatModel):
+    """Answers a recorded prompt with its recorded candidates, one after the other, by request slot.
+
+    Candidates keep their slots when the draws run one after the other (`max_concurrency` 1).
+
+    Args:
+        records: Labelled records with text inputs; their labels play no role.
+        provenance: The records' header; its generator becomes the model's fingerprint.
+    """
+
+    records: Mapping[str, PromptRecord]
+    fingerprint: dict[str, Any]
+
+    _served: dict[str, int] = PrivateAttr(default_factory=lambda: defaultdict(int))
+    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> ReplayChatModel:
+        """A model that replays these records."""
+        by_input = {prompt_key(record.input): record for record in records}
+        generator = provenance.generator if provenance is not None else None
+        return cls(records=by_input, fingerprint=dict(generator or {}))
+
+    @property
+    def _llm_type(self) -> str:
+        return "langchain-cfc-replay"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del stop, run_manager, kwargs
+        key = prompt_key(messages)
+        record = self.records.get(key)
+        if record is None:
+            msg = f"this prompt was not recorded, so there is nothing to replay: {key!r:.120}"
+            raise DrawError(msg)
+        with self._lock:
+            slot = self._served[key] % len(record.candidates)
+            self._served[key] += 1
+        candidate = record.candidates[slot]
+        message = AIMessage(candidate.text or "", response_metadata={_SCORE: candidate.score})
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+class RecordedScores:
+    """The verifier of replayed candidates: their recorded scores."""
+
+    def __init__(self, provenance: Provenance | None = None) -> None:
+        verifier = provenance.verifier if provenance is not None else None
+        self.fingerprint: dict[str, Any] = dict(verifier or {})
+
+    def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
+        """One recorded score per candidate.
+
+        Raises:
+            VerifierError: If a candidate does not come from a `ReplayChatModel`.
+        """
+        del prompt
+        scores: list[Any] = [
+            c.message.response_metadata.get(_SCORE) if c.message is not None else None for c in candidates
+        ]
+        if None in scores:
+            msg = f"candidate {scores.index(None)} does not come from a recording, so its score is unknown"
+            raise VerifierError(msg)
+        return scores
+
+
+class RecordedAnswers:
+    """The answer extractor of replayed candidates: the answers recorded for their texts."""
+
+    def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
+        answer = provenance.answer if provenance is not None else None
+        self.fingerprint: dict[str, Any] = dict(answer or {})
+        self._answers = {
+            c.text: c.answer_key for record in records for c in record.candidates if c.text is not None
+        }
+
+    def __call__(self, text: str) -> str:
+        """The answer recorded for this text.
+
+        Raises:
+            KeyError: If the text was not recorded.
+        """
+        return self._answers[text]
+
+
+class RecordedMetadata:
+    """The metadata function of replayed prompts: the metadata recorded for them."""
+
+    def __init__(self, records: Iterable[PromptRecord]) -> None:
+        self._metadata = {prompt_key(record.input): dict(record.metadata) for record in records}
+
+    def __call__(self, prompt: Any) -> dict[str, Any]:
+        """The metadata recorded for this prompt; nothing for a prompt that was not recorded."""
+        return self._metadata.get(prompt_key(prompt), {})
+
+
+def prompt_key(prompt: Any) -> str:
+    """The text by which a prompt is found again, the same for text and for the human message made of it.
+
+    Args:
+        prompt: Text, messages or a JSON object.
+
+    Returns:
+        The text itself, or canonical JSON of anything longer.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Mapping):
+        return json.dumps(prompt, sort_keys=True, ensure_ascii=False)
+    messages = convert_to_messages(prompt)
+    if len(messages) == 1 and isinstance(messages[0], HumanMessage):
+        return str(messages[0].text)
+    return json.dumps([[message.type, message.content] for message in messages], ensure_ascii=False)

@@ -1,0 +1,8 @@
+"""The runnable: draw, score, features, threshold, set or abstention."""
+
+from __future__ import annotations
+
+from langchain_cfc.runnable.cfc import CFCRunnable
+from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
+
+__all__ = ["CFCResult", "CFCRunnable", "ScoredCandidate"]

@@ -1,0 +1,111 @@
+"""`CFCResult`: the answer set or the abstention, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.decision import Reason
+from langchain_cfc.guarantee import Guarantee
+
+
+class ScoredCandidate(BaseModel):
+    """One of the n candidates.
+
+    Attributes:
+        slot: Request slot, 0 ... n - 1.
+        score: Verifier score in [0, 1], smaller is better.
+        level: Smallest threshold at which it enters the set; None if it never does.
+        accepted: Whether it is in the answer set.
+        text: Its text; None where it was rejected, unless the runnable was told to show rejected candidates.
+        answer: The extracted answer, under the same rule; None without an extractor.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    slot: int
+    score: float
+    level: float | None
+    accepted: bool
+    text: str | None
+    answer: str | None
+
+
+class CFCResult(BaseModel):
+    """What was decided for one prompt. Plain data, no message objects: graph runtimes would stream those.
+
+    Attributes:
+        abstained: Whether there is no answer.
+        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level) or
+            `not_certifiable` (it reached the cap).
+        answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
+            else texts.
+        best: The first of them; None on abstention.
+        threshold: The unclipped threshold; `inf` where none can be certified.
+        features: The prompt's features by name.
+        guarantee: What is promised about this answer set.
+        candidates: All n, in draw order; rejected texts are left out by default.
+        usage: Tokens that the draws cost together; None where the model does not say.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    abstained: bool
+    reason: Reason
+    answers: tuple[str, ...]
+    best: str | None
+    threshold: float
+    features: dict[str, float]
+    guarantee: Guarantee
+    candidates: tuple[ScoredCandidate, ...]
+    usage: dict[str, Any] | None
+
+    def explain(self) -> str:
+        """In a few sentences, why it answered or abstained, and what that is worth."""
+        n = len(self.candidates)
+        accepted = sum(candidate.accepted for candidate in self.candidates)
+        lowest = min(candidate.score for candidate in self.candidates)
+        percent = f"{100 * self.guarantee.target_coverage:g} %"
+        if self.reason == "not_certifiable":
+            decision = (
+                f"Abstained: for prompts like this, no set made of {n} candidates can be certified to "
+                f"hold a correct answer at {percent}. "
+                "Too many calibration prompts like it had no correct candidate, or there were too few of "
+                "them."
+            )
+        elif self.reason == "no_candidate_accepted":
+            decision = (
+                f"Abstained: none of the {n} candidates reached the threshold {self.threshold:.4g}; the "
+                f"lowest score was {lowest:.4g} "
+                "(smaller is better)."
+            )
+        else:
+            answers = "answer" if len(self.answers) == 1 else "distinct answers"
+            decision = (
+                f"Answered with {len(self.answers)} {answers}: {accepted} of {n} candidates entered the "
+                "set at threshold "
+                f"{self.threshold:.4g}; the lowest score was {lowest:.4g} (smaller is better)."
+            )
+        features = ", ".join(f"{name} = {value:.4g}" for name, value in self.features.items() if value != 0.0)
+        return f"{decision} The threshold follows from the prompt's features: {features}. {self._promise()}"
+
+    def _promise(self) -> str:
+        promise = self.guarantee
+        if promise.kind == "heuristic":
+            return promise.sentence
+        groups = len(promise.weightings) - 1
+        scope = f", and in each of {groups} guaranteed groups of prompts" if groups else ""
+        certainty = {
+            "matched": "",
+            "unverified": " This assumes that generator and verifier are those calibrated, which not all "
+            "of them say.",
+            "unbound": " This assumes that generator and verifier are those calibrated, which the "
+            "artifact does not record.",
+        }[promise.binding]
+        return (
+            "Over prompts like those calibrated on, a set holds a correct answer or is flagged with "
+            "probability at least "
+            f"{100 * promise.target_coverage:g} %{scope}; it says nothing about this one answer by "
+            f"itself.{certainty}"
+        )
