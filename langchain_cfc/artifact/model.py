@@ -275,7 +275,7 @@ class CalibrationArtifact(_Data):
         text = self.level(alpha)
         facts = self.calibration
         if binding is None:
-            binding = "unbound" if self.provenance is None else "unverified"
+            binding = "unbound" if self.provenance is None else "unchecked"
         kind = guarantee_kind(self.threshold_rule, exchangeable=facts.exchangeable)
         weightings = self._weightings[: {"conditional": None, "marginal": 1, "heuristic": 0}[kind]]
         target = self._rules[text].tau

@@ -12,6 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
+from langchain_cfc.evaluation.check import kept_too_rarely
 from langchain_cfc.evaluation.intervals import clopper_pearson
 from langchain_cfc.evaluation.report import EvaluationReport, GroupReport, MethodReport
 from langchain_cfc.features import GuaranteedWeight
@@ -56,8 +57,8 @@ def evaluate(
     labelled, which = held_out(artifact, tabulate(records, n=artifact.n))
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
-    own = decide(artifact, labelled.draws, level)
-    methods: dict[str, MethodReport] = {artifact.threshold_rule: _method(artifact, labelled, own)}
+    own = _method(artifact, labelled, decide(artifact, labelled.draws, level))
+    methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
         methods["marginal"] = _method(
             artifact, labelled, decide(artifact, labelled.draws, level, marginal=True)
@@ -71,6 +72,7 @@ def evaluate(
         attainable_coverage=float(np.mean(success < artifact.cap)),
         test_prompts=which,
         artifact_digest=artifact.digest,
+        contradicted=_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
     )
 
@@ -150,6 +152,19 @@ def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: D
             if (values := np.maximum(weight.values(decisions.features), 0.0)).any()
         ],
     )
+
+
+def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodReport, n_test: int) -> list[str]:
+    """Names of the promised weightings on which the promise was kept too rarely for chance."""
+    promised = {weighting.name for weighting in artifact.guarantee(level).weightings}
+    calibrated = {group.name: group.size for group in artifact.calibration.groups}
+    everyone = artifact.calibration.groups[0].name
+    seen = [
+        (everyone, float(n_test), method.kept_promise),
+        *((g.name, g.n, g.kept_promise) for g in method.groups),
+    ]
+    tests = [(name, n, kept) for name, n, kept in seen if name in promised]
+    return [name for name, n, kept in tests if kept_too_rarely(level, calibrated[name], n, kept, len(tests))]
 
 
 def _group(

@@ -87,25 +87,22 @@ class CFCResult(BaseModel):
                 "set at threshold "
                 f"{self.threshold:.4g}; the lowest score was {lowest:.4g} (smaller is better)."
             )
-        features = ", ".join(f"{name} = {value:.4g}" for name, value in self.features.items() if value != 0.0)
-        return f"{decision} The threshold follows from the prompt's features: {features}. {self._promise()}"
+        features = ", ".join(_feature(name, value) for name, value in self.features.items() if value != 0.0)
+        return f"{decision} Features: {features}. {self._promise()}"
 
     def _promise(self) -> str:
         promise = self.guarantee
         if promise.kind == "heuristic":
             return promise.sentence
         groups = len(promise.weightings) - 1
-        scope = f", and in each of {groups} guaranteed groups of prompts" if groups else ""
-        certainty = {
-            "matched": "",
-            "unverified": " This assumes that generator and verifier are those calibrated, which not all "
-            "of them say.",
-            "unbound": " This assumes that generator and verifier are those calibrated, which the "
-            "artifact does not record.",
-        }[promise.binding]
+        scope = f" and in each of {groups} guaranteed groups" if groups else ""
+        assumed = "" if promise.binding == "matched" else f" {promise.assumptions[-1]}"
         return (
-            "Over prompts like those calibrated on, a set holds a correct answer or is flagged with "
-            "probability at least "
-            f"{100 * promise.target_coverage:g} %{scope}; it says nothing about this one answer by "
-            f"itself.{certainty}"
+            f"Over prompts like those calibrated on{scope}, at least {100 * promise.target_coverage:g} % of sets "
+            f"hold a correct answer or are flagged; of this one answer by itself that says nothing.{assumed}"
         )
+
+
+def _feature(name: str, value: float) -> str:
+    """An indicator by its name, anything else with its value."""
+    return name if value == 1.0 else f"{name} = {value:.4g}"

@@ -78,6 +78,7 @@ class LearnedThreshold(ThresholdRule[Regression]):
 
     def _answer(self, state: Regression, features: FloatArray) -> Thresholds:
         reduced, inside = state.columns.reduce(features)
-        values = np.where(inside, reduced @ state.beta, np.inf)
-        errors = 4 * (len(state.beta) + 2) * EPS * (np.abs(reduced) @ np.abs(state.beta))
+        # Row by row, not by BLAS: a prompt gets the same bits alone and in a batch.
+        values = np.where(inside, (reduced * state.beta).sum(axis=1), np.inf)
+        errors = 4 * (len(state.beta) + 2) * EPS * np.abs(reduced * state.beta).sum(axis=1)
         return Thresholds.capped(values, errors, self.cap)

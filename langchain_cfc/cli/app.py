@@ -1,0 +1,48 @@
+"""The command-line application: one module per command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from langchain_cfc._version import __version__
+from langchain_cfc.cli import ask, calibrate, demo, evaluate, inspect, plan
+
+app = typer.Typer(
+    name="langchain-cfc",
+    help="Conformal answer sets for LangChain: answer with a guarantee, or abstain.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Conformal answer sets for LangChain: answer with a guarantee, or abstain.
+
+    Every command takes --json for machine-readable output. Exit codes: 0 done, 1 the answer is no (a check failed, the target is out of
+    reach, the question was abstained on), 2 wrong usage or bad input.
+    """
+    del version
+
+
+app.command("demo")(demo.demo)
+app.command("plan")(plan.plan)
+app.command("calibrate")(calibrate.calibrate)
+app.command("evaluate")(evaluate.evaluate)
+app.command("inspect")(inspect.inspect)
+app.command("ask")(ask.ask)

@@ -1,0 +1,116 @@
+"""`langchain-cfc ask`: one question through `CFCRunnable`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.output import EXIT_NO, emit_json, err, failures_explained, out
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import read_records
+from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.runnable import CFCResult, CFCRunnable
+
+_FACTORY = "MODULE:NAME of a function without arguments that returns it, or of the object itself"
+
+
+def ask(
+    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    prompt: Annotated[str, typer.Argument(help="The question.")],
+    generator: Annotated[str | None, typer.Option(help=f"The chat model or chain: {_FACTORY}.")] = None,
+    verifier: Annotated[str | None, typer.Option(help=f"The verifier: {_FACTORY}.")] = None,
+    answer: Annotated[
+        str | None, typer.Option(help="The answer extractor: MODULE:NAME of the function.")
+    ] = None,
+    metadata: Annotated[str | None, typer.Option(help="The metadata function: MODULE:NAME.")] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a model: records whose candidates are replayed. 'demo' for the demo's."
+        ),
+    ] = None,
+    alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
+    show_rejected: Annotated[
+        bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Ask one question: print the answer set, or why there is none (exit code 1).
+
+    Example: langchain-cfc ask artifact.json "What is the capital of Peru?" --generator mybot:model --verifier mybot:judge
+    """
+    with failures_explained():
+        artifact = CalibrationArtifact.load(artifact_path)
+        parts = _replayed(replay) if replay is not None else _imported(generator, verifier, answer, metadata)
+        chain = CFCRunnable(artifact=artifact, show_rejected=show_rejected, **parts)
+        with err().status("drawing and scoring candidates"):
+            result = chain.invoke(prompt, {"max_concurrency": 1} if replay is not None else None, alpha=alpha)
+    if as_json:
+        emit_json(result.model_dump(mode="json"))
+    else:
+        show_result(out(), result)
+    raise typer.Exit(EXIT_NO if result.abstained else 0)
+
+
+def show_result(console: Console, result: CFCResult) -> None:
+    """Print a result for people: answers, candidates, explanation."""
+    if result.abstained:
+        console.print(f"[bold yellow]abstained[/] ({result.reason})")
+    for number, text in enumerate(result.answers):
+        console.print(f"[bold green]{escape(text)}[/]" if number == 0 else escape(text))
+    for candidate in sorted(result.candidates, key=lambda one: (one.score, one.slot)):
+        if candidate.text is not None:
+            mark = "+" if candidate.accepted else " "
+            console.print(f"  {mark} {candidate.score:.4f}  {escape(candidate.text)}", style="dim")
+    console.print(escape(result.explain()))
+
+
+def _replayed(path: Path) -> dict[str, Any]:
+    from langchain_cfc.demo import recording
+
+    source = recording() if str(path) == "demo" else read_records(path)
+    records, provenance = list(source), source.provenance
+    return {
+        "generator": ReplayChatModel.of(records, provenance),
+        "verifier": RecordedScores(provenance),
+        "answer": RecordedAnswers(records, provenance),
+        "metadata": RecordedMetadata(records),
+    }
+
+
+def _imported(
+    generator: str | None, verifier: str | None, answer: str | None, metadata: str | None
+) -> dict[str, Any]:
+    if generator is None or verifier is None:
+        msg = "say who answers: --generator and --verifier with MODULE:NAME each, or --replay with a records file"
+        raise InputError(msg)
+    sys.path.insert(0, os.getcwd())  # as `python -m` does, so that a module beside the artifact is found
+    return {
+        "generator": _made(_attribute(generator)),
+        "verifier": _made(_attribute(verifier)),
+        "answer": None if answer is None else _attribute(answer),
+        "metadata": None if metadata is None else _attribute(metadata),
+    }
+
+
+def _attribute(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f"cannot import {path!r}: {error}; expected MODULE:NAME, such as mybot:model"
+        raise InputError(msg) from error
+
+
+def _made(part: Any) -> Any:
+    """Call a factory: a function without parameters; anything else is the part itself."""
+    code = getattr(part, "__code__", None)
+    return part() if code is not None and code.co_argcount == 0 else part

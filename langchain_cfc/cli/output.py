@@ -1,0 +1,188 @@
+"""What the commands share: consoles, progress, JSON, exit codes, and the tables of a report."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
+from langchain_cfc.evaluation import EvaluationReport, GroupReport
+
+Item = TypeVar("Item")
+
+EXIT_NO = 1
+EXIT_BAD_INPUT = 2
+
+
+def out() -> Console:
+    """The console of results, on standard output; made anew so that it follows redirection."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """The console of logs and progress, on standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def emit_json(data: Any) -> None:
+    """Write machine-readable output: strict JSON on standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def failures_explained() -> Iterator[None]:
+    """Turn the package's errors into one line on standard error and an exit code, and its warnings into notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CFCWarning)
+        try:
+            yield
+        except UnattainableTargetError as error:
+            fail(error, EXIT_NO)
+        except CFCError as error:
+            fail(error, EXIT_BAD_INPUT)
+        finally:
+            for note in dict.fromkeys(str(warning.message) for warning in caught):
+                err().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+
+
+def fail(error: Exception | str, code: int) -> NoReturn:
+    """Print one error and end."""
+    err().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def counted(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+    """Show a progress bar on standard error while items pass by; nothing where it is no terminal."""
+    console = err()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield from progress.track(items, total=total, description=what)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage without decimals that pretend precision."""
+    return f"{100 * share:.0f} %"
+
+
+def interval(bounds: tuple[float, float]) -> str:
+    """An interval of shares in percent."""
+    return f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}"
+
+
+def report_tables(report: EvaluationReport) -> Iterator[Table]:
+    """The report as tables for an 80-column terminal: over all prompts, then by guaranteed group."""
+    yield _overall(report)
+    if any(method.groups for method in report.methods.values()):
+        yield _by_group(report)
+
+
+def _overall(report: EvaluationReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("over all prompts, %", min_width=31)
+    for name in report.methods:
+        table.add_column(name, justify="right")
+        table.add_column("95 % CI", justify="right", style="dim")
+
+    def row(label: str, value: str, ci: str | None, style: str = "") -> None:
+        cells: list[str] = []
+        for method in report.methods.values():
+            cells.append(f"{100 * getattr(method, value):.1f}")
+            cells.append(interval(getattr(method, ci)) if ci else "")
+        table.add_row(label, *cells, style=style)
+
+    row(f"promise kept (target {100 * report.target_coverage:g})", "kept_promise", "kept_promise_ci", "bold")
+    row("set holds a correct answer", "coverage", "coverage_ci")
+    row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
+    row("abstained (flagged or empty)", "abstention_rate", "abstention_ci")
+    sizes = [[f"{m.mean_distinct_answers:.2f}", ""] for m in report.methods.values()]
+    table.add_row("distinct answers per set", *[cell for pair in sizes for cell in pair])
+    return table
+
+
+def _by_group(report: EvaluationReport) -> Table:
+    own = next(iter(report.methods))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("promise kept by group, %", overflow="ellipsis", no_wrap=True, max_width=34)
+    table.add_column("n", justify="right", min_width=3)
+    for name in report.methods:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("flagged", justify="right", no_wrap=True)
+    for index, group in enumerate(report.methods[own].groups):
+        cells = [_kept(method.groups[index], report.target_coverage) for method in report.methods.values()]
+        flagged = f"{100 * group.not_certifiable_rate:.0f}"
+        table.add_row(group_label(group.words), f"{group.n:.0f}", *cells, flagged)
+    return table
+
+
+def _kept(group: GroupReport, target: float) -> str:
+    """One cell: share and interval, red where the interval lies below the target."""
+    share = f"{100 * group.kept_promise:.0f}"
+    if group.kept_promise_ci[1] < target:
+        share = f"[bold red]{share}[/]"
+    return f"{share} [dim]({interval(group.kept_promise_ci):>6})[/]"
+
+
+def group_label(words: str) -> str:
+    """What a weighting speaks of, short enough for a table: `prompts whose topic is 'sums'` is `topic is 'sums'`."""
+    soft = re.fullmatch(r"prompts weighted.* how near their (.*) is to (\S+).*", words)
+    if soft:
+        return escape(f"{soft[1]} near {soft[2]} (soft)")
+    return escape(words.removeprefix("prompts ").removeprefix("whose "))
+
+
+def verdict(report: EvaluationReport) -> str:
+    """One line: whether what was seen contradicts the promise."""
+    if not report.contradicted:
+        return "Nothing seen here contradicts the promise."
+    return f"[bold red]Kept too rarely for chance:[/] {escape(', '.join(report.contradicted))}"
+
+
+def facts_lines(artifact: CalibrationArtifact) -> Iterator[str]:
+    """What an artifact is made of, a line each."""
+    facts = artifact.calibration
+    yield f"levels        alpha = {', '.join(artifact.alphas)}"
+    yield f"candidates    n = {artifact.n} per prompt, cap {artifact.cap:g}"
+    yield f"set rule      {artifact.set_rule}"
+    yield f"threshold     {artifact.threshold_rule}"
+    yield f"features      {artifact.feature_map.text}"
+    yield (
+        f"prompts       {facts.size} calibrated, {facts.fit_size} fitted the features, "
+        f"{facts.held_out_size} held out"
+    )
+    yield f"attainable    {percent(facts.attainable_coverage)} of calibration prompts can be covered"
+    for part in ("generator", "verifier", "answer"):
+        yield f"{part:<13} {_identity(artifact, part)}"
+    yield f"made          {artifact.created_at} by version {artifact.library_version}"
+    yield f"digest        {artifact.digest}"
+
+
+def _identity(artifact: CalibrationArtifact, part: str) -> str:
+    if artifact.provenance is None:
+        return "unbound (the records did not say)"
+    known = getattr(artifact.provenance, part) or {}
+    return str(known.get("id") or known.get("model") or "not named")

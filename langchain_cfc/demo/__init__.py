@@ -1,0 +1,7 @@
+"""The demo: the whole method on a real recording, with no key and no network."""
+
+from __future__ import annotations
+
+from langchain_cfc.demo.run import Demo, recording, run_demo
+
+__all__ = ["Demo", "recording", "run_demo"]

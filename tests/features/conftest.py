@@ -1,0 +1,38 @@
+"""Random draws for the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from langchain_cfc.draws import Draws, Scalar
+
+TOPICS = ("capital", "river", "new york", "2020", "true")
+
+
+def random_draws(seed: int, size: int = 40, n: int = 6) -> Draws:
+    """Draws with ties and without, with metadata of every kind; five prompts in a row have all topics."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random((size, n))
+    coarse = rng.random(size) < 0.5
+    scores[coarse] = np.round(scores[coarse], 1)
+    answers = [["abcdefg"[k] * int(k + 1) for k in rng.integers(0, 5, n)] for _ in range(size)]
+    metadata: list[dict[str, Scalar]] = [
+        {
+            "topic": TOPICS[row % len(TOPICS)],
+            "year": int(rng.integers(-5, 20)),
+            "price": float(rng.normal()),
+            "checked": bool(row % 2),
+            "my key": float(rng.random()),
+        }
+        for row in range(size)
+    ]
+    return Draws.of(scores, answers, metadata)
+
+
+@pytest.fixture(scope="session")
+def draw() -> Callable[..., Draws]:
+    """The function above: `draw(seed, size, n)`."""
+    return random_draws

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc.errors import FeatureError
+from langchain_cfc.features import FeatureMap, grammar
+from langchain_cfc.features.bases import Bins, Constant, Group, Hard, Hat, Polynomial
+from langchain_cfc.features.grammar import parse_terms
+from langchain_cfc.features.statistics import STATISTICS, Statistic
+
+MEAN = Statistic("mean_score")
+
+spaces = st.sampled_from(["", " ", "\n", "\t "])
+keys = st.one_of(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), st.text())
+statistics = st.one_of(st.sampled_from(sorted(STATISTICS)), keys.map(lambda key: f"meta({json.dumps(key)})"))
+
+
+@st.composite
+def term_texts(draw: st.DrawFn) -> str:
+    statistic = draw(statistics)
+    gap = draw(spaces)
+    kind = draw(st.sampled_from(["1", "power", "bins", "hat", "group", "hard"]))
+    if kind == "1":
+        return kind
+    if kind == "power":
+        return f"{statistic}{gap}^{gap}{draw(st.integers(1, 10))}"
+    if kind == "group":
+        return f"group({gap}{json.dumps(draw(keys))}{gap})"
+    if kind == "hard":
+        fraction = f"{draw(st.sampled_from(['', '0', '00']))}.{draw(st.integers(1, 10**6))}"
+        return f"hard({statistic},{gap}{fraction})"
+    return f"{kind}({statistic}{gap},{gap}{draw(st.integers(2, 1000))})"
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("1", (Constant(),)),
+        ("mean_score", (Polynomial(MEAN, 1),)),
+        ("mean_score ^ 2", (Polynomial(MEAN, 2),)),
+        ('meta("my year")^03', (Polynomial(Statistic("meta", "my year"), 3),)),
+        ("bins(max_score,5)", (Bins(Statistic("max_score"), 5),)),
+        ("hat( mean_score , 5 )+1", (Hat(MEAN, 5), Constant())),
+        ("group(topic)", (Group("topic"),)),
+        ('group("\\u00e9t\\u00e9")', (Group("été"),)),
+        ("hard(entropy, .9250)", (Hard((Statistic("entropy"),), "0.925"),)),
+        (
+            "hard(entropy,meta(bins),0.5)",
+            (Hard((Statistic("entropy"), Statistic("meta", "bins")), "0.5"),),
+        ),
+    ],
+)
+def test_text_becomes_terms(text: str, terms: tuple[object, ...]) -> None:
+    assert parse_terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        (" mean_score^1 ", "mean_score"),
+        ('group("topic")', "group(topic)"),
+        ('group( "my\\ttopic" )\n+ meta( year )', 'group("my\\ttopic") + meta(year)'),
+        ('bins(meta("1st"),007)', 'bins(meta("1st"), 7)'),
+        ("hard(entropy,max_score,.90)", "hard(entropy, max_score, 0.9)"),
+        ("mean_score+1", "mean_score + 1"),
+    ],
+)
+def test_canonical_text(written: str, canonical: str) -> None:
+    assert FeatureMap.parse(written).text == canonical
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(term_texts(), min_size=1, max_size=4, unique_by=lambda text: text.split("^")[0]))
+def test_canonical_text_parses_to_the_same_map(texts: list[str]) -> None:
+    try:
+        features = FeatureMap.parse("+".join(texts))
+    except FeatureError as error:
+        # The same term written in two ways; anything else would be a text that the grammar allows, refused.
+        assert "repeats" in str(error)  # noqa: PT017  (only some of the texts raise)
+        return
+    assert FeatureMap.parse(features.text) == features
+    assert FeatureMap.parse(features.text).text == features.text
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(st.text(alphabet='1059.+^(),"\\ \nbinshatgroupmeta_scorehdlüé'))
+def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
+    try:
+        FeatureMap.parse(text)
+    except FeatureError as error:
+        assert "\n    " in str(error)  # noqa: PT017  (only some of the texts raise)
+
+
+@pytest.mark.parametrize(
+    ("text", "character", "parts"),
+    [
+        ("", 1, ["unexpected end", "a term", "bins(STATISTIC, COUNT)"]),
+        ("bins(mean_scor, 5)", 6, ["'mean_scor'", "did you mean 'mean_score'?", "std_length", "meta(KEY)"]),
+        ("hats(mean_score, 5)", 1, ["'hats'", "did you mean 'hat'?", "hard(STATISTIC, ..., FRACTION)"]),
+        ("1 + topic", 5, ["'topic'", "group(topic)", "meta(topic)"]),
+        ("mean_score mean_score", 12, ["unexpected 'mean_score'", "'+'", "'^'"]),
+        ("mean_score^0", 12, ["'0' is not a degree", "from 1 to 10"]),
+        ("mean_score^11", 12, ["'11' is not a degree"]),
+        ("mean_score^2.5", 12, ["'2.5' is not a degree"]),
+        ("mean_score**2", 11, ["unexpected '*'"]),
+        ("bins(mean_score, 1)", 18, ["'1' is not a count", "from 2 to 1000"]),
+        ("hat(mean_score, " + "9" * 5000 + ")", 17, ["is not a count"]),
+        ("bins(mean_score)", 16, ["unexpected ')'", "expected ','"]),
+        ("bins mean_score", 6, ["expected '('"]),
+        ("hard(0.9)", 6, ["unexpected '0.9'", "a statistic"]),
+        ("hard(entropy, 1.0)", 15, ["'1.0' is not a fraction", "below 1"]),
+        ("hard(entropy, 0.000)", 15, ["'0.000' is not a fraction", "above 0"]),
+        ("hard(entropy, 1)", 15, ["'1' is not a fraction"]),
+        ("hard(entropy, entropy, 0.9)", 15, ["entropy is repeated"]),
+        ("hard(entropy 0.9)", 14, ["unexpected '0.9'", "','"]),
+        ("group()", 7, ["no metadata key"]),
+        ('group("a', 7, ["no metadata key"]),
+        ('group("\\x")', 7, ["no metadata key", "JSON string"]),
+        ("2", 1, ["unexpected '2'", "a term: 1"]),
+        ("mean_score +", 13, ["unexpected end of the text"]),
+        ('group(topic) + group("topic")', 16, ["group(topic) repeats group(topic)"]),
+        ("1+1", 3, ["1 repeats 1"]),
+        ("mean_score + mean_score^2", 14, ["mean_score^2 repeats mean_score,"]),
+        ("mean_score +\n\tmin_scor", 15, ["'min_scor'"]),
+    ],
+)
+def test_errors_point_at_the_place(text: str, character: int, parts: list[str]) -> None:
+    with pytest.raises(FeatureError) as caught:
+        parse_terms(text)
+    message = str(caught.value)
+    head, shown, caret, expected = message.split("\n")
+    assert f"at character {character} " in head
+    assert caret == " " * (4 + character - 1) + "^"
+    assert len(shown) == 4 + len(text)
+    assert expected.startswith("expected ")
+    for part in parts:
+        assert part in message
+
+
+def test_text_must_be_text() -> None:
+    with pytest.raises(FeatureError, match="must be a string"):
+        parse_terms(5)  # type: ignore[arg-type]
+
+
+def test_written_grammar_lists_every_statistic() -> None:
+    assert grammar.__doc__ is not None
+    names = grammar.__doc__.split("name      =")[1].split(";")[0]
+    assert {name.strip(' "\n') for name in names.split("|")} == set(STATISTICS)

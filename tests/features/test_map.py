@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc.draws import Draws
+from langchain_cfc.errors import FeatureError, NotFittedError
+from langchain_cfc.features import FeatureMap
+
+TERMS = [
+    "1",
+    "mean_score^2",
+    "meta(price)^3",
+    "std_score",
+    "bins(max_score, 5)",
+    "bins(meta(year), 3)",
+    "hat(mean_score, 5)",
+    'hat(meta("my key"), 4)',
+    "hat(mean_length, 3)",
+    "group(topic)",
+    "group(checked)",
+    "hard(entropy, max_score, 0.8)",
+    "hard(top_share, 0.95)",
+]
+maps = st.lists(st.sampled_from(TERMS), min_size=1, max_size=4, unique=True).map(" + ".join)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("1", ["1"]),
+        ("mean_score^2", ["1", "mean_score", "mean_score^2"]),
+        ("1 + mean_score", ["1", "mean_score"]),
+        ("mean_score + 1", ["mean_score", "1"]),
+        ("hat(mean_score, 2)", ["hat(mean_score, 2)[0]", "hat(mean_score, 2)[1]"]),
+        ("mean_score + group(checked)", ["mean_score", "group(checked)=false", "group(checked)=true"]),
+        ("mean_score + std_score", ["1", "mean_score", "std_score"]),
+        ("hard(entropy, 0.5)", ["hard(entropy, 0.5)=easy", "hard(entropy, 0.5)=hard"]),
+    ],
+)
+def test_an_intercept_comes_first_exactly_when_no_term_sums_to_one(
+    draw: Callable[..., Draws], text: str, names: list[str]
+) -> None:
+    features = FeatureMap.parse(text).fit(draw(0))
+    assert list(features.names) == names
+    assert features.dimension == len(names)
+    assert features.transform(draw(1)).shape == (40, len(names))
+
+
+def test_the_papers_quadratic_map() -> None:
+    # [1, T, T^2], with T clipped to [0.25, 0.75].
+    features = FeatureMap.parse("mean_score^2").fit(Draws.of([[0.25, 0.25], [0.5, 1.0]]))
+    columns = features.transform(Draws.of([[0.25, 0.75], [0.0, 0.25], [1.0, 1.0]]))
+    assert columns.tolist() == [[1.0, 0.5, 0.25], [1.0, 0.25, 0.0625], [1.0, 0.75, 0.5625]]
+
+
+@settings(derandomize=True, deadline=None)
+@given(maps, seeds)
+def test_the_constant_is_in_the_span(draw: Callable[..., Draws], text: str, seed: int) -> None:
+    columns = FeatureMap.parse(text).fit(draw(seed)).transform(draw(seed + 1, 200))
+    solution = np.linalg.lstsq(columns, np.ones(200), rcond=None)[0]
+    np.testing.assert_allclose(columns @ solution, 1.0, rtol=0, atol=1e-9)
+
+
+@settings(derandomize=True, deadline=None)
+@given(maps, seeds)
+def test_data_round_trip_is_exact_to_the_last_bit(draw: Callable[..., Draws], text: str, seed: int) -> None:
+    features = FeatureMap.parse(text).fit(draw(seed))
+    again = FeatureMap.from_data(json.loads(json.dumps(features.to_data(), allow_nan=False)))
+    assert again == features
+    assert again.text == features.text
+    assert again.names == features.names
+    assert again.guaranteed_weights() == features.guaranteed_weights()
+    fresh = draw(seed + 1, 100)
+    assert again.transform(fresh).tobytes() == features.transform(fresh).tobytes()
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(maps, seeds, st.sampled_from([1, 7, 50]))
+def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
+    draw: Callable[..., Draws], text: str, seed: int, n: int
+) -> None:
+    # Fitted on the very prompts that are transformed, so that many of them sit on cut-offs and knots.
+    batch = draw(seed, 300, n)
+    features = FeatureMap.parse(text)
+    try:
+        features = features.fit(batch)
+    except FeatureError:
+        # With one candidate, deviation, entropy and the like take a single value.
+        assert n == 1
+        return
+    columns = features.transform(batch)
+    assert columns.flags.c_contiguous
+    for row in range(0, 300, 11):
+        alone = features.transform(batch.take(np.array([row])))
+        assert alone.tobytes() == columns[row].tobytes()
+
+
+def test_no_prompts_have_no_features(draw: Callable[..., Draws]) -> None:
+    features = FeatureMap.parse(" + ".join(TERMS)).fit(draw(3))
+    empty = draw(3).take(np.array([], dtype=np.int64))
+    assert features.transform(empty).shape == (0, features.dimension)
+
+
+def test_fitting_returns_a_new_map(draw: Callable[..., Draws]) -> None:
+    features = FeatureMap.parse("mean_score")
+    fitted = features.fit(draw(4))
+    assert (features.fitted, fitted.fitted) == (False, True)
+    assert repr(features) == "FeatureMap('mean_score', fitted=False)"
+    assert fitted.fit(draw(5)) == features.fit(draw(5)) != fitted
+    with pytest.raises(FrozenInstanceError):
+        fitted.terms = ()  # type: ignore[misc]
+
+
+def test_the_constant_map_learns_nothing() -> None:
+    features = FeatureMap.parse("1")
+    assert features.fitted
+    assert not features.needs_fit
+    assert features.fit(Draws.of(np.zeros((0, 3)))) == features
+    assert features.transform(Draws.of([[0.5, 0.5]])).tolist() == [[1.0]]
+    assert features.to_data() == {"text": "1", "terms": [{}]}
+    assert FeatureMap.from_data(features.to_data()) == features
+
+
+def test_unfitted_maps_are_refused(draw: Callable[..., Draws]) -> None:
+    features = FeatureMap.parse("1 + bins(mean_score, 3)")
+    assert features.needs_fit
+    uses: list[Callable[[], object]] = [
+        lambda: features.transform(draw(6)),
+        lambda: features.names,
+        lambda: features.dimension,
+        features.guaranteed_weights,
+        features.to_data,
+    ]
+    for use in uses:
+        with pytest.raises(NotFittedError, match=r"bins\(mean_score, 3\) is not fitted; call fit"):
+            use()
+
+
+@pytest.mark.parametrize("text", TERMS[1:])
+def test_fitting_on_no_prompts_is_refused(draw: Callable[..., Draws], text: str) -> None:
+    with pytest.raises(FeatureError, match="cannot be fitted on 0 prompts"):
+        FeatureMap.parse(text).fit(draw(7).take(np.array([], dtype=np.int64)))
+
+
+def test_what_a_map_reads() -> None:
+    features = FeatureMap.parse("hat(meta(year), 3) + group(topic) + meta(year) + hard(meta(b), entropy, .9)")
+    assert features.metadata_keys == ("year", "topic", "b")
+    assert features.needs_answers
+    features = FeatureMap.parse("1 + mean_score + group(entropy)")
+    assert features.metadata_keys == ("entropy",)
+    assert not features.needs_answers
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"text": "1"},
+        {"terms": [{}]},
+        {"text": "1", "terms": [{}], "more": 1},
+        {"text": 1, "terms": [{}]},
+        {"text": "nonsense", "terms": [{}]},
+        {"text": "1", "terms": []},
+        {"text": "1", "terms": [{}, {}]},
+        {"text": "1", "terms": {}},
+        {"text": "1", "terms": [[]]},
+        {"text": "1", "terms": [{"range": [0, 1]}]},
+        {"text": "mean_score", "terms": [{}]},
+        {"text": "mean_score", "terms": [{"cuts": [0.0, 1.0]}]},
+        {"text": "mean_score", "terms": [{"range": [0.0, 1.0], "more": []}]},
+        {"text": "mean_score", "terms": [{"range": None}]},
+        {"text": "mean_score", "terms": [{"range": [0.0, float("inf")]}]},
+    ],
+)
+def test_data_that_is_no_fitted_map_is_refused(data: Any) -> None:
+    with pytest.raises(FeatureError):
+        FeatureMap.from_data(data)
+
+
+def test_whole_numbers_in_data_are_numbers() -> None:
+    # Other writers of JSON shorten 1.0 to 1.
+    features = FeatureMap.from_data({"text": "mean_score", "terms": [{"range": [0, 1]}]})
+    assert features.to_data() == {"text": "mean_score", "terms": [{"range": [0.0, 1.0]}]}
+    assert features.transform(Draws.of([[0.5]])).tolist() == [[1.0, 0.5]]

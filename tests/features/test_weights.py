@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.errors import FeatureError
+from langchain_cfc.features import FeatureMap, GuaranteedWeight
+from langchain_cfc.features.statistics import Statistic
+
+TERMS = [
+    "1",
+    "meta(x)^1",
+    "mean_score^2",
+    "meta(y)^3",
+    "bins(meta(x), 4)",
+    "hat(meta(y), 4)",
+    "group(topic)",
+    "hard(meta(x), meta(y), 0.8)",
+]
+maps = st.lists(st.sampled_from(TERMS), min_size=1, max_size=4, unique=True).map(" + ".join)
+seeds = st.integers(0, 2**32 - 1)
+# Bernstein polynomials are small differences of larger numbers; the term refuses ranges with larger errors.
+ROUNDING = 1e-9
+
+
+def wide_draws(seed: int, size: int, spread: float) -> Draws:
+    """Draws whose statistics lie far beyond those of a fit split with a smaller spread."""
+    rng = np.random.default_rng(seed)
+    scores = np.clip(0.5 + spread * rng.normal(scale=0.2, size=(size, 4)), 0.0, 1.0)
+    metadata: list[dict[str, Scalar]] = [
+        {"x": float(rng.normal() * spread), "y": float(rng.normal() * spread + 1), "topic": "ab"[row % 2]}
+        for row in range(size)
+    ]
+    return Draws.of(scores, metadata=metadata)
+
+
+def independently(features: FeatureMap, weight: GuaranteedWeight, draws: Draws) -> FloatArray:
+    """The weight's function computed from what its term learned, without any features."""
+    if weight.kind == "constant":
+        return np.ones(len(draws))
+    base = weight.name.split("[")[0].split("=")[0]
+    position = int(weight.name.split("[")[1].rstrip("]")) if "[" in weight.name else -1
+    stored = dict(zip(features.text.split(" + "), features.to_data()["terms"], strict=True))
+    if weight.kind == "bernstein":
+        statistic, degree = base.removeprefix("bernstein(").removesuffix(")").rsplit(", ", 1)
+        k = int(degree)
+        lo, hi = stored[statistic if k == 1 else f"{statistic}^{k}"]["range"]
+        u = (np.clip(values_of(statistic, draws), lo, hi) - lo) / (hi - lo)
+        return np.asarray(comb(k, position) * u**position * (1 - u) ** (k - position))
+    if weight.kind == "hat":
+        knots = stored[base]["knots"]
+        return np.asarray(np.interp(values_of("meta(y)", draws), knots, np.eye(len(knots))[position]))
+    if base.startswith("bins"):
+        edges = [-np.inf, *stored[base]["cuts"], np.inf]
+        x = values_of("meta(x)", draws)
+        return np.asarray((x >= edges[position]) & (x < edges[position + 1]), dtype=float)
+    if base.startswith("group"):
+        return np.array([float(entries["topic"] == weight.name.split("=")[1]) for entries in draws.metadata])
+    cut_x, cut_y = stored[base]["cuts"]
+    hard = (values_of("meta(x)", draws) >= cut_x) | (values_of("meta(y)", draws) >= cut_y)
+    return np.asarray(hard if weight.name.endswith("=hard") else ~hard, dtype=float)
+
+
+def values_of(statistic: str, draws: Draws) -> FloatArray:
+    named = Statistic("meta", statistic[5]) if statistic.startswith("meta") else Statistic(statistic)
+    return named.values(draws)
+
+
+@settings(derandomize=True, deadline=None)
+@given(maps, seeds, st.sampled_from([0.1, 1.0, 30.0]))
+def test_weights_are_the_functions_they_say_and_never_negative(text: str, seed: int, spread: float) -> None:
+    features = FeatureMap.parse(text).fit(wide_draws(seed, 60, 1.0))
+    draws = wide_draws(seed + 1, 80, spread)
+    columns = features.transform(draws)
+    for weight in features.guaranteed_weights():
+        values = weight.values(columns)
+        assert values.shape == (80,)
+        assert (values >= -ROUNDING).all(), weight.name
+        np.testing.assert_allclose(values, independently(features, weight, draws), rtol=0, atol=ROUNDING)
+
+
+@settings(derandomize=True, deadline=None)
+@given(maps, seeds)
+def test_each_weight_has_prompts_on_the_fit_split(text: str, seed: int) -> None:
+    # A function that is zero everywhere would be a promise about nobody.
+    fit = wide_draws(seed, 60, 1.0)
+    features = FeatureMap.parse(text).fit(fit)
+    for weight in features.guaranteed_weights():
+        assert weight.values(features.transform(fit)).max() > 0.1, weight.name
+
+
+def test_without_clipping_a_bernstein_polynomial_turns_negative() -> None:
+    # The reason for clipping: on [0.25, 0.75], 2 u (1 - u) at T = 1 is 2 * 1.5 * (-0.5).
+    features = FeatureMap.parse("mean_score^2").fit(Draws.of([[0.25], [0.75]]))
+    middle = features.guaranteed_weights()[2]
+    assert middle.values(np.array([[1.0, 1.0, 1.0]])).tolist() == pytest.approx([-1.5])
+    assert middle.values(features.transform(Draws.of([[1.0]]))).tolist() == pytest.approx([0.0], abs=1e-12)
+
+
+def test_the_constant_comes_first_and_once(draw: Callable[..., Draws]) -> None:
+    for text in ("1", "1 + group(topic)", "mean_score", "hat(mean_score, 3) + mean_score"):
+        weights = FeatureMap.parse(text).fit(draw(1)).guaranteed_weights()
+        assert (weights[0].name, weights[0].kind, weights[0].words) == ("1", "constant", "all prompts")
+        assert [weight.kind for weight in weights].count("constant") == 1
+
+
+def test_partition_coefficients_by_hand() -> None:
+    fit = Draws.of([[0.2], [0.4], [0.6], [0.8]])
+    features = FeatureMap.parse("mean_score + bins(mean_score, 2)").fit(fit)
+    assert [weight.coefficients for weight in features.guaranteed_weights()] == [
+        (0.0, 1.0, 1.0),
+        # (0.8 - T) / 0.6 and (T - 0.2) / 0.6, their constants through the sum of the bins
+        pytest.approx((-1 / 0.6, 0.8 / 0.6, 0.8 / 0.6)),
+        pytest.approx((1 / 0.6, -0.2 / 0.6, -0.2 / 0.6)),
+        (0.0, 1.0, 0.0),
+        (0.0, 0.0, 1.0),
+    ]
+
+
+def test_words_and_names() -> None:
+    draws = Draws.of(
+        [[0.1, 0.3], [0.2, 0.6], [0.5, 0.9]],
+        [["a", "b"], ["a", "a"], ["ab", "c"]],
+        [
+            {"topic": "capital", "my year": 1},
+            {"topic": True, "my year": 2},
+            {"topic": 7, "my year": 12345.678},
+        ],
+    )
+    features = FeatureMap.parse(
+        'mean_score^2 + hat(max_score, 3) + bins(meta("my year"), 3) + group(topic)'
+        " + hard(entropy, min_score, 0.75)"
+    )
+    described = {weight.name: weight.words for weight in features.fit(draws).guaranteed_weights()}
+    assert described == {
+        "1": "all prompts",
+        "bernstein(mean_score, 2)[0]": "prompts weighted smoothly by how near their mean score is to 0.2 "
+        "(within [0.2, 0.7])",
+        "bernstein(mean_score, 2)[1]": "prompts weighted smoothly by how near their mean score is to 0.45 "
+        "(within [0.2, 0.7])",
+        "bernstein(mean_score, 2)[2]": "prompts weighted smoothly by how near their mean score is to 0.7 "
+        "(within [0.2, 0.7])",
+        "hat(max_score, 3)[0]": "prompts weighted by how near their max score is to 0.3 or less "
+        "(falling to zero at 0.6)",
+        "hat(max_score, 3)[1]": "prompts weighted by how near their max score is to 0.6 "
+        "(falling to zero at 0.3 and 0.9)",
+        "hat(max_score, 3)[2]": "prompts weighted by how near their max score is to 0.9 or more "
+        "(falling to zero at 0.6)",
+        'bins(meta("my year"), 3)[0]': 'prompts whose "my year" is below 2',
+        'bins(meta("my year"), 3)[1]': 'prompts whose "my year" lies in [2, 1.235e+04)',
+        'bins(meta("my year"), 3)[2]': 'prompts whose "my year" is at least 1.235e+04',
+        "group(topic)=true": "prompts whose topic is true",
+        "group(topic)=7": "prompts whose topic is 7",
+        "group(topic)=capital": "prompts whose topic is 'capital'",
+        "hard(entropy, min_score, 0.75)=easy": "prompts whose entropy is below 0.6931 "
+        "and whose min score is below 0.5",
+        "hard(entropy, min_score, 0.75)=hard": "prompts whose entropy is at least 0.6931 "
+        "or whose min score is at least 0.5",
+    }
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 3, 3)])
+def test_features_of_another_map_are_refused(shape: tuple[int, ...]) -> None:
+    weight = GuaranteedWeight("w", "indicator", "prompts", (0.0, 1.0, 0.0))
+    with pytest.raises(FeatureError, match=r"w takes \(N, 3\) features"):
+        weight.values(np.zeros(shape))

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records import Provenance, read_records
+
+HEADER: dict[str, Any] = {"format": "langchain-cfc/records", "version": 1, "n": 2}
+
+
+def fields(name: str = "q1", n: int = 2, **changes: Any) -> dict[str, Any]:
+    candidates = [{"text": f"answer {slot}", "score": 0.5, "correct": slot == 0} for slot in range(n)]
+    return {"id": name, "input": "Capital?", "candidates": candidates} | changes
+
+
+def line(**changes: Any) -> str:
+    """A record whose second candidate is changed; a change to ... leaves the field out."""
+    whole = fields()
+    changed = whole["candidates"][1] | changes
+    whole["candidates"][1] = {name: value for name, value in changed.items() if value is not ...}
+    return json.dumps(whole)
+
+
+def written(path: Path, *lines: object) -> Path:
+    path.write_text(
+        "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines), "utf-8"
+    )
+    return path
+
+
+def first_problem(*paths: Path, **options: Any) -> RecordError:
+    with pytest.raises(RecordError) as caught:
+        list(read_records(*paths, **options))
+    return caught.value
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "records.jsonl"
+
+
+def test_records_are_read_in_order_as_often_as_wanted(path: Path) -> None:
+    records = read_records(written(path, HEADER, fields("q1"), fields("q2", metadata={"topic": "geo"})))
+    assert [record.id for record in records] == ["q1", "q2"]
+    assert [record.metadata for record in records] == [{}, {"topic": "geo"}]
+    assert records.provenance == Provenance(n=2)
+
+
+def test_a_file_without_provenance_says_so(path: Path) -> None:
+    assert read_records(written(path, fields())).provenance is None
+
+
+def test_paths_may_be_texts(path: Path) -> None:
+    assert read_records(str(written(path, fields()))).paths == (path,)
+
+
+def test_several_files_are_one_dataset(tmp_path: Path) -> None:
+    one = written(tmp_path / "a.jsonl", HEADER, fields("q1"))
+    two = written(tmp_path / "b.jsonl", HEADER, fields("q2"))
+    assert [record.id for record in read_records(one, two)] == ["q1", "q2"]
+
+
+@pytest.mark.parametrize("name", ["records.jsonl.gz", "records.jsonl"])
+def test_gzip_is_told_by_its_first_bytes(tmp_path: Path, name: str) -> None:
+    plain = written(tmp_path / "plain", HEADER, fields()).read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(plain))
+    assert list(read_records(tmp_path / name)) == list(read_records(tmp_path / "plain"))
+
+
+def test_a_plain_file_may_be_called_gz(tmp_path: Path) -> None:
+    assert len(list(read_records(written(tmp_path / "records.gz", fields())))) == 1
+
+
+def test_byte_order_mark_blank_lines_and_windows_line_ends_are_tolerated(path: Path) -> None:
+    lines = [
+        "\ufeff",
+        json.dumps(HEADER),
+        "",
+        json.dumps(fields(input="é\u2028"), ensure_ascii=False),
+        " ",
+        "",
+    ]
+    path.write_bytes("\r\n".join(lines).encode())
+    records = read_records(path)
+    assert records.provenance == Provenance(n=2)
+    assert [record.input for record in records] == ["é\u2028"]
+
+
+def test_a_byte_order_mark_and_a_missing_last_line_end(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(fields()).encode())
+    assert len(list(read_records(path))) == 1
+
+
+LINES = [
+    pytest.param("{", "", ["not JSON", "character 2", "one object per line"], id="not JSON"),
+    pytest.param('{"id": "q1" "input": 1}', "", ["Expecting ',' delimiter", "character 13"], id="no comma"),
+    pytest.param(json.dumps(fields()) + " {}", "", ["not JSON", "Extra data"], id="two values"),
+    pytest.param("[1, 2]", "", ["found [1, 2]", "one JSON object"], id="no object"),
+    pytest.param("NaN", "", ["found nan", "one JSON object"], id="NaN"),
+    pytest.param('{"id": 1, "id": 2}', "", ["the key 'id' twice"], id="repeated key"),
+    pytest.param("[" * 200_000, "", ["nested too deeply"], id="deep"),
+    pytest.param('{"id": ' + "1" * 5000 + "}", "", ["not JSON that can be used", "digits"], id="digits"),
+    pytest.param("{}", "id", ["missing", "text, not empty"], id="no fields"),
+    pytest.param(fields(name=""), "id", ["found ''", "not empty"], id="empty id"),
+    pytest.param(fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"], id="surrogate"),
+    pytest.param(fields(input=None), "input", ["found None", "a list of messages"], id="input"),
+    pytest.param(
+        fields(input=[{"content": float("nan")}]), "input[0].content", ["found nan"], id="input NaN"
+    ),
+    pytest.param(fields(reference={"a b": [0, -1e999]}), "reference['a b'][1]", ["found -inf"], id="inf"),
+    pytest.param(fields(id=1, reference=float("nan")), "id", ["found 1;"], id="first of two"),
+    pytest.param(
+        fields(metadata={"a": {}}), "metadata.a", ["found {}", "texts, finite numbers"], id="metadata"
+    ),
+    pytest.param(fields(metadata={"a": float("inf")}), "metadata.a", ["found inf"], id="metadata inf"),
+    pytest.param(fields(metadata=[1]), "metadata", ["found [1]", "an object"], id="metadata list"),
+    pytest.param(fields(cluster=3), "cluster", ["found 3"], id="cluster"),
+    pytest.param(fields(candidates=[]), "candidates", ["found ()", "at least one"], id="none"),
+    pytest.param(fields(candidates={}), "candidates", ["found {}", "a list"], id="candidates"),
+    pytest.param(fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"], id="candidate"),
+    pytest.param(
+        fields(refrence=1), "refrence", ["did you mean reference?", "known are id, input"], id="unknown"
+    ),
+    pytest.param(fields(zzz=1), "zzz", ["unknown field; known are id, input"], id="unknown, far"),
+    pytest.param(fields(text="a"), "text", ["known are id, input"], id="field of a candidate"),
+    pytest.param(line(score=...), "candidates[1].score", ["missing", "smaller is better"], id="no score"),
+    pytest.param(line(score=1.5), "candidates[1].score", ["found 1.5", "in [0, 1]"], id="score large"),
+    pytest.param(line(score=-1), "candidates[1].score", ["found -1", "in [0, 1]"], id="score small"),
+    pytest.param(line(score="0.5"), "candidates[1].score", ["found '0.5'", "a number"], id="score text"),
+    pytest.param(line(score=True), "candidates[1].score", ["found True", "a number"], id="score bool"),
+    pytest.param(line(score=float("nan")), "candidates[1].score", ["found nan", "in [0, 1]"], id="score NaN"),
+    pytest.param(line(correct=...), "candidates[1].correct", ["unlabelled", "label it"], id="unlabelled"),
+    pytest.param(line(correct=None), "candidates[1].correct", ["unlabelled", "label it"], id="label null"),
+    pytest.param(
+        line(correct="yes"), "candidates[1].correct", ["found 'yes'", "true or false"], id="label text"
+    ),
+    pytest.param(line(text=...), "candidates[1]", ["neither of text and message"], id="no content"),
+    pytest.param(line(message={}), "candidates[1]", ["both of text and message"], id="both contents"),
+    pytest.param(line(text=5), "candidates[1].text", ["found 5", "text"], id="text"),
+    pytest.param(line(answer=5), "candidates[1].answer", ["found 5", "text"], id="answer"),
+    pytest.param(line(scores={"a": "b"}), "candidates[1].scores.a", ["found 'b'", "finite"], id="scores"),
+    pytest.param(
+        line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"], id="scores inf"
+    ),
+    pytest.param(
+        line(scroe=0.5), "candidates[1].scroe", ["did you mean score?", "known are text"], id="typo"
+    ),
+    pytest.param(
+        line(scroe=0.5, score=...),
+        "candidates[1].scroe",
+        ["unknown field, did you mean score?"],
+        id="only typo",
+    ),
+    pytest.param(
+        line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9'),
+        "candidates[1]",
+        ["the key 'score' twice"],
+        id="repeated key in a candidate",
+    ),
+    pytest.param(
+        line(text=..., message={"calls": [{"a": float("nan")}]}),
+        "candidates[1].message.calls[0].a",
+        ["found nan"],
+        id="message",
+    ),
+]
+
+
+@pytest.mark.parametrize(("bad", "field", "words"), LINES)
+def test_the_first_bad_line_is_named(path: Path, bad: object, field: str, words: list[str]) -> None:
+    error = first_problem(written(path, fields("fine"), "", bad, "{"))
+    assert (error.source, error.line, error.field) == (str(path), 3, field)
+    for word in words:
+        assert word in error.problem
+    assert len(error.problem) < 250
+
+
+def test_long_values_are_shortened(path: Path) -> None:
+    error = first_problem(written(path, fields(cluster=["x" * 10_000] * 1000)))
+    assert "found ['xxx" in error.problem
+    assert len(error.problem) < 100
+
+
+def test_bytes_that_are_not_utf8_are_named(path: Path) -> None:
+    path.write_bytes(json.dumps(fields()).encode() + b'\n{"id": "\xe9"}\n')
+    error = first_problem(path)
+    assert (error.line, error.field) == (2, "")
+    assert "not UTF-8: byte 0xe9 at position 9" in error.problem
+
+
+def test_a_byte_order_mark_further_down_is_no_json(path: Path) -> None:
+    path.write_bytes(json.dumps(fields()).encode() + b"\n\xef\xbb\xbf{}\n")
+    assert (first_problem(path).line, "not JSON" in first_problem(path).problem) == (2, True)
+
+
+def test_records_differ_in_number_of_candidates(path: Path) -> None:
+    error = first_problem(written(path, fields("q1"), fields("q2", n=3)))
+    assert (error.line, error.field) == (2, "candidates")
+    assert "found 3; expected 2" in error.problem
+    assert f"{path}, line 1" in error.problem
+
+
+def test_the_provenance_sets_the_number_of_candidates(path: Path) -> None:
+    error = first_problem(written(path, HEADER, fields(n=3)))
+    assert (error.line, error.field) == (2, "candidates")
+    assert "found 3; expected 2" in error.problem
+    assert "the provenance" in error.problem
+
+
+def test_ids_are_used_once(path: Path) -> None:
+    error = first_problem(written(path, fields("q1"), fields("q2"), fields("q1")))
+    assert (error.line, error.field) == (3, "id")
+    assert f"'q1' is the id of {path}, line 1" in error.problem
+
+
+def test_ids_and_numbers_are_compared_across_files(tmp_path: Path) -> None:
+    one = written(tmp_path / "a.jsonl", fields("q1"))
+    error = first_problem(one, written(tmp_path / "b.jsonl", fields("q2"), fields("q1")))
+    assert (error.source, error.line, error.field) == (str(tmp_path / "b.jsonl"), 2, "id")
+    assert f"{one}, line 1" in error.problem
+    error = first_problem(one, written(tmp_path / "c.jsonl", fields("q2", n=5)))
+    assert (error.source, error.line, error.field) == (str(tmp_path / "c.jsonl"), 1, "candidates")
+    assert f"{one}, line 1" in error.problem
+
+
+def test_a_file_given_twice_repeats_its_ids(path: Path) -> None:
+    written(path, fields())
+    assert (first_problem(path, path).line, first_problem(path, path).field) == (1, "id")
+
+
+@pytest.mark.parametrize(
+    ("header", "field", "words"),
+    [
+        (HEADER | {"version": 2}, "version", ["found 2; expected 1"]),
+        (HEADER | {"format": "other"}, "format", ["found 'other'", "langchain-cfc/records"]),
+        ({"format": "langchain-cfc/records", "n": 2}, "version", ["missing", "1"]),
+        ({"format": "langchain-cfc/records", "version": 1}, "n", ["missing", "whole number"]),
+        (HEADER | {"n": 2.5}, "n", ["found 2.5", "whole number"]),
+        (HEADER | {"generater": {}}, "generater", ["did you mean generator?"]),
+        (HEADER | {"generator": {"t": float("nan")}}, "generator.t", ["found nan", "a JSON object"]),
+        (HEADER | {"verifier": "judge"}, "verifier", ["found 'judge'", "a JSON object"]),
+    ],
+)
+def test_a_bad_provenance_is_named(path: Path, header: object, field: str, words: list[str]) -> None:
+    error = first_problem(written(path, header, fields()))
+    assert (error.line, error.field) == (1, field)
+    for word in words:
+        assert word in error.problem
+    with pytest.raises(RecordError, match=field):
+        _ = read_records(path).provenance
+
+
+@pytest.mark.parametrize("lines", [(HEADER, fields(), HEADER), (HEADER, HEADER), (fields(), HEADER)])
+def test_a_provenance_stands_first_and_once(path: Path, lines: tuple[object, ...]) -> None:
+    error = first_problem(written(path, *lines))
+    assert (error.line, error.field) == (len(lines), "format")
+    assert "only be the first line" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "field", "words"),
+    [
+        (HEADER, HEADER | {"n": 3}, "n", "found 3, but 2"),
+        (HEADER | {"generator": {"id": "a"}}, HEADER | {"generator": {"id": "b"}}, "generator", "'b'"),
+        (HEADER, "", "", "none here, but one"),
+        ("", HEADER, "", "one here, but none"),
+    ],
+)
+def test_files_have_one_provenance(tmp_path: Path, one: object, two: object, field: str, words: str) -> None:
+    first = written(tmp_path / "a.jsonl", one, fields("q1"))
+    second = written(tmp_path / "b.jsonl", two, fields("q2"))
+    error = first_problem(first, second)
+    assert (error.source, error.field) == (str(second), field)
+    assert "contradicting provenance" in error.problem
+    assert words in error.problem
+    assert str(first) in error.problem
+
+
+@pytest.mark.parametrize("lines", [(), ("", " "), (HEADER,), (HEADER, "")])
+def test_a_file_holds_at_least_one_record(path: Path, lines: tuple[object, ...]) -> None:
+    error = first_problem(written(path, *lines))
+    assert (error.line, error.problem.startswith("no records")) == (0, True)
+
+
+def test_each_of_several_files_holds_records(tmp_path: Path, path: Path) -> None:
+    written(path, fields())
+    empty = written(tmp_path / "empty.jsonl")
+    assert first_problem(path, empty).source == str(empty)
+
+
+def test_a_truncated_gzip_is_named_after_its_whole_lines(tmp_path: Path) -> None:
+    # Ids that do not compress, so that whole lines come before the cut.
+    lines = [fields(f"{number}-{os.urandom(500).hex()}") for number in range(100)]
+    packed = gzip.compress(written(tmp_path / "plain", *lines).read_bytes())
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    names: list[str] = []
+    with pytest.raises(RecordError, match="damaged or cut off") as caught:
+        names.extend(record.id for record in read_records(path))
+    assert 1 < caught.value.line < 100
+    assert names == [one["id"] for one in lines[: caught.value.line - 1]]
+
+
+@pytest.mark.parametrize("damage", ["checksum", "middle", "start"])
+def test_a_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
+    packed = bytearray(gzip.compress(written(tmp_path / "plain", fields()).read_bytes()))
+    position = {"checksum": len(packed) - 5, "middle": len(packed) // 2, "start": 2}[damage]
+    packed[position] ^= 0xFF
+    path = tmp_path / "damaged.jsonl.gz"
+    path.write_bytes(packed)
+    assert "the file is damaged" in first_problem(path).problem
+
+
+def test_lines_are_bounded_whatever_they_hold(path: Path) -> None:
+    written(path, fields("q1"), fields("q2", input="x" * 30_000_000))
+    tracemalloc.start()
+    try:
+        error = first_problem(path, max_line_bytes=100_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (error.line, "max_line_bytes = 100000" in error.problem) == (2, True)
+    assert peak < 3_000_000
+
+
+def test_the_bound_counts_the_line_end(path: Path) -> None:
+    size = len(written(path, fields()).read_bytes())
+    assert len(list(read_records(path, max_line_bytes=size))) == 1
+    assert "max_line_bytes" in first_problem(path, max_line_bytes=size - 1).problem
+
+
+def test_a_file_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"none\.jsonl: no such file"):
+        read_records(tmp_path / "none.jsonl")
+    with pytest.raises(RecordError, match="not a regular file"):
+        read_records(tmp_path)
+
+
+def test_a_file_that_disappears_is_named(path: Path) -> None:
+    records = read_records(written(path, fields()))
+    path.unlink()
+    with pytest.raises(RecordError, match="cannot be opened: No such file"):
+        list(records)
+
+
+def test_arguments_are_checked(path: Path) -> None:
+    with pytest.raises(InputError, match="at least one file"):
+        read_records()
+    with pytest.raises(InputError, match="max_line_bytes >= 1"):
+        read_records(written(path, fields()), max_line_bytes=0)
+
+
+def test_records_before_a_bad_line_are_passed_on(path: Path) -> None:
+    stream = iter(read_records(written(path, HEADER, fields("q1"), "{")))
+    assert next(stream).id == "q1"
+    with pytest.raises(RecordError, match="line 3"):
+        next(stream)
+
+
+def test_reading_takes_the_memory_of_ids_not_of_records(path: Path) -> None:
+    size = 50_000
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(size):
+            file.write(json.dumps(fields(f"q{number}", input=f"{number} " * 100)) + "\n")
+    tracemalloc.start()
+    try:
+        read = sum(1 for _ in read_records(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert read == size
+    assert peak < 25_000_000 < path.stat().st_size

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from langchain_cfc.records import Candidate, PromptRecord, Provenance
+
+
+def candidate(**changes: Any) -> Candidate:
+    return Candidate.model_validate({"text": "Paris", "score": 0.25, "correct": True} | changes)
+
+
+def record(**changes: Any) -> PromptRecord:
+    return PromptRecord.model_validate(
+        {"id": "q1", "input": "Capital?", "candidates": [candidate()]} | changes
+    )
+
+
+def test_a_record_is_made_of_plain_arguments() -> None:
+    made = PromptRecord(id="q1", input="Capital?", candidates=(Candidate(text="", score=0, correct=False),))
+    assert made.candidates[0].score == 0.0
+    assert isinstance(made.candidates[0].score, float)
+    assert (made.metadata, made.reference, made.cluster) == ({}, None, None)
+
+
+def test_a_list_of_candidates_becomes_a_tuple_in_the_same_order() -> None:
+    listed = [candidate(text=text) for text in "cab"]
+    assert record(candidates=listed).candidates == tuple(listed)
+
+
+def test_candidates_without_an_order_are_refused() -> None:
+    with pytest.raises(ValidationError, match="candidates"):
+        record(candidates={1: candidate()}.values())
+
+
+@pytest.mark.parametrize("score", [0, 1, 0.0, 1.0, 1e-300])
+def test_scores_of_the_unit_interval_are_accepted(score: float) -> None:
+    assert candidate(score=score).score == score
+
+
+@pytest.mark.parametrize("score", [-0.001, 1.001, True, "0.5", None, float("nan"), float("inf"), 10**400])
+def test_other_scores_are_refused(score: object) -> None:
+    with pytest.raises(ValidationError, match="score"):
+        candidate(score=score)
+
+
+@pytest.mark.parametrize("correct", [1, 0, "true", None])
+def test_labels_are_booleans(correct: object) -> None:
+    with pytest.raises(ValidationError, match="correct"):
+        candidate(correct=correct)
+
+
+@pytest.mark.parametrize("content", [{"text": None}, {"message": {}}])
+def test_a_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="expected exactly one"):
+        candidate(**content)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": ""},
+        {"id": 5},
+        {"cluster": ""},
+        {"input": 5},
+        {"input": None},
+        {"input": ["a", {"b": float("nan")}]},
+        {"reference": {"a": float("inf")}},
+        {"reference": {1: "a"}},
+        {"reference": (1, 2)},
+        {"reference": {1, 2}},
+        {"reference": "\ud800"},
+        {"reference": {"\ud800": 1}},
+        {"metadata": {"a": None}},
+        {"metadata": {"a": [1]}},
+        {"metadata": {"a": float("nan")}},
+        {"metadata": {1: "a"}},
+        {"metadata": None},
+        {"candidates": ()},
+        {"candidates": "abc"},
+        {"unknown": 1},
+    ],
+)
+def test_what_cannot_be_written_as_a_record_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(changes))):
+        record(**changes)
+
+
+def test_endless_nesting_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValidationError, match="more than 100 nested levels"):
+        record(reference=endless)
+
+
+@pytest.mark.parametrize("prompt", ["", "text", [], [{"role": "user", "content": None}], {"question": "?"}])
+def test_inputs_are_texts_messages_or_objects(prompt: object) -> None:
+    assert record(input=prompt).input == prompt
+
+
+def test_metadata_keeps_its_types() -> None:
+    kept = record(metadata={"flag": True, "count": 1, "share": 1.0, "topic": "geo"}).metadata
+    assert [type(value) for value in kept.values()] == [bool, int, float, str]
+
+
+def test_models_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        record().id = "q2"
+
+
+def test_the_answer_key_is_the_answer_then_the_text_then_the_message() -> None:
+    assert candidate(answer="42").answer_key == "42"
+    assert candidate(answer="").answer_key == ""
+    assert candidate(text="").answer_key == ""
+    one = candidate(text=None, message={"b": [1, "é"], "a": None})
+    two = candidate(text=None, message={"a": None, "b": [1, "é"]})
+    assert one.answer_key == two.answer_key == '{"a":null,"b":[1,"é"]}'
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n": 0}, {"n": True}, {"version": 2}, {"format": "other"}, {"answer": "id"}]
+)
+def test_provenance_is_of_one_format_and_version(changes: dict[str, Any]) -> None:
+    assert Provenance(n=10).generator is None
+    with pytest.raises(ValidationError, match=next(iter(changes))):
+        Provenance.model_validate({"n": 10} | changes)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import gzip
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records import Candidate, PromptRecord, Provenance, read_records, write_records
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def record(name: str = "q1", n: int = 2, **changes: Any) -> PromptRecord:
+    candidates = tuple(Candidate(text=f"answer {slot}", score=0.5, correct=slot == 0) for slot in range(n))
+    return PromptRecord(id=name, input="Capital?", candidates=candidates, **changes)
+
+
+def json_values() -> st.SearchStrategy[Any]:
+    numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    return st.recursive(
+        st.none() | st.booleans() | numbers | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+
+
+def json_objects() -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.text(), json_values(), max_size=3)
+
+
+def candidates() -> st.SearchStrategy[Candidate]:
+    common: dict[str, Any] = {
+        "score": st.floats(0, 1),
+        "correct": st.booleans(),
+        "answer": st.none() | st.text(),
+        "scores": st.none() | st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)),
+    }
+    texts = st.builds(Candidate, text=st.text(), **common)
+    return texts | st.builds(Candidate, message=json_objects(), **common)
+
+
+def datasets() -> st.SearchStrategy[list[PromptRecord]]:
+    scalars = st.text() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+    def of_n(n: int) -> st.SearchStrategy[list[PromptRecord]]:
+        one = st.builds(
+            PromptRecord,
+            id=st.text(min_size=1),
+            input=st.text() | st.lists(json_values(), max_size=2) | json_objects(),
+            reference=json_values(),
+            metadata=st.dictionaries(st.text(), scalars, max_size=3),
+            cluster=st.none() | st.text(min_size=1),
+            candidates=st.lists(candidates(), min_size=n, max_size=n).map(tuple),
+        )
+        return st.lists(one, min_size=1, max_size=4, unique_by=lambda made: made.id)
+
+    return st.integers(1, 3).flatmap(of_n)
+
+
+@settings(deadline=None, derandomize=True)
+@given(data=datasets(), generator=st.none() | json_objects(), suffix=st.sampled_from(["", ".gz"]))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: list[PromptRecord],
+    generator: dict[str, Any] | None,
+    suffix: str,
+) -> None:
+    path = tmp_path_factory.mktemp("round") / f"records.jsonl{suffix}"
+    provenance = Provenance(n=len(data[0].candidates), generator=generator)
+    assert write_records(path, data, provenance) == len(data)
+    again = read_records(path)
+    assert list(again) == data
+    assert again.provenance == provenance
+    # Equality takes 1, 1.0 and True for the same; what is written does not.
+    before = path.read_bytes()
+    write_records(path, again)
+    assert path.read_bytes() == before
+
+
+def test_a_file_can_be_read_while_it_is_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    write_records(path, [record("q1"), record("q2")], Provenance(n=2, verifier={"id": "judge"}))
+    assert write_records(path, read_records(path)) == 2
+    assert read_records(path).provenance == Provenance(n=2, verifier={"id": "judge"})
+
+
+def test_given_provenance_goes_before_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    write_records(path, [record()], Provenance(n=2, verifier={"id": "judge"}))
+    write_records(path, read_records(path), Provenance(n=2))
+    assert read_records(path).provenance == Provenance(n=2)
+
+
+def test_fields_left_out_are_not_written_but_empty_answers_are(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    empty = Candidate(text="", score=0.0, correct=False, answer="")
+    write_records(
+        path, [PromptRecord(id="é", input={"a": None}, candidates=(empty,))], Provenance(n=1, answer={})
+    )
+    assert path.read_text("utf-8") == (
+        '{"format":"langchain-cfc/records","version":1,"n":1,"answer":{}}\n'
+        '{"id":"é","input":{"a":null},"candidates":[{"text":"","score":0.0,"correct":false,"answer":""}]}\n'
+    )
+
+
+def test_equal_records_give_equal_compressed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(tmp_path / "a.jsonl.gz", [record()])
+    monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
+    write_records(tmp_path / "b.jsonl.gz", [record()])
+    packed = (tmp_path / "a.jsonl.gz").read_bytes()
+    assert packed == (tmp_path / "b.jsonl.gz").read_bytes()
+    write_records(tmp_path / "a.jsonl", [record()])
+    assert gzip.decompress(packed) == (tmp_path / "a.jsonl").read_bytes()
+
+
+BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
+    ([], None, (0, ""), "no records"),
+    ([record("q1"), record("q2", n=3)], None, (2, "candidates"), "found 3; expected 2 for every prompt"),
+    ([record("q1"), record("q2"), record("q1")], None, (3, "id"), "'q1' is the id of records, line 1"),
+    (
+        [record()],
+        Provenance(n=3),
+        (1, "candidates"),
+        "found 2; expected 3 for every prompt, by the provenance",
+    ),
+    ([record(), {"id": "q2"}], None, (2, ""), "expected a PromptRecord"),
+]
+
+
+@pytest.mark.parametrize(("bad", "provenance", "place", "words"), BAD)
+def test_records_that_are_no_dataset_leave_the_old_file(
+    tmp_path: Path, bad: list[Any], provenance: Provenance | None, place: tuple[int, str], words: str
+) -> None:
+    path = tmp_path / "records.jsonl.gz"
+    path.write_text("old")
+    with pytest.raises(RecordError) as caught:
+        write_records(path, bad, provenance)
+    error = caught.value
+    assert (error.source, error.line, error.field) == ("records", *place)
+    assert words in error.problem
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["records.jsonl.gz"]
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_on_the_way_leaves_the_old_file(tmp_path: Path, failure: BaseException) -> None:
+    def failing() -> Iterator[PromptRecord]:
+        yield from (record(f"q{number}") for number in range(1000))
+        raise failure
+
+    path = tmp_path / "records.jsonl"
+    path.write_text("old")
+    with pytest.raises(type(failure)):
+        write_records(path, failing())
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["records.jsonl"]
+
+
+def test_a_bad_source_is_named_as_the_reader_names_it(tmp_path: Path) -> None:
+    source = tmp_path / "source.jsonl"
+    write_records(source, [record()])
+    with source.open("a") as file:
+        file.write("{")
+    with pytest.raises(RecordError, match=r"source\.jsonl, line 2: not JSON"):
+        write_records(tmp_path / "copy.jsonl", read_records(source))
+    assert names(tmp_path) == ["source.jsonl"]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none does not exist"):
+        write_records(tmp_path / "none" / "records.jsonl", [record()])
+
+
+def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    write_records(tmp_path / "records.jsonl", [record()])
+    (tmp_path / "plain").touch()
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert len(modes) == 1

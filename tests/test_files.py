@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc._files import atomic_writer
+from langchain_cfc.errors import InputError
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_file_appears_when_the_block_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic_writer(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["file"]
+
+
+def test_the_old_file_is_there_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with atomic_writer(str(path)) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+def test_a_failure_leaves_nothing_new(tmp_path: Path, failure: type[BaseException]) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with atomic_writer(path) as file:
+            file.write(b"new")
+            raise failure
+
+    with pytest.raises(failure):
+        write()
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
+def test_a_failure_of_the_disk_leaves_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(step, full)
+    with pytest.raises(OSError, match="No space left"), atomic_writer(tmp_path / "file") as file:
+        file.write(b"new")
+    assert names(tmp_path) == []
+
+
+def test_content_is_on_disk_before_the_file_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "file", list[tuple[int, bool]]()
+    monkeypatch.setattr("os.fsync", lambda number: synced.append((os.fstat(number).st_size, path.exists())))
+    with atomic_writer(path) as file:
+        file.write(b"new")
+    assert synced == [(3, False)]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with atomic_writer(tmp_path / "file"):
+            pass
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "file") == 0o666 & ~umask
+
+
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch(0o600)
+    with atomic_writer(path):
+        assert [mode(one) for one in tmp_path.iterdir()] == [0o600, 0o600]
+    assert mode(path) == 0o600
+
+
+def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    with atomic_writer(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("folder", ["none", "file"])
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match=rf"the folder .*{folder} does not exist"),
+        atomic_writer(tmp_path / folder / "new"),
+    ):
+        pytest.fail("nothing could be written here")
+
+
+def test_a_folder_or_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(InputError, match="not a regular file"), atomic_writer(path):
+            pytest.fail("this must not be replaced")
+    assert names(tmp_path) == ["pipe"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o400)
+    with pytest.raises(InputError, match="read-only"), atomic_writer(tmp_path / "file"):
+        pytest.fail("the file is read-only")
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="Permission denied in the folder"), atomic_writer(tmp_path / "new"):
+        pytest.fail("the folder is read-only")
