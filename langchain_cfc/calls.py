@@ -39,6 +39,8 @@ class Call:
                 if isinstance(self._target, Runnable)
                 else self._target(value)
             )
+        except self._failure:
+            raise
         except Exception as error:
             raise self._failed(error) from error
         if inspect.isawaitable(found):
@@ -51,14 +53,17 @@ class Call:
     async def arun(self, value: Any, config: RunnableConfig) -> Any:
         """The same, awaited where the target is async; raises as `run` does."""
         try:
-            if isinstance(self._target, Runnable):
-                return await self._target.ainvoke(value, config)
-            found = self._target(value)
+            found = (
+                await self._target.ainvoke(value, config)
+                if isinstance(self._target, Runnable)
+                else self._target(value)
+            )
+            # A Runnable may return one too: RunnableLambda(lambda x: judge(x)) does not look async.
             return await found if inspect.isawaitable(found) else found
+        except self._failure:
+            raise
         except Exception as error:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> ServingError:
-        if isinstance(error, self._failure):
-            return error
         return self._failure(f"the {self._part} failed with {type(error).__name__}: {error}")

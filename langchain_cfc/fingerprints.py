@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import RunnableBinding, RunnableSequence
+from langchain_core.runnables import RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 
@@ -35,7 +37,8 @@ def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
 
     Args:
         part: Anything; an attribute `fingerprint` (a mapping) is believed, a chat model is asked for its
-            model and sampling parameters, also inside a binding or at the end of a sequence.
+            model and sampling parameters, also inside a binding or retries, or at the end of a sequence. One
+            that is configured per call, or has fallbacks, says nothing: who answers is not settled yet.
         given_id: What the user calls it, stored as `id`.
 
     Returns:
@@ -47,11 +50,14 @@ def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
 
 def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
     """What a part says of itself when called with the `bound` arguments."""
+    # Wrappers come first: they hand on the attributes of what they wrap, without what they change about it.
+    if isinstance(part, RunnableBindingBase):
+        return _known(part.bound, {**part.kwargs, **bound})
+    if isinstance(part, (DynamicRunnable, RunnableWithFallbacks)):
+        return {}
     own = getattr(part, "fingerprint", None)
     if isinstance(own, Mapping):
-        return dict(own)
-    if isinstance(part, RunnableBinding):
-        return _known(part.bound, {**part.kwargs, **bound})
+        return {**own, **{key: value for key, value in bound.items() if key in own}}
     if isinstance(part, RunnableSequence):
         return next((known for step in reversed(part.steps) if (known := _known(step, bound))), {})
     if isinstance(part, BaseChatModel):

@@ -21,7 +21,7 @@ NOT_PROMISED = (
     "A set left empty because the threshold is low counts as a miss of the promise.",
 )
 _BINDING = {
-    "unchecked": "Generator and verifier are those calibrated: serving compares them with their fingerprints.",
+    "unchecked": "Generator and verifier are those calibrated: serving compares their fingerprints.",
     "matched": "Generator and verifier are those calibrated: their fingerprints match the artifact's.",
     "unverified": "Generator and verifier are assumed to be those calibrated: not all say what they are.",
     "unbound": (
@@ -69,8 +69,9 @@ class Guarantee(BaseModel):
         calibration_size: Number N of calibration prompts.
         failure_probability: None: the promise is on average over calibration sets and the prompt, not with
             confidence 1 - delta.
-        binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving yet),
-            `matched`, `unverified` (one does not say what it is) or `unbound` (the records did not say).
+        binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
+            yet), `matched`, `unverified` (one does not say what it is) or `unbound` (the records did not
+            say).
         artifact_digest: Digest of the artifact that the threshold came from.
     """
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
-from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError
 
-# `nostream` keeps LangGraph from streaming the draws' tokens, rejected candidates' among them.
-DRAW_TAGS = ("nostream", "cfc:candidate")
+# Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
+NOSTREAM = "nostream"
+DRAW_TAG = "cfc:candidate"
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ def quiet(generator: Runnable[Any, Any]) -> Runnable[Any, Any]:
     """A generator fit for drawing: its models neither cache nor stream.
 
     A cache would return n times the same answer, and a streaming model would show rejected candidates'
-    tokens to the user. Models are reached on their own, in bindings and in sequences; elsewhere they stay as
-    they are.
+    tokens to the user. Models are reached on their own and wherever LangChain keeps them in fields: bindings,
+    retries, sequences, maps, fallbacks. Inside a function they stay as they are.
 
     Args:
         generator: A chat model or chain.
@@ -48,11 +50,25 @@ def quiet(generator: Runnable[Any, Any]) -> Runnable[Any, Any]:
         return generator.model_copy(update={"cache": False, "disable_streaming": True})
     if isinstance(generator, BaseLLM):
         return generator.model_copy(update={"cache": False})
-    if isinstance(generator, RunnableBinding):
-        return generator.model_copy(update={"bound": quiet(generator.bound)})
-    if isinstance(generator, RunnableSequence):
-        return RunnableSequence(*(quiet(step) for step in generator.steps), name=generator.name)
+    if isinstance(generator, BaseModel):
+        fields = {name: getattr(generator, name) for name in type(generator).model_fields}
+        inner = {name: _quieted(value) for name, value in fields.items()}
+        changed = {name: value for name, value in inner.items() if value is not fields[name]}
+        return generator.model_copy(update=changed)
     return generator
+
+
+def _quieted(value: Any) -> Any:
+    """A field's value with quiet models; the value itself where it holds no Runnable."""
+    if isinstance(value, Runnable):
+        return quiet(value)
+    if isinstance(value, Mapping):
+        inner = {key: _quieted(item) for key, item in value.items()}
+        return inner if any(inner[key] is not item for key, item in value.items()) else value
+    if isinstance(value, (list, tuple)):
+        items = type(value)(map(_quieted, value)) if type(value) in (list, tuple) else value
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    return value
 
 
 def draw(generator: Runnable[Any, Any], prompt: Any, configs: Sequence[RunnableConfig]) -> list[Draw]:
@@ -110,7 +126,9 @@ def _as_draw(slot: int, output: Any) -> Draw:
     if hasattr(output, "model_dump"):
         output = output.model_dump(mode="json")
     try:
-        return Draw(json.dumps(output, sort_keys=True, ensure_ascii=False, allow_nan=False))
+        # Written as records write messages, so that answers are told apart and measured alike offline.
+        text = json.dumps(output, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return Draw(text)
     except (TypeError, ValueError) as error:
         msg = (
             f"candidate {slot} is a {type(output).__name__}, which cannot be read as text: let the "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,7 +44,8 @@ def ask(
 ) -> None:
     """Ask one question: print the answer set, or why there is none (exit code 1).
 
-    Example: langchain-cfc ask artifact.json "What is the capital of Peru?" --generator mybot:model --verifier mybot:judge
+    Example: langchain-cfc ask artifact.json "What is the capital of Peru?" --generator mybot:model
+        --verifier mybot:judge
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
@@ -90,9 +90,12 @@ def _imported(
     generator: str | None, verifier: str | None, answer: str | None, metadata: str | None
 ) -> dict[str, Any]:
     if generator is None or verifier is None:
-        msg = "say who answers: --generator and --verifier with MODULE:NAME each, or --replay with a records file"
+        msg = (
+            "say who answers: --generator and --verifier with MODULE:NAME each, or --replay with a "
+            "records file"
+        )
         raise InputError(msg)
-    sys.path.insert(0, os.getcwd())  # as `python -m` does, so that a module beside the artifact is found
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a module beside the artifact is found
     return {
         "generator": _made(_attribute(generator)),
         "verifier": _made(_attribute(verifier)),

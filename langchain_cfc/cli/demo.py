@@ -53,13 +53,17 @@ def _show(console: Console, seen: Demo, path: Path) -> None:
     target = f"{100 * report.target_coverage:g} %"
     console.rule("Conditional Factuality Control, on real recorded answers")
     console.print(
-        f"A small real model answered {facts.size + facts.fit_size + facts.held_out_size} questions about countries, elements and "
-        f"sums, {report.n_candidates} times each, often wrongly. {facts.fit_size} of them fitted the features, {facts.size} calibrated the "
+        f"A small real model answered {facts.size + facts.fit_size + facts.held_out_size} questions about "
+        "countries, elements and "
+        f"sums, {report.n_candidates} times each, often wrongly. {facts.fit_size} of them fitted the "
+        f"features, {facts.size} calibrated the "
         f"threshold, and {report.n_test} were held out and have just been served through CFCRunnable."
     )
     console.print(
-        f"\n[bold]Promised:[/] with probability at least {target}, the answer set holds a correct answer or the prompt is "
-        "flagged as not certifiable - over all prompts, and also over each group below.\n\n[bold]What happened[/] on the held-out prompts, "
+        f"\n[bold]Promised:[/] with probability at least {target}, the answer set holds a correct answer "
+        "or the prompt is "
+        "flagged as not certifiable - over all prompts, and also over each group below.\n\n[bold]What "
+        "happened[/] on the held-out prompts, "
         "beside the usual single threshold ([italic]marginal[/]):\n"
     )
     for table in report_tables(report):

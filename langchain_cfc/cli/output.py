@@ -50,7 +50,7 @@ def emit_json(data: Any) -> None:
 
 @contextmanager
 def failures_explained() -> Iterator[None]:
-    """Turn the package's errors into one line on standard error and an exit code, and its warnings into notes."""
+    """Turn the package's errors into one line and an exit code, and its warnings into notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CFCWarning)
         try:
@@ -148,7 +148,7 @@ def _kept(group: GroupReport, target: float) -> str:
 
 
 def group_label(words: str) -> str:
-    """What a weighting speaks of, short enough for a table: `prompts whose topic is 'sums'` is `topic is 'sums'`."""
+    """What a weighting speaks of, short for a table: `prompts whose topic is 'sums'` is `topic is 'sums'`."""
     soft = re.fullmatch(r"prompts weighted.* how near their (.*) is to (\S+).*", words)
     if soft:
         return escape(f"{soft[1]} near {soft[2]} (soft)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ ALPHA = "0.2"
 # How hard a prompt looks (mean score), whether it is among the hardest fifth, and what it is about.
 FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"
 SET_RULE = "unique(all)"
-TEST_FRACTION = 0.4
+TEST_FRACTION = 0.3
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,6 @@ def _check_served(report: EvaluationReport, served: tuple[tuple[PromptRecord, CF
     """The runnable and `evaluate` decide by the same function, so they must agree on every prompt."""
     share = sum(kept(record, result) for record, result in served) / len(served)
     expected = report.methods["conditional"].kept_promise
-    if report.n_test != len(served) or abs(share - expected) > 1e-12:
+    if report.n_test != len(served) or not math.isclose(share, expected):
         msg = f"served prompts kept the promise at {share}, evaluation says {expected}: please report this"
         raise CFCError(msg)

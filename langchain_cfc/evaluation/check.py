@@ -1,10 +1,12 @@
 """Does what was seen contradict the promise?
 
-Given its calibration set, a rule's true coverage lies below tau about half of the time, so "coverage below target" is no alarm. The promise is on
-average over calibration sets as well, and the count to compare with is beta-binomial: the threshold is the k-th of N exchangeable success
-scores, k = ceil((N + 1) tau), so the true coverage is Beta(k, N + 1 - k) (Vovk 2012), and of m test prompts a BetaBinomial(m, k, N + 1 - k)
-number is covered. Exact for the marginal rule and for disjoint groups with continuous scores; ties and flags only raise the count; for soft
-weightings the sums of weights stand in for the numbers of prompts, an approximation.
+Given its calibration set, a rule's true coverage lies below tau about half of the time, so "coverage below
+target" is no alarm. The promise is on average over calibration sets as well, and the count to compare with
+is beta-binomial: the threshold is the k-th of N exchangeable success scores, k = ceil((N + 1) tau), so the
+true coverage is Beta(k, N + 1 - k) (Vovk 2012), and of m test prompts a BetaBinomial(m, k, N + 1 - k) number
+is covered. Exact for the marginal rule and for disjoint groups with continuous scores; ties and flags only
+raise the count; for soft weightings the sums of weights stand in for the numbers of prompts, an
+approximation.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, 
         calibration: Number of calibration prompts, or sum of their weights.
         test: Number of test prompts, or sum of their weights.
         kept: Share of them on which the promise was kept, in [0, 1].
-        tests: Number of groups looked at together; the false-alarm rate of 2.5 % is divided among them (Bonferroni).
+        tests: Number of groups looked at together; the false-alarm rate of 2.5 % is divided among them
+            (Bonferroni).
 
     Returns:
         Whether a count this low has probability below 2.5 % / `tests` under the promise.

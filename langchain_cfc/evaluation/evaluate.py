@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -146,11 +146,7 @@ def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: D
         abstention_ci=_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=_mean_distinct_answers(labelled.draws, decisions.accepted),
-        groups=[
-            _group(weight, values, covered, flagged, sizes)
-            for weight in artifact.feature_map.guaranteed_weights()[1:]
-            if (values := np.maximum(weight.values(decisions.features), 0.0)).any()
-        ],
+        groups=_groups(artifact.feature_map.guaranteed_weights()[1:], decisions, covered, sizes),
     )
 
 
@@ -167,24 +163,33 @@ def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodRepor
     return [name for name, n, kept in tests if kept_too_rarely(level, calibrated[name], n, kept, len(tests))]
 
 
-def _group(
-    weight: GuaranteedWeight, values: FloatArray, covered: BoolArray, flagged: BoolArray, sizes: FloatArray
-) -> GroupReport:
-    total = float(values.sum())
-    effective = total**2 / float(
-        values @ values
-    )  # Kish's effective sample size; the number of prompts for a group
-    kept = float(values @ (covered | flagged)) / total
-    return GroupReport(
-        name=weight.name,
-        words=weight.words,
-        n=total,
-        coverage=float(values @ covered) / total,
-        kept_promise=kept,
-        kept_promise_ci=clopper_pearson(kept * effective, effective),
-        not_certifiable_rate=float(values @ flagged) / total,
-        mean_set_size=float(values @ sizes) / total,
-    )
+def _groups(
+    weights: Sequence[GuaranteedWeight], decisions: Decisions, covered: BoolArray, sizes: FloatArray
+) -> list[GroupReport]:
+    """The weightings that hold test prompts; intervals hold together, for the eye picks the worst."""
+    values = [np.maximum(weight.values(decisions.features), 0.0) for weight in weights]
+    held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
+    flagged = decisions.not_certifiable
+    groups = []
+    for weight, of in held:
+        total = float(of.sum())
+        effective = total**2 / float(
+            of @ of
+        )  # Kish's effective sample size; for a group the number of prompts
+        kept = float(of @ (covered | flagged)) / total
+        groups.append(
+            GroupReport(
+                name=weight.name,
+                words=weight.words,
+                n=total,
+                coverage=float(of @ covered) / total,
+                kept_promise=kept,
+                kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),
+                not_certifiable_rate=float(of @ flagged) / total,
+                mean_set_size=float(of @ sizes) / total,
+            )
+        )
+    return groups
 
 
 def _interval(event: BoolArray) -> tuple[float, float]:

@@ -14,8 +14,8 @@ class GroupReport(BaseModel):
         n: Sum of its weights: a number of prompts for a group.
         coverage: Weighted share of prompts whose returned set holds a correct answer.
         kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Two-sided 95 % Clopper-Pearson interval; approximate, by effective size, for soft
-            groups.
+        kept_promise_ci: Two-sided Clopper-Pearson interval; those of all groups hold together with
+            confidence 95 % (Bonferroni). Approximate, by effective size, for soft groups.
         not_certifiable_rate: Weighted share flagged.
         mean_set_size: Weighted mean number of candidates returned.
     """
@@ -76,8 +76,8 @@ class EvaluationReport(BaseModel):
         attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
         test_prompts: Which prompts of the records were used, in words.
         artifact_digest: Digest of the artifact.
-        contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its promise too
-            rarely for chance; empty where nothing contradicts it.
+        contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
+            promise too rarely for chance; empty where nothing contradicts it.
         methods: By threshold rule; the artifact's own, and `marginal` to compare with.
     """
 

@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForChainRun,
+    BaseCallbackManager,
+    CallbackManagerForChainRun,
+)
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.runnables.config import merge_configs, patch_config
@@ -22,7 +26,7 @@ from langchain_cfc.errors import DescriptionError, FingerprintError, Fingerprint
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
-from langchain_cfc.sampling import DRAW_TAGS, Draw, adraw, draw, quiet, total_usage
+from langchain_cfc.sampling import DRAW_TAG, NOSTREAM, Draw, adraw, draw, quiet, total_usage
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import VerifierInput, checked_scores, verifier_target
 
@@ -62,7 +66,8 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
             not say what it is.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+    # Frozen, for what was checked at construction must be what serves.
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
     generator: Any
     verifier: Any
@@ -86,9 +91,10 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
     def _is_runnable(cls, generator: Any) -> Any:
         return coerce_to_runnable(generator)
 
-    def model_post_init(self, context: Any, /) -> None:
+    def __init__(self, **fields: Any) -> None:
         """Check that what serves is what was calibrated."""
-        super().model_post_init(context)
+        super().__init__(**fields)
+        # Not in `model_post_init`, where pydantic would make an error of its own out of an InputError.
         if self.alpha is not None:
             self.artifact.level(self.alpha)
         keys = self.artifact.feature_map.metadata_keys
@@ -179,7 +185,7 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         level = self._level(alpha)
 
         def child(name: str) -> RunnableConfig:
-            return patch_config(config, callbacks=run_manager.get_child(name))
+            return _quiet_child(config, run_manager.get_child(name))
 
         metadata = self._describe.run(prompt, child("cfc:metadata")) if self._describe else {}
         draws = draw(self._drawn_from, prompt, [_draw_config(child, slot) for slot in range(self.artifact.n)])
@@ -199,7 +205,7 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         level = self._level(alpha)
 
         def child(name: str) -> RunnableConfig:
-            return patch_config(config, callbacks=run_manager.get_child(name))
+            return _quiet_child(config, run_manager.get_child(name))
 
         metadata = await self._describe.arun(prompt, child("cfc:metadata")) if self._describe else {}
         configs = [_draw_config(child, slot) for slot in range(self.artifact.n)]
@@ -254,8 +260,13 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         )
 
 
+def _quiet_child(config: RunnableConfig, callbacks: BaseCallbackManager) -> RunnableConfig:
+    """Config of a child run that streams into no graph: a judge may quote the candidate that it rejects."""
+    return merge_configs(patch_config(config, callbacks=callbacks), RunnableConfig(tags=[NOSTREAM]))
+
+
 def _draw_config(child: Callable[[str], RunnableConfig], slot: int) -> RunnableConfig:
-    return merge_configs(child(f"cfc:candidate:{slot}"), RunnableConfig(tags=list(DRAW_TAGS)))
+    return merge_configs(child(f"cfc:candidate:{slot}"), RunnableConfig(tags=[DRAW_TAG]))
 
 
 def _checked_answer(slot: int, answer: Any) -> str:

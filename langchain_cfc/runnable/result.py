@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from langchain_cfc.decision import Reason
 from langchain_cfc.guarantee import Guarantee
+
+
+def _strict_json(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)
+
+
+# JSON has no infinity; text is read back as the number. Pydantic's setting `ser_json_inf_nan` would not reach
+# `model_dump(mode="json")`.
+_Number: TypeAlias = Annotated[float, PlainSerializer(_strict_json, when_used="json")]
 
 
 class ScoredCandidate(BaseModel):
@@ -42,20 +52,20 @@ class CFCResult(BaseModel):
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
             else texts.
         best: The first of them; None on abstention.
-        threshold: The unclipped threshold; `inf` where none can be certified.
+        threshold: The unclipped threshold; `inf` where none can be certified, in JSON the text `"inf"`.
         features: The prompt's features by name.
         guarantee: What is promised about this answer set.
         candidates: All n, in draw order; rejected texts are left out by default.
         usage: Tokens that the draws cost together; None where the model does not say.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     abstained: bool
     reason: Reason
     answers: tuple[str, ...]
     best: str | None
-    threshold: float
+    threshold: _Number
     features: dict[str, float]
     guarantee: Guarantee
     candidates: tuple[ScoredCandidate, ...]
@@ -98,7 +108,8 @@ class CFCResult(BaseModel):
         scope = f" and in each of {groups} guaranteed groups" if groups else ""
         assumed = "" if promise.binding == "matched" else f" {promise.assumptions[-1]}"
         return (
-            f"Over prompts like those calibrated on{scope}, at least {100 * promise.target_coverage:g} % of sets "
+            f"Over prompts like those calibrated on{scope}, at least {100 * promise.target_coverage:g} % "
+            "of sets "
             f"hold a correct answer or are flagged; of this one answer by itself that says nothing.{assumed}"
         )
 

@@ -23,10 +23,14 @@ class SequenceProbability:
         """One score in [0, 1] per candidate, smaller is better; `prompt` plays no role.
 
         Raises:
-            VerifierError: If a candidate carries no log-probabilities.
+            VerifierError: If a candidate carries no log-probabilities, or something else in their place.
         """
         del prompt
         return [_score(slot, candidate) for slot, candidate in enumerate(candidates)]
+
+
+# The most by which rounding can lift a sum of log-probabilities above 0.
+_ROUNDING = 1e-3
 
 
 def _score(slot: int, candidate: Draw) -> float:
@@ -38,5 +42,10 @@ def _score(slot: int, candidate: Draw) -> float:
             "ChatOpenAI(logprobs=True)"
         )
         raise VerifierError(msg)
-    # A log-probability is at most 0; servers round, and a sum of 1e-7 would give a score below 0.
-    return 1.0 - math.exp(min(0.0, math.fsum(token["logprob"] for token in tokens)))
+    total = math.fsum(token["logprob"] for token in tokens)
+    # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
+    if not total <= _ROUNDING:
+        msg = f"candidate {slot}: its token log-probabilities add up to {total}, which is no log-probability"
+        raise VerifierError(msg)
+    # Servers round, and a sum of 1e-7 would give a score below 0.
+    return 1.0 - math.exp(min(0.0, total))

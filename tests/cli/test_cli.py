@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from langchain_cfc import CalibrationArtifact
+from langchain_cfc.cli.app import app
+from langchain_cfc.demo import recording
+from langchain_cfc.records import write_records
+
+COMMANDS = ["demo", "plan", "calibrate", "evaluate", "inspect", "ask"]
+FEATURES = "hard(mean_score, 0.8) + group(topic)"
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+def run(*arguments: str | Path) -> Ran:
+    result = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, [str(one) for one in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording as a user's file."""
+    path = tmp_path_factory.mktemp("records") / "facts.jsonl"
+    write_records(path, recording())
+    return path
+
+
+@pytest.fixture(scope="module")
+def artifact(records: Path) -> Path:
+    path = records.parent / "artifact.json"
+    options = ["--alpha", "0.2", "--features", FEATURES, "--set-rule", "unique", "--test-fraction", "0.5"]
+    assert run("calibrate", records, "-o", path, *options).code == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    path = tmp_path_factory.mktemp("demo") / "new folder" / "artifact.json"
+    return run("demo", "--json", "--out", path), path
+
+
+def test_demo_reports_a_kept_promise_overall_and_on_every_group(demo: tuple[Ran, Path]) -> None:
+    ran, path = demo
+    report = ran.data
+    assert ran.code == 0
+    assert ran.err == ""
+    shape = {
+        "alpha",
+        "target_coverage",
+        "n_calibration",
+        "n_test",
+        "n_candidates",
+        "attainable_coverage",
+        "methods",
+    }
+    assert shape <= set(report)
+    conditional = report["methods"]["conditional"]
+    assert conditional["kept_promise_ci"][1] >= report["target_coverage"] == 0.8
+    assert len(conditional["groups"]) == 13
+    for group in conditional["groups"]:
+        assert {
+            "name",
+            "n",
+            "coverage",
+            "kept_promise",
+            "kept_promise_ci",
+            "not_certifiable_rate",
+            "mean_set_size",
+        } <= set(group)
+        assert group["kept_promise_ci"][1] >= 0.8, group
+    assert report["contradicted"] == []
+    assert CalibrationArtifact.load(path).digest == report["artifact_digest"]
+
+
+def test_demo_shows_the_marginal_rule_break_its_promise_on_the_hardest_fifth(demo: tuple[Ran, Path]) -> None:
+    groups = {group["name"]: group for group in demo[0].data["methods"]["marginal"]["groups"]}
+    assert groups["hard(mean_score, 0.8)=hard"]["kept_promise_ci"][1] < 0.8
+
+
+def test_demo_is_readable_in_eighty_columns(tmp_path: Path) -> None:
+    ran = run("demo", "--out", tmp_path / "a.json", "--seed", "7")
+    assert ran.code == 0
+    # Commands to copy stay on one line, whatever its length.
+    lines = [
+        line
+        for line in ran.out.splitlines()
+        if "langchain-cfc " not in line and str(tmp_path)[:20] not in line
+    ]
+    assert max(map(len, lines)) <= 80
+    assert ran.out.count("Answered with") == 3
+    assert ran.out.count("Abstained: ") == 2
+    assert str(tmp_path / "a.json") in ran.out
+
+
+def test_another_seed_gives_another_split(demo: tuple[Ran, Path], tmp_path: Path) -> None:
+    other = run("demo", "--json", "--out", tmp_path / "a.json", "--seed", "1")
+    assert other.data["n_test"] != demo[0].data["n_test"]
+
+
+def test_calibrate_prints_facts_and_json_alike(records: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    ran = run("calibrate", records, "-o", path, "--alpha", "0.3", "--alpha", "0.2", "--n", "5", "--json")
+    assert ran.code == 0
+    assert ran.data["alphas"] == ["0.2", "0.3"]
+    assert ran.data["n"] == 5
+    assert ran.data["digest"] == CalibrationArtifact.load(path).digest
+    assert [promise["alpha"] for promise in ran.data["guarantees"]] == ["0.2", "0.3"]
+    readable = run("calibrate", records, "-o", path, "--alpha", "0.2").out
+    assert "n = 10 per prompt" in readable
+    assert "smallest alpha" in readable
+
+
+def test_calibrate_notes_groups_out_of_reach_on_standard_error(records: Path, tmp_path: Path) -> None:
+    ran = run(
+        "calibrate", records, "-o", tmp_path / "a.json", "--alpha", "0.2", "--features", FEATURES, "--json"
+    )
+    assert ran.code == 0
+    assert "note:" in ran.err
+    assert "group(topic)=multiplication" in ran.err
+    assert "note:" not in ran.out
+
+
+def test_a_target_out_of_reach_is_a_no_and_writes_nothing(records: Path, tmp_path: Path) -> None:
+    ran = run("calibrate", records, "-o", tmp_path / "a.json", "--alpha", "0.05")
+    assert ran.code == 1
+    assert "alpha = 0.05 is out of reach" in ran.err
+    assert "Smallest alpha here: 0.1" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluate_uses_the_held_out_part_of_the_same_file(artifact: Path, records: Path) -> None:
+    ran = run("evaluate", artifact, records, "--json")
+    assert ran.code == 0
+    held_out = CalibrationArtifact.load(artifact).calibration.held_out_size
+    assert ran.data["n_test"] == held_out
+    assert "held out" in ran.data["test_prompts"]
+    readable = run("evaluate", artifact, records)
+    assert readable.code == 0
+    assert "promise kept (target 80)" in readable.out
+    assert "Nothing seen here contradicts the promise." in readable.out
+
+
+def test_evaluate_refuses_calibration_records_without_a_held_out_part(records: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    run("calibrate", records, "-o", path, "--alpha", "0.2")
+    ran = run("evaluate", path, records)
+    assert ran.code == 2
+    assert "calibrated on" in ran.err
+
+
+def test_evaluate_says_no_where_the_promise_is_broken(artifact: Path, records: Path, tmp_path: Path) -> None:
+    """Labels turned to wrong in nine of ten records: what the artifact promises about them does not hold."""
+    spoiled = tmp_path / "spoiled.jsonl"
+    lines = records.read_text().splitlines()
+    for number, line in enumerate(lines[1:], start=1):
+        record = json.loads(line)
+        record["id"] = f"new-{record['id']}"
+        if number % 10:
+            for candidate in record["candidates"]:
+                candidate["correct"] = False
+        lines[number] = json.dumps(record)
+    spoiled.write_text("\n".join(lines) + "\n")
+    ran = run("evaluate", artifact, spoiled, "--json")
+    assert ran.code == 1
+    assert "1" in ran.data["contradicted"]
+
+
+def test_inspect_says_what_is_promised(artifact: Path) -> None:
+    ran = run("inspect", artifact)
+    assert ran.code == 0
+    flat = " ".join(ran.out.split())
+    assert "with probability at least 80 %" in flat
+    assert "Nothing is promised after drift" in flat
+    assert run("inspect", artifact, "--json").data["guarantees"][0]["kind"] == "conditional"
+
+
+def test_inspect_refuses_a_changed_file(artifact: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "a.json"
+    damaged.write_text(artifact.read_text().replace('"cap": 2.0', '"cap": 3.0'))
+    ran = run("inspect", damaged)
+    assert ran.code == 2
+    assert "does not match its digest" in ran.err
+
+
+def answered_and_abstained(artifact: Path) -> tuple[str, str]:
+    """One prompt of each kind among the recorded ones."""
+    seen: dict[bool, str] = {}
+    for record in recording():
+        question = str(record.input)
+        ran = run("ask", artifact, question, "--replay", "demo", "--json")
+        seen.setdefault(ran.data["abstained"], question)
+        if len(seen) == 2:
+            return seen[False], seen[True]
+    msg = "the recording should hold both"
+    raise AssertionError(msg)
+
+
+def test_ask_answers_or_abstains_with_its_exit_code(artifact: Path) -> None:
+    answered, abstained = answered_and_abstained(artifact)
+    yes = run("ask", artifact, answered, "--replay", "demo")
+    assert yes.code == 0
+    assert "Answered with" in yes.out
+    no = run("ask", artifact, abstained, "--replay", "demo", "--show-rejected")
+    assert no.code == 1
+    assert "Abstained: " in " ".join(no.out.split())
+
+
+def test_ask_takes_parts_from_the_users_own_module(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "capitals_bot.py").write_text(
+        "from langchain_core.language_models import FakeListChatModel\n"
+        "def model():\n    return FakeListChatModel(responses=['Lima'])\n"
+        "def judge(prompt, candidates):\n    return [0.001] * len(candidates)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    lines = records.read_text().splitlines(keepends=True)[1:]
+    Path("unbound.jsonl").write_text("".join(lines))
+    assert run("calibrate", "unbound.jsonl", "--alpha", "0.2").code == 0
+    parts = ["--generator", "capitals_bot:model", "--verifier", "capitals_bot:judge"]
+    ran = run("ask", "artifact.json", "What is the capital of Peru?", *parts, "--json")
+    assert ran.data["best"] == "Lima"
+    assert ran.data["guarantee"]["binding"] == "unbound"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["calibrate", "missing.jsonl"], 2, "missing.jsonl"),
+        (["evaluate", "missing.json", "missing.jsonl"], 2, "missing.json"),
+        (["inspect", "missing.json"], 2, "cannot be read"),
+        (["ask", "missing.json", "?"], 2, "cannot be read"),
+        (["calibrate", "RECORDS", "--features", "mean_scor"], 2, "did you mean 'mean_score'"),
+        (["calibrate", "RECORDS", "--alpha", "1.5"], 2, "strictly between 0 and 1"),
+        (["calibrate", "RECORDS", "--set-rule", "topk"], 2, "known are all"),
+        (["calibrate", "RECORDS", "--threshold-rule", "exact"], 2, "exact"),
+        (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
+        (["ask", "ARTIFACT", "?", "--generator", "nowhere:x", "--verifier", "nowhere:y"], 2, "cannot import"),
+        (["ask", "ARTIFACT", "never recorded", "--replay", "demo"], 2, "not recorded"),
+        (["ask", "ARTIFACT", "?", "--replay", "demo", "--alpha", "0.3"], 2, "it holds 0.2"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    arguments: Sequence[str], code: int, says: str, records: Path, artifact: Path
+) -> None:
+    known = {"RECORDS": str(records), "ARTIFACT": str(artifact)}
+    ran = run(*[known.get(one, one) for one in arguments])
+    assert ran.code == code
+    assert says in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_names_json(command: str) -> None:
+    ran = run(command, "--help")
+    assert ran.code == 0
+    assert "--json" in ran.out
+
+
+def test_console_script_prints_its_version() -> None:
+    script = Path(sys.executable).with_name("langchain-cfc")
+    ran = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "0.1.0"
+
+
+def test_without_its_extra_the_console_script_says_which_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from langchain_cfc.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "pip install 'langchain-cfc[calibrate]'" in ran.stderr
+    assert ran.stdout == ""
