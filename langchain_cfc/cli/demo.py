@@ -44,52 +44,64 @@ def demo(
     if as_json:
         emit_json({"artifact": str(out_path), "seed": seed, **seen.report.model_dump(mode="json")})
     else:
-        _show(out(), seen, out_path)
+        console = out()
+        show_report(console, seen)
+        _show_prompts(console, seen)
+        _show_next(console, seen, out_path)
     raise typer.Exit(EXIT_NO if seen.report.contradicted else 0)
 
 
-def _show(console: Console, seen: Demo, path: Path) -> None:
+def show_report(console: Console, seen: Demo) -> None:
+    """Print what was promised and what happened.
+
+    Args:
+        console: Where to.
+        seen: What the demo did.
+    """
     report, facts = seen.report, seen.artifact.calibration
-    target = f"{100 * report.target_coverage:g} %"
+    everything = facts.fit_size + facts.size + facts.held_out_size
     console.rule("Conditional Factuality Control, on real recorded answers")
     console.print(
-        f"A small real model answered {facts.size + facts.fit_size + facts.held_out_size} questions about "
-        "countries, elements and "
-        f"sums, {report.n_candidates} times each, often wrongly. {facts.fit_size} of them fitted the "
-        f"features, {facts.size} calibrated the "
-        f"threshold, and {report.n_test} were held out and have just been served through CFCRunnable."
+        f"A small real model answered {everything} questions about countries, elements and sums, "
+        f"{report.n_candidates} times each and often wrongly. {facts.fit_size} of them fitted the features, "
+        f"{facts.size} calibrated the threshold, and {report.n_test} were held out and have just been served "
+        "through CFCRunnable.\n"
     )
     console.print(
-        f"\n[bold]Promised:[/] with probability at least {target}, the answer set holds a correct answer "
-        "or the prompt is "
-        "flagged as not certifiable - over all prompts, and also over each group below.\n\n[bold]What "
-        "happened[/] on the held-out prompts, "
-        "beside the usual single threshold ([italic]marginal[/]):\n"
+        f"[bold]Promised:[/] with probability at least {100 * report.target_coverage:g} %, the answer set holds "
+        "a correct answer or the prompt is flagged as not certifiable; over all prompts, and over each group "
+        "below as well.\n"
+    )
+    console.print(
+        "[bold]What happened[/] on the held-out prompts, beside the usual single threshold for all "
+        "([italic]marginal[/]):\n"
     )
     for table in report_tables(report):
         console.print(Padding(table, (0, 0, 1, 1)))
-    console.print(f"{verdict(report)} Red: the whole interval lies below the target.\n")
-    console.rule("Three answered, two abstained")
-    for record, result in _examples(seen.served):
-        _show_prompt(console, record, result)
-    console.rule()
-    console.print(f"The artifact is in [bold]{escape(str(path))}[/]. Go on with\n", soft_wrap=True)
-    question = seen.served[0][0].input
-    console.print(f"  langchain-cfc inspect {escape(str(path))}", soft_wrap=True)
     console.print(
-        f'  langchain-cfc ask {escape(str(path))} --replay demo "{escape(str(question))}"', soft_wrap=True
+        f"{verdict(report)} In brackets 95 % intervals, for all groups together; red where the interval lies "
+        "below the target.\n"
     )
 
 
-def _examples(served: tuple[tuple[PromptRecord, CFCResult], ...]) -> list[tuple[PromptRecord, CFCResult]]:
-    """Three answered and two abstained prompts, one of each reason: the first by hash of their names, not the best ones."""
-    mixed = sorted(served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest())
-    wanted = {"answered": 3, "no_candidate_accepted": 1, "not_certifiable": 1}
-    return [
-        pair
-        for reason, number in wanted.items()
-        for pair in [one for one in mixed if one[1].reason == reason][:number]
-    ]
+def _show_prompts(console: Console, seen: Demo) -> None:
+    """Three answered and two abstained prompts: the first by hash of their names, not the best ones."""
+    console.rule("Three answered, two abstained")
+    mixed = sorted(seen.served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest())
+    answered = [pair for pair in mixed if not pair[1].abstained]
+    first, *others = [pair for pair in mixed if pair[1].abstained]
+    second = next((pair for pair in others if pair[1].reason != first[1].reason), others[0])
+    for record, result in [*answered[:3], first, second]:
+        _show_prompt(console, record, result)
+
+
+def _show_next(console: Console, seen: Demo, path: Path) -> None:
+    question = next(record.input for record, result in seen.served if not result.abstained)
+    name = escape(str(path))
+    console.rule()
+    console.print(f"The artifact is in [bold]{name}[/]. Go on with\n", soft_wrap=True)
+    console.print(f"  langchain-cfc inspect {name}", soft_wrap=True)
+    console.print(f'  langchain-cfc ask {name} --replay demo "{escape(str(question))}"', soft_wrap=True)
 
 
 def _show_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:
@@ -106,5 +118,6 @@ def _show_prompt(console: Console, record: PromptRecord, result: CFCResult) -> N
         console.print(
             f"  {mark}  score {min(scores):.3f}  {len(scores):>2} x  {label:<22} {escape(answer)}",
             no_wrap=True,
+            overflow="ellipsis",
         )
     console.print(Padding(escape(result.explain()), (0, 0, 0, 2)), style="dim")

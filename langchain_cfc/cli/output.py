@@ -144,7 +144,8 @@ def _kept(group: GroupReport, target: float) -> str:
     share = f"{100 * group.kept_promise:.0f}"
     if group.kept_promise_ci[1] < target:
         share = f"[bold red]{share}[/]"
-    return f"{share} [dim]({interval(group.kept_promise_ci):>6})[/]"
+    bounds = f"({interval(group.kept_promise_ci)})"
+    return f"{share} [dim]{bounds:>8}[/]"
 
 
 def group_label(words: str) -> str:

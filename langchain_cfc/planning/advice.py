@@ -26,24 +26,24 @@ def _obstacles(plan: Plan) -> Iterator[str]:
     for group in plan.groups:
         whole = group is plan.groups[0]
         then = "calibration would refuse it" if whole else "its prompts would be flagged as not certifiable"
+        attained = f"n = {plan.n} candidates attain {_percent(group.attainable)} coverage"
+        ways = _ways_out(plan, group)
         chance = group.certifiable_chance
         if group.verdict == "out of reach":
             yield (
-                f"{group.name}: alpha = {plan.alpha:g} is out of reach, however many prompts are labelled, and "
-                f"{then}: n = {plan.n} candidates attain {_percent(group.attainable)} coverage. "
-                f"{_ways_out(plan, group)}"
+                f"{group.name}: alpha = {plan.alpha:g} is out of reach, however many prompts are labelled, "
+                f"and {then}: {attained}. {ways}"
             )
-        elif group.verdict == "uncertain" and group.attainable <= plan.target_coverage:
+        elif chance is None:
             yield (
-                f"{group.name}: by the estimate alpha = {plan.alpha:g} is out of reach, and {then}: n = {plan.n} "
-                f"candidates attain {_percent(group.attainable)} coverage. {_ways_out(plan, group)}"
+                f"{group.name}: by the estimate alpha = {plan.alpha:g} is out of reach, and {then}: "
+                f"{attained}. {ways}"
             )
-        elif chance is not None and chance < 1.0 - plan.delta:
+        elif chance < 1.0 - plan.delta:
             yield (
-                f"{group.name}: the attainable coverage, {_percent(group.attainable)}, is close to the target: "
-                f"with {group.recommended_calibration} calibration prompts it is missed with probability "
-                f"{1.0 - chance:.2f}, and {then}. Label more prompts, draw more candidates, or choose a larger "
-                "alpha."
+                f"{group.name}: alpha = {plan.alpha:g} is close: {attained}. With probability "
+                f"{1.0 - chance:.2f} it is missed with {group.recommended_calibration} calibration prompts, "
+                f"and {then}. {ways}"
             )
 
 
@@ -53,9 +53,9 @@ def _largest_group(plan: Plan) -> Iterator[str]:
         return
     largest = max(groups, key=lambda group: group.prompts_needed or 0)
     yield (
-        f"{largest.name} decides how many prompts to label: being {_percent(largest.share)} of them, it needs "
-        f"{largest.prompts_needed} in all; without groups {overall.prompts_needed} would do. Merging rare groups "
-        "makes it fewer."
+        f"{largest.name} decides how many prompts to label: being {_percent(largest.share)} of them, it "
+        f"needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would do. Merging "
+        "rare groups makes it fewer."
     )
 
 
@@ -74,9 +74,9 @@ def _larger_pilot(plan: Plan) -> Iterator[str]:
     }
     if needed:
         yield (
-            f"The pilot of {overall.pilot_size} prompts is too small to tell whether alpha = {plan.alpha:g} is "
-            f"within reach for {_listed(list(needed))}; about {max(needed.values())} would tell the attainable "
-            "coverage to within 5 points."
+            f"The pilot of {overall.pilot_size} prompts is too small to tell whether alpha = {plan.alpha:g} "
+            f"is within reach for {_listed(list(needed))}; about {max(needed.values())} would tell the "
+            "attainable coverage to within 5 points."
         )
 
 
@@ -94,8 +94,9 @@ def _ways_out(plan: Plan, group: GroupPlan) -> str:
     more = "Draw more candidates"
     if group.smallest_n is not None and group.smallest_n > plan.n:
         more += f" (n = {group.smallest_n} exceeds the target by the estimate)"
-    # Rounded up, for below the number itself the target is not attainable.
-    return f"{more}, improve the model, or choose alpha above {math.ceil(1000 * alpha) / 1000:g}."
+    # Rounded up, for below the number itself the target is not attainable; 1000 * 0.07 is 70.00000000000001.
+    larger = math.ceil(round(1000 * alpha, 6)) / 1000
+    return f"{more}, improve the model, or choose alpha above {larger:g}."
 
 
 def _listed(names: Sequence[str]) -> str:

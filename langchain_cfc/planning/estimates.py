@@ -83,27 +83,35 @@ def chance_below(size: int, tau: Fraction, coverage: float) -> float:
     return float(tail(rank, size + 1 - rank, min(1.0, max(0.0, coverage))))
 
 
-def settled_size(tau: Fraction, slack: float, delta: float) -> int:
-    """The number of calibration prompts from which on coverage is nearly the target nearly always.
+def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
+    """The number of calibration prompts from which on the threshold settles on one side of a coverage.
 
-    Not the smallest number that will do: the rank is rounded up, and the lucky sizes this makes (17 at
-    tau = 0.9, where 18 to 166 fall short again and again) help nobody, since the hash split decides the size.
+    Below the target, such as tau - slack, coverage is then nearly always larger; above it, as the attainable
+    coverage is, the threshold nearly always stays below the cap. This is not the smallest number that will
+    do: the rank is rounded up, and the lucky sizes this makes (17 for 0.87 at tau = 0.9, where 19 to 97 fall
+    short and 169 still does) help nobody, since the hash split decides the size.
 
     Args:
         tau: Target coverage in (0, 1).
-        slack: By how much coverage may fall short of it, in (0, 1).
-        delta: How often it may fall shorter, over calibration sets, in (0, 1).
+        coverage: Another share of prompts than tau; the time taken grows with 1 / (coverage - tau)^2.
+        delta: How often the threshold may end on the other side, over calibration sets, in (0, 1).
 
     Returns:
-        The smallest N such that N or more prompts give coverage >= tau - slack with probability >= 1 - delta.
+        The smallest N such that it does so with probability at most delta for N prompts and more.
 
-    >>> settled_size(Fraction(9, 10), 0.03, 0.1), settled_size(Fraction(4, 5), 0.03, 0.1)
-    (170, 295)
+    >>> [settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
+    [170, 199, 9]
     """
-    # Hoeffding (1963): P(Binomial(N, tau - slack) >= N tau) <= exp(-2 N slack^2), so no larger N can fail.
-    size = math.ceil(math.log(1.0 / delta) / (2.0 * slack**2))
-    shortfall = float(tau - Fraction(str(slack)))
-    while size > 0 and chance_below(size, tau, shortfall) <= delta:
+    gap, share = float(abs(coverage - tau)), float(coverage)
+    # Hoeffding (1963): N draws of probability `coverage` deviate by more than gap - 1/N from it with
+    # probability at most exp(-2 N (gap - 1/N)^2), so that no N above this one can fail.
+    size = math.ceil(math.log(1.0 / delta) / (2.0 * gap**2) + 2.0 / gap)
+
+    def settled(size: int) -> bool:
+        below = chance_below(size, tau, share)
+        return (below if coverage < tau else 1.0 - below) <= delta
+
+    while size > 0 and settled(size):
         size -= 1
     return size + 1
 

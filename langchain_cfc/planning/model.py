@@ -33,8 +33,9 @@ class GroupPlan(_Data):
             recorded does, and for stated assumptions.
         minimum_calibration: Smallest number of its calibration prompts at which a threshold below the cap is
             to be expected. None, as in the fields below, where the estimate does not exceed the target.
-        recommended_calibration: At least that, and enough that coverage, given the calibration prompts, is at
-            least target - slack with probability 1 - delta.
+        recommended_calibration: From so many on, coverage given the calibration prompts is at least target -
+            slack with probability 1 - delta, and so is a threshold below the cap, the latter unless the
+            verdict is `uncertain`.
         certifiable_chance: Probability that its threshold stays below the cap, so that its prompts are
             answered, with the recommended number of calibration prompts and if the estimate is right.
         prompts_needed: Labelled prompts of all groups that give it, on average, so many for calibration.

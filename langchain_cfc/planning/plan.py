@@ -22,7 +22,8 @@ from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, alpha_text, exact_tau
 
 ALL = "all prompts"
-_SMALLEST_SLACK = 0.001
+# Closer to the target, sizes run into the millions.
+_SMALLEST_GAP = 0.001
 # Stated shares are rounded by whoever states them.
 _ROUNDING = Fraction(1, 100)
 
@@ -55,7 +56,7 @@ class _Terms:
         """Refuse what no plan can be made for."""
         alpha_text(self.alpha)
         split_plan(0, fit=self.fit, test=self.test)
-        _require(_SMALLEST_SLACK <= self.slack < 1.0, "slack", f"in [{_SMALLEST_SLACK}, 1)", self.slack)
+        _require(_SMALLEST_GAP <= self.slack < 1.0, "slack", f"in [{_SMALLEST_GAP}, 1)", self.slack)
         _require(0.0 < self.delta < 1.0, "delta", "strictly between 0 and 1", self.delta)
         for name in ("cost_per_candidate", "cost_per_prompt"):
             cost = getattr(self, name)
@@ -115,9 +116,9 @@ def plan_from_pilot(
 
     Coverage counts as attainable for a prompt with any correct candidate, which is exact for the set rules
     `all`, `rank` and `unique` of them and optimistic for `best_prefix`. As in calibration, one hash-chosen
-    prompt of each cluster counts. Bounds hold for each group by itself, not for all at once; for an n
-    below the recorded one they are approximate, and wider than need be. Calibrate on other prompts than the pilot's:
-    alpha and n chosen by looking at calibration data are not fixed in advance.
+    prompt of each cluster counts. Bounds hold for each group by itself, not for all at once; for an n below
+    the recorded one they are approximate, and wider than need be. Calibrate on other prompts than the
+    pilot's: alpha and n chosen by looking at calibration data are not fixed in advance.
 
     Args:
         labelled: The pilot with m candidates per prompt, such as `tabulate(read_records(path))`.
@@ -229,7 +230,7 @@ def plan_from_assumptions(
 
 
 def _plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> Plan:
-    settled = settled_size(terms.tau, terms.slack, terms.delta)
+    settled = settled_size(terms.tau, terms.tau - Fraction(str(terms.slack)), terms.delta)
     groups = [_group(terms, one, settled) for one in known]
     possible = groups[0].prompts_needed is not None
     total = max(one.prompts_needed or 0 for one in groups) if possible else None
@@ -254,27 +255,40 @@ def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     measured = known.pilot_size is not None
     # The ends of a 90 % interval are the one-sided 95 % bounds.
     low, high = known.bounds(0.90)
-    minimum = smallest_size(terms.alpha, float(known.attainable))
-    recommended = None if minimum is None else max(minimum, settled)
+    verdict = _verdict(terms.tau, low, high, measured=measured)
+    attainable = float(known.attainable)
+    minimum = smallest_size(terms.alpha, attainable)
+    size = chance = prompts = None
+    if minimum is not None:
+        size = max(minimum, settled, _reaching_size(terms, known, verdict))
+        chance = chance_below(size, terms.tau, attainable)
+        prompts = math.ceil(size / (known.share * terms.calibration_share))
     return GroupPlan(
         name=known.name,
         share=float(known.share),
         pilot_size=known.pilot_size,
-        attainable=float(known.attainable),
+        attainable=attainable,
         attainable_ci=known.bounds(0.95) if measured else None,
         smallest_alpha_expected=float(1 - known.attainable),
         smallest_alpha_certain=1.0 - low if measured else None,
-        verdict=_verdict(terms.tau, low, high, measured=measured),
+        verdict=verdict,
         smallest_n=known.smallest_n,
         minimum_calibration=minimum,
-        recommended_calibration=recommended,
-        certifiable_chance=(
-            None if recommended is None else chance_below(recommended, terms.tau, float(known.attainable))
-        ),
-        prompts_needed=(
-            None if recommended is None else math.ceil(recommended / (known.share * terms.calibration_share))
-        ),
+        recommended_calibration=size,
+        certifiable_chance=chance,
+        prompts_needed=prompts,
     )
+
+
+def _reaching_size(terms: _Terms, known: _Known, verdict: Verdict) -> int:
+    """Calibration prompts that bring the threshold below the cap; 0 where no number is worth planning for.
+
+    An uncertain estimate may lie as close above the target as chance has it, and the number would be as
+    large as chance has it; the chance of an uncertain group is reported instead.
+    """
+    if verdict == "uncertain" or known.attainable - terms.tau < _SMALLEST_GAP:
+        return 0
+    return settled_size(terms.tau, known.attainable, terms.delta)
 
 
 def _verdict(tau: Fraction, low: float, high: float, *, measured: bool) -> Verdict:

@@ -74,7 +74,6 @@ class CFCResult(BaseModel):
     def explain(self) -> str:
         """In a few sentences, why it answered or abstained, and what that is worth."""
         n = len(self.candidates)
-        accepted = sum(candidate.accepted for candidate in self.candidates)
         lowest = min(candidate.score for candidate in self.candidates)
         percent = f"{100 * self.guarantee.target_coverage:g} %"
         if self.reason == "not_certifiable":
@@ -93,9 +92,8 @@ class CFCResult(BaseModel):
         else:
             answers = "answer" if len(self.answers) == 1 else "distinct answers"
             decision = (
-                f"Answered with {len(self.answers)} {answers}: {accepted} of {n} candidates entered the "
-                "set at threshold "
-                f"{self.threshold:.4g}; the lowest score was {lowest:.4g} (smaller is better)."
+                f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the lowest of "
+                f"{n} scores was {lowest:.4g} (smaller is better)."
             )
         features = ", ".join(_feature(name, value) for name, value in self.features.items() if value != 0.0)
         return f"{decision} Features: {features}. {self._promise()}"
@@ -110,7 +108,7 @@ class CFCResult(BaseModel):
         return (
             f"Over prompts like those calibrated on{scope}, at least {100 * promise.target_coverage:g} % "
             "of sets "
-            f"hold a correct answer or are flagged; of this one answer by itself that says nothing.{assumed}"
+            f"hold a correct answer or are flagged; that says nothing about one answer by itself.{assumed}"
         )
 
 
