@@ -80,7 +80,7 @@ def smallest_size(alpha: Level, attainable: float) -> int | None:
         coverage <= tau).
 
     >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
-    (9, 20, None)
+    (9, 19, None)
     """
     tau, share = exact_tau(alpha), Fraction(str(attainable))
     if share <= tau:

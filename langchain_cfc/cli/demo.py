@@ -68,7 +68,8 @@ def show_report(console: Console, seen: Demo) -> None:
         "through CFCRunnable.\n"
     )
     console.print(
-        f"[bold]Promised:[/] with probability at least {100 * report.target_coverage:g} %, the answer set holds "
+        f"[bold]Promised:[/] with probability at least {100 * report.target_coverage:g} %, the answer set "
+        "holds "
         "a correct answer or the prompt is flagged as not certifiable; over all prompts, and over each group "
         "below as well.\n"
     )

@@ -1,1 +1,144 @@
-def plan() -> None: ...
+"""`langchain-cfc plan`: how many labelled prompts, before any money is spent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc.cli.output import EXIT_NO, counted, emit_json, failures_explained, out
+from langchain_cfc.errors import InputError
+from langchain_cfc.planning import Plan, plan_from_assumptions, plan_from_pilot
+from langchain_cfc.records import read_records, tabulate
+
+
+def plan(
+    pilot: Annotated[
+        list[Path] | None, typer.Argument(help="Labelled records of a pilot; leave out to state assumptions.")
+    ] = None,
+    alpha: Annotated[str, typer.Option(help="Error level that you would like.")] = "0.1",
+    n: Annotated[
+        int | None, typer.Option(help="Candidates per prompt; default all that the pilot holds.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Metadata key whose groups shall be promised for.")
+    ] = None,
+    attainable: Annotated[
+        float | None,
+        typer.Option(help="Assumed share of prompts with a correct candidate among n, in [0, 1]."),
+    ] = None,
+    assumed_group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Assumed group, NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8; several may be given."
+        ),
+    ] = None,
+    slack: Annotated[float, typer.Option(help="Coverage may fall below target by this much ...")] = 0.03,
+    delta: Annotated[float, typer.Option(help="... in this share of calibrations.")] = 0.1,
+    fit_fraction: Annotated[
+        float, typer.Option(help="Share of prompts that will fit the feature map.")
+    ] = 0.2,
+    test_fraction: Annotated[float, typer.Option(help="Share of prompts that will be held out.")] = 0.2,
+    cost_per_candidate: Annotated[float, typer.Option(help="Cost to draw and score one candidate.")] = 0.0,
+    cost_per_prompt: Annotated[float, typer.Option(help="Cost to label the candidates of one prompt.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Say how many prompts to label, with which n, at what cost, and which alpha is attainable, per group.
+
+    From a small labelled pilot, or from assumptions: langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
+
+    Exit code 1 if the target is out of reach.
+    """
+    with failures_explained():
+        settings: dict[str, Any] = {
+            "alpha": alpha,
+            "slack": slack,
+            "delta": delta,
+            "fit_fraction": fit_fraction,
+            "test_fraction": test_fraction,
+            "cost_per_candidate": cost_per_candidate,
+            "cost_per_prompt": cost_per_prompt,
+        }
+        if pilot:
+            labelled = tabulate(counted(read_records(*pilot), "reading records"))
+            made = plan_from_pilot(labelled, group=group, n=n, **settings)
+        elif attainable is not None and n is not None:
+            groups = dict(_assumed(text) for text in assumed_group or [])
+            made = plan_from_assumptions(n=n, attainable=attainable, groups=groups, **settings)
+        else:
+            msg = "give a pilot file, or state --n and --attainable"
+            raise InputError(msg)
+    if as_json:
+        emit_json(made.model_dump(mode="json"))
+    else:
+        _show(out(), made)
+    raise typer.Exit(EXIT_NO if made.labelled_prompts is None else 0)
+
+
+def _assumed(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, numbers = text.rpartition("=")
+    share, _, attainable = numbers.partition(":")
+    try:
+        return name, (float(share), float(attainable))
+    except ValueError as error:
+        msg = f"cannot read the assumed group {text!r}; expected NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8"
+        raise InputError(msg) from error
+
+
+def _show(console: Console, made: Plan) -> None:
+    if made.labelled_prompts is None:
+        console.print(f"[bold red]alpha = {made.alpha:g} is out of reach[/] with n = {made.n} candidates.\n")
+    else:
+        cost = f", at an expected cost of {made.expected_cost:,.2f}" if made.expected_cost else ""
+        console.print(
+            f"Label [bold]{made.labelled_prompts}[/] prompts with n = {made.n} candidates each{cost}, for "
+            f"alpha = {made.alpha:g}: coverage then stays above "
+            f"{100 * (made.target_coverage - made.slack):g} % "
+            f"in {100 * (1 - made.delta):g} % of calibrations.\n"
+        )
+    console.print(_groups(made))
+    if made.by_n:
+        console.print("", _by_n(made))
+    if made.advice:
+        console.print("\n[bold]Advice[/]")
+    for sentence in made.advice:
+        console.print(f"- {escape(sentence)}")
+
+
+def _groups(made: Plan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("group", overflow="ellipsis", no_wrap=True, max_width=24)
+    for heading in ("attainable", "95 % CI", "safe alpha", "prompts"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True, min_width=12)
+    styles = {"attainable": "green", "uncertain": "yellow", "out of reach": "red"}
+    for group in made.groups:
+        bounds = group.attainable_ci
+        table.add_row(
+            escape(_group_name(group.name)),
+            f"{100 * group.attainable:.1f} %",
+            "" if bounds is None else f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}",
+            "" if group.smallest_alpha_certain is None else f"{group.smallest_alpha_certain:.3f}",
+            "-" if group.prompts_needed is None else str(group.prompts_needed),
+            f"[{styles[group.verdict]}]{group.verdict}[/]",
+        )
+    return table
+
+
+def _group_name(name: str) -> str:
+    """A category without the term around it, for the table: `group(topic)=sums` is `sums`."""
+    return re.sub(r"^group\(.*?\)=", "", name)
+
+
+def _by_n(made: Plan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("candidates n")
+    for entry in made.by_n:
+        table.add_column(str(entry.n), justify="right")
+    table.add_row("attainable coverage, %", *(f"{100 * entry.attainable:.1f}" for entry in made.by_n))
+    return table

@@ -92,7 +92,8 @@ class CFCResult(BaseModel):
         else:
             answers = "answer" if len(self.answers) == 1 else "distinct answers"
             decision = (
-                f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the lowest of "
+                f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the "
+                "lowest of "
                 f"{n} scores was {lowest:.4g} (smaller is better)."
             )
         features = ", ".join(_feature(name, value) for name, value in self.features.items() if value != 0.0)

@@ -289,3 +289,43 @@ def test_without_its_extra_the_console_script_says_which_to_install() -> None:
     assert ran.returncode == 2
     assert "pip install 'langchain-cfc[calibrate]'" in ran.stderr
     assert ran.stdout == ""
+
+
+def test_plan_from_a_pilot_counts_prompts_cost_and_groups(records: Path) -> None:
+    options = [
+        "--alpha",
+        "0.2",
+        "--group",
+        "topic",
+        "--cost-per-candidate",
+        "0.001",
+        "--cost-per-prompt",
+        "0.05",
+    ]
+    ran = run("plan", records, *options, "--json")
+    assert ran.code == 0
+    prompts = ran.data["labelled_prompts"]
+    assert ran.data["expected_cost"] == pytest.approx(prompts * (10 * 0.001 + 0.05))
+    verdicts = {group["name"]: group["verdict"] for group in ran.data["groups"]}
+    assert verdicts["all prompts"] == "attainable"
+    assert verdicts["group(topic)=multiplication"] == "out of reach"
+    readable = run("plan", records, *options).out
+    assert f"Label {prompts} prompts with n = 10 candidates each" in readable
+    assert max(map(len, readable.splitlines())) <= 80
+
+
+def test_plan_from_assumptions_says_no_where_the_target_is_out_of_reach() -> None:
+    possible = run(
+        "plan", "--n", "5", "--attainable", "0.9", "--alpha", "0.15", "--assumed-group", "sums=0.3:0.8"
+    )
+    assert possible.code == 0
+    assert "sums" in possible.out
+    assert "out of reach" in possible.out
+    assert run("plan", "--n", "5", "--attainable", "0.9", "--alpha", "0.05").code == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--n", "5"], ["--n", "5", "--attainable", "0.9", "--assumed-group", "sums"]]
+)
+def test_plan_without_pilot_or_assumptions_is_bad_input(arguments: list[str]) -> None:
+    assert run("plan", *arguments).code == 2
