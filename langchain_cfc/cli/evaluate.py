@@ -31,9 +31,8 @@ def evaluate(
     """Measure an artifact on labelled records, beside the marginal rule.
 
     Given the very file that it was calibrated on, only the part held out by --test-fraction is used. Exit
-    code 1 if what is seen contradicts the
-    promise: on some guaranteed group it was kept on fewer prompts than chance explains, at 2.5 % for all
-        groups together.
+    code 1 if what is seen contradicts the promise: on some guaranteed group it was kept on fewer prompts than
+    chance explains, at 2.5 % for all groups together.
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
@@ -46,9 +45,8 @@ def evaluate(
     else:
         console = out()
         console.print(
-            f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} "
-            "candidates each; "
-            f"attainable coverage {100 * report.attainable_coverage:.1f} %\n"
+            f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
+            f"each; attainable coverage {100 * report.attainable_coverage:.1f} %\n"
         )
         for table in report_tables(report):
             console.print(table, "")

@@ -1,0 +1,144 @@
+"""Collect, calibrate, ask: the whole method with a real model of 135M parameters on your own machine.
+
+    python run.py                         176 questions, ten candidates each: two or three minutes
+    python run.py --questions 48 --n 5    a quick look
+
+It needs `pip install 'langchain-cfc[calibrate,openai]' xllamacpp`; no key, and no network once the model is
+there. Any OpenAI-compatible server does instead of the small model (llama.cpp, Ollama, vLLM):
+
+    python run.py --base-url http://127.0.0.1:11434/v1 --model NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_openai import ChatOpenAI
+from local_model import MODEL_NAME, get, running_server
+from questions import Question, extract, prompt, questions
+from rich.progress import track
+
+from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate, evaluate
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.records import Provenance, read_records, write_records
+from langchain_cfc.sampling import draw, quiet
+from langchain_cfc.verifiers import SequenceProbability
+
+ALPHA = "0.3"
+FEATURES = "hat(mean_score, 3)"
+VERIFIER = SequenceProbability()
+# The small server reads a prompt once per slot and then remembers it: two slots, two requests at a time.
+SLOTS = 2
+
+
+def make_chain(base_url: str, model: str) -> Runnable[Any, Any]:
+    """The chain that is calibrated and served: few-shot prompt and model, with token log-probabilities."""
+    chat = ChatOpenAI(
+        base_url=base_url,
+        api_key="none",  # type: ignore[arg-type]  # ChatOpenAI takes text as well as a secret
+        model=model,
+        temperature=0.7,
+        max_completion_tokens=8,
+        stop_sequences=["\n"],
+        logprobs=True,
+        top_logprobs=1,
+    )
+    return prompt() | chat
+
+
+def collect(chain: Runnable[Any, Any], asked: Sequence[Question], n: int) -> Iterator[PromptRecord]:
+    """Draw, score and label n candidates for every question, by the very functions that serving uses."""
+    generator = quiet(chain)
+    for question in track(asked, description="collecting"):
+        given = {"question": question.text}
+        draws = draw(generator, given, [RunnableConfig(max_concurrency=SLOTS)] * n)
+        scores = VERIFIER(given, draws)
+        candidates = tuple(
+            Candidate(
+                text=one.text,
+                score=score,
+                correct=extract(one.text) in question.answers,
+                answer=extract(one.text),
+            )
+            for one, score in zip(draws, scores, strict=True)
+        )
+        yield PromptRecord(
+            id=question.id, input=given, metadata={"topic": question.topic}, candidates=candidates
+        )
+
+
+def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
+    """Calibrate on the records, hold a quarter out, and say what happened there."""
+    read = read_records(records)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AttainabilityWarning)
+        made = calibrate(read, alpha=ALPHA, features=FEATURES, set_rule="unique(all)", test_fraction=0.25)
+    for warning in caught:
+        print(f"note: {warning.message}")
+    made.save(artifact)
+    report = evaluate(made, read)
+    seen = report.methods["conditional"]
+    print(
+        f"{report.n_calibration} questions calibrated; of {report.n_test} held out, the promise "
+        f"(at least {report.target_coverage:.0%}) was kept on {seen.kept_promise:.0%}, "
+        f"{seen.not_certifiable_rate:.0%} flagged, {seen.abstention_rate:.0%} abstained on."
+    )
+    return made
+
+
+def ask(chain: Runnable[Any, Any], artifact: CalibrationArtifact, asked: Sequence[Question]) -> None:
+    """Answer or abstain on questions through CFCRunnable, and say why."""
+    bot = CFCRunnable(
+        generator=chain, verifier=VERIFIER, artifact=artifact, answer=extract, answer_id="extract"
+    )
+    for question in asked:
+        result = bot.invoke({"question": question.text}, {"max_concurrency": SLOTS})
+        shown = "abstained" if result.abstained else ", ".join(repr(answer) for answer in result.answers)
+        right = " (holds a correct answer)" if set(result.answers) & set(question.answers) else ""
+        print(f"\n{question.text}\n  {shown}{right}\n  {result.explain()}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the example."""
+    parser = argparse.ArgumentParser(
+        description="Collect, calibrate, ask: with a real model on this machine."
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("cfc-demo/local_model"), help="where files are written"
+    )
+    parser.add_argument(
+        "--questions", type=int, default=len(questions()), help="how many questions to collect"
+    )
+    parser.add_argument("--n", type=int, default=10, help="candidates per question")
+    parser.add_argument("--base-url", help="an OpenAI-compatible server instead of the small model")
+    parser.add_argument("--model", default=MODEL_NAME, help="the model's name there")
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    records, artifact = options.folder / "records.jsonl", options.folder / "artifact.json"
+    with contextlib.ExitStack() as stack:
+        url = options.base_url or stack.enter_context(running_server(get(), slots=SLOTS))
+        chain = make_chain(url, options.model)
+        provenance = Provenance(
+            n=options.n,
+            generator=fingerprint(chain),
+            verifier=dict(VERIFIER.fingerprint),
+            labeler={"id": "exact-match"},
+            answer={"id": "extract"},
+        )
+        write_records(records, collect(chain, questions()[: options.questions], options.n), provenance)
+        made = calibrated(records, artifact)
+        split = made.calibration.split
+        held_out = [one for one in questions()[: options.questions] if split.part(one.id, None) == "test"]
+        ask(chain, made, held_out[:5])
+    print(f"\nrecords: {records}\nartifact: {artifact}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The example with a real model: run as a user would, on the model that `local_model.py get` installs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact, read_records
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "local_model"
+MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
+
+needs_model = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
+    reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
+)
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder that the example wrote, and what it printed."""
+    folder = tmp_path_factory.mktemp("live")
+    command: list[str | Path] = [
+        sys.executable,
+        EXAMPLE / "run.py",
+        "--questions",
+        "48",
+        "--n",
+        "5",
+        "--folder",
+        folder,
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
+    assert ran.returncode == 0, ran.stderr
+    return folder, ran.stdout
+
+
+@pytest.mark.live
+@needs_model
+def test_a_real_model_is_collected_calibrated_and_asked(collected: tuple[Path, str]) -> None:
+    folder, printed = collected
+    assert "questions calibrated; of" in printed
+    assert len(re.findall(r"^(?:What|On which) .*\?$", printed, re.MULTILINE)) == 5
+    records = read_records(folder / "records.jsonl")
+    assert records.provenance is not None
+    assert records.provenance.generator == {
+        "model": "smollm2-135m-instruct-q4_1",
+        "temperature": 0.7,
+        "max_tokens": 8,
+        "stop": ["\n"],
+    }
+    rows = list(records)
+    assert len(rows) == 48
+    # A real model at temperature 0.7 neither repeats itself everywhere nor is it always right or always
+    # wrong.
+    assert any(len({c.text for c in row.candidates}) > 1 for row in rows)
+    assert 0 < sum(c.correct for row in rows for c in row.candidates) < 5 * 48
+    artifact = CalibrationArtifact.load(folder / "artifact.json")
+    assert artifact.n == 5
+    assert artifact.provenance == records.provenance
+
+
+@pytest.mark.live
+@needs_model
+def test_ask_serves_the_real_model_from_the_command_line(collected: tuple[Path, str]) -> None:
+    """`ask` with the chain of a user's module, over the artifact that the example wrote."""
+    folder, _ = collected
+    (folder / "mybot.py").write_text(
+        f"import sys; sys.path.insert(0, {str(EXAMPLE)!r})\n"
+        "from langchain_core.runnables import RunnableLambda\n"
+        "from local_model import MODEL_NAME, get, running_server\n"
+        "from run import VERIFIER as judge, extract, make_chain\n"
+        "server = running_server(get(), slots=2)\n"
+        "def model():\n"
+        "    return RunnableLambda(lambda text: {'question': text}) | make_chain(server.__enter__(), "
+        "MODEL_NAME)\n"
+    )
+    script = Path(sys.executable).with_name("langchain-cfc")
+    parts = ["--generator", "mybot:model", "--verifier", "mybot:judge", "--answer", "mybot:extract", "--json"]
+    command: list[str | Path] = [
+        script,
+        "ask",
+        folder / "artifact.json",
+        "What is the capital of France?",
+        *parts,
+    ]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode in {0, 1}, ran.stderr
+    result = json.loads(ran.stdout)
+    assert len(result["candidates"]) == 5
+    assert (ran.returncode == 1) is result["abstained"]
+
+
+def test_the_questions_are_distinct_and_their_own_answers_count() -> None:
+    spec = importlib.util.spec_from_file_location("local_model_questions", EXAMPLE / "questions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    asked = module.questions()
+    assert (
+        len({question.id for question in asked}) == len({question.text for question in asked}) == len(asked)
+    )
+    for question in asked:
+        assert all(module.extract(answer) in question.answers for answer in question.answers)
+    assert module.extract(" Paris.\nNext") == "paris"
