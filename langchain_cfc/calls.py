@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import run_in_executor, var_child_runnable_config
 
 from langchain_cfc.errors import ServingError
 
@@ -28,17 +30,18 @@ class Call:
         self._failure = failure
 
     def run(self, value: Any, config: RunnableConfig) -> Any:
-        """What the target makes of a value; functions see no config.
+        """What the target makes of a value; models that a function calls inherit the config.
 
         Raises:
             ServingError: Of the type given, if the target fails or is async.
         """
         try:
-            found = (
-                self._target.invoke(value, config)
-                if isinstance(self._target, Runnable)
-                else self._target(value)
-            )
+            with _inherited(config):
+                found = (
+                    self._target.invoke(value, config)
+                    if isinstance(self._target, Runnable)
+                    else self._target(value)
+                )
         except self._failure:
             raise
         except Exception as error:
@@ -51,15 +54,18 @@ class Call:
         return found
 
     async def arun(self, value: Any, config: RunnableConfig) -> Any:
-        """The same, awaited where the target is async; raises as `run` does."""
+        """The same, awaited where the target is async; a plain function runs in a thread, off the loop."""
         try:
-            found = (
-                await self._target.ainvoke(value, config)
-                if isinstance(self._target, Runnable)
-                else self._target(value)
-            )
-            # A Runnable may return one too: RunnableLambda(lambda x: judge(x)) does not look async.
-            return await found if inspect.isawaitable(found) else found
+            with _inherited(config):
+                if isinstance(self._target, Runnable):
+                    found = await self._target.ainvoke(value, config)
+                elif inspect.iscoroutinefunction(self._target):
+                    found = self._target(value)
+                else:
+                    found = await run_in_executor(config, self._target, value)
+                # What does not look async may be: RunnableLambda(lambda x: judge(x)), or an object with
+                # __call__.
+                return await found if inspect.isawaitable(found) else found
         except self._failure:
             raise
         except Exception as error:
@@ -67,3 +73,13 @@ class Call:
 
     def _failed(self, error: Exception) -> ServingError:
         return self._failure(f"the {self._part} failed with {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _inherited(config: RunnableConfig) -> Iterator[None]:
+    """Give a config to every Runnable that is called meanwhile without one, as children of this run."""
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)

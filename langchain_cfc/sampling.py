@@ -46,10 +46,11 @@ def quiet(generator: Runnable[Any, Any]) -> Runnable[Any, Any]:
     Returns:
         A copy with quiet models.
     """
-    if isinstance(generator, BaseChatModel):
-        return generator.model_copy(update={"cache": False, "disable_streaming": True})
-    if isinstance(generator, BaseLLM):
-        return generator.model_copy(update={"cache": False})
+    if isinstance(generator, (BaseChatModel, BaseLLM)):
+        # `streaming` is the provider's own: left on, ChatOpenAI asks for a stream and cannot read it then.
+        off = {"cache": False, "disable_streaming": True, "streaming": False}
+        held = type(generator).model_fields
+        return generator.model_copy(update={name: value for name, value in off.items() if name in held})
     if isinstance(generator, BaseModel):
         fields = {name: getattr(generator, name) for name in type(generator).model_fields}
         inner = {name: _quieted(value) for name, value in fields.items()}

@@ -1,0 +1,202 @@
+"""Serving refuses what was not calibrated, and says where nothing could be compared."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
+from langchain_cfc.draws import Draws
+from langchain_cfc.errors import FingerprintError, FingerprintWarning
+from langchain_cfc.records import Provenance
+from langchain_cfc.sampling import Draw
+
+from .parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact, verify
+
+GENERATOR = {"id": "my-model", "model": "m-1", "temperature": 0.7, "model_version": "a"}
+VERIFIER = {"id": "my-judge"}
+ANSWER = {"id": "first-word"}
+
+
+class NamedModel(ScriptedModel):
+    """A model that says what it is."""
+
+    fingerprint: dict[str, Any]
+
+
+class NamedVerifier:
+    """A verifier that says what it is."""
+
+    def __init__(self, **fingerprint: Any) -> None:
+        self.fingerprint = fingerprint
+
+    def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
+        return verify(prompt, candidates)
+
+
+class NamedExtractor:
+    """An extractor that says what it is."""
+
+    def __init__(self, **fingerprint: Any) -> None:
+        self.fingerprint = fingerprint
+
+    def __call__(self, text: str) -> str:
+        return answer_of(text)
+
+
+def bound_artifact(**settings: Any) -> CalibrationArtifact:
+    fields = {"generator": GENERATOR, "verifier": VERIFIER, **settings.pop("stated", {})}
+    return plain_artifact(provenance=Provenance(n=N, **fields), **settings)
+
+
+def model(**changes: Any) -> NamedModel:
+    stated = {key: value for key, value in {**GENERATOR, **changes}.items() if value is not None}
+    return NamedModel(texts=TEXTS, fingerprint=stated)
+
+
+def matching(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+    return chain_of(artifact, **{"generator": model(), "verifier": NamedVerifier(**VERIFIER), **fields})
+
+
+def test_what_matches_serves_without_a_word_and_the_guarantee_says_so() -> None:
+    guarantee = matching(bound_artifact()).invoke("x").guarantee
+    assert guarantee.binding == "matched"
+    assert any("fingerprints match" in assumption for assumption in guarantee.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"id": "other"}, "id is 'other', calibrated was 'my-model'"),
+        ({"model": "m-2"}, "model is 'm-2', calibrated was 'm-1'"),
+        ({"temperature": 0.0}, "temperature is 0.0, calibrated was 0.7"),
+    ],
+)
+def test_another_generator_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(FingerprintError, match=f"the generator is not the one .*{said}"):
+        matching(bound_artifact(), generator=model(**changes))
+
+
+def test_another_verifier_is_refused() -> None:
+    with pytest.raises(FingerprintError, match=r"the verifier is not the one .*id is 'other'"):
+        matching(bound_artifact(), verifier=NamedVerifier(id="other"))
+
+
+def test_an_id_given_by_the_user_is_compared_like_any_other() -> None:
+    artifact = bound_artifact(stated={"generator": {"id": "mine"}})
+    plain = ScriptedModel(texts=TEXTS)
+    found = matching(artifact, generator=plain, generator_id="mine").invoke("x")
+    assert found.guarantee.binding == "matched"
+    with pytest.raises(FingerprintError, match="id is 'another', calibrated was 'mine'"):
+        matching(artifact, generator=plain, generator_id="another")
+
+
+def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
+    with pytest.warns(FingerprintWarning, match="whether generator and verifier are those") as caught:
+        chain = chain_of(bound_artifact())
+    # The way out is part of the message.
+    assert "generator_id='my-model', verifier_id='my-judge'" in str(caught[0].message)
+    guarantee = chain.invoke("x").guarantee
+    assert guarantee.binding == "unverified"
+    assert any("assumed to be those calibrated" in assumption for assumption in guarantee.assumptions)
+
+
+def test_ids_alone_are_enough_to_match() -> None:
+    chain = chain_of(bound_artifact(), generator_id="my-model", verifier_id="my-judge")
+    assert chain.invoke("x").guarantee.binding == "matched"
+
+
+def test_only_the_part_that_says_nothing_is_named() -> None:
+    with pytest.warns(FingerprintWarning, match="nothing says whether verifier are") as caught:
+        matching(bound_artifact(), verifier=verify)
+    assert "generator_id" not in str(caught[0].message)
+
+
+def test_records_that_named_nothing_leave_it_unverified() -> None:
+    artifact = bound_artifact(stated={"generator": None, "verifier": None})
+    with pytest.warns(FingerprintWarning, match="generator and verifier"):
+        chain = matching(artifact)
+    assert chain.invoke("x").guarantee.binding == "unverified"
+
+
+def test_an_unbound_artifact_serves_and_every_guarantee_says_unbound(artifact: CalibrationArtifact) -> None:
+    result = matching(artifact).invoke("x")
+    assert result.guarantee.binding == "unbound"
+    assert any("unbound" in assumption for assumption in result.guarantee.assumptions)
+    assert "unbound" in result.explain()
+
+
+def test_another_version_of_the_served_model_warns_and_serves() -> None:
+    with pytest.warns(FingerprintWarning, match="now reports version 'b', calibrated was 'a'"):
+        chain = matching(bound_artifact(), generator=model(model_version="b"))
+    result = chain.invoke("x")
+    assert not result.abstained
+    assert result.guarantee.binding == "matched"
+
+
+def test_wrappers_that_change_nothing_do_not_hide_the_model() -> None:
+    for generator in (
+        model().with_retry(),
+        model().with_config(tags=["mine"]),
+        RunnableLambda(lambda prompt: prompt) | model(),
+        model() | RunnableLambda(lambda message: message.text),
+    ):
+        chain = matching(bound_artifact(), generator=generator)
+        assert chain.invoke("x").guarantee.binding == "matched"
+
+
+def test_a_bound_argument_that_changes_the_sampling_is_refused() -> None:
+    with pytest.raises(FingerprintError, match=r"temperature is 1.5, calibrated was 0.7"):
+        matching(bound_artifact(), generator=model().bind(temperature=1.5))
+
+
+def test_a_fallback_is_not_taken_for_the_model_before_it() -> None:
+    generator = model().with_fallbacks([ScriptedModel(texts=TEXTS)])
+    with pytest.warns(FingerprintWarning, match="whether generator are"):
+        chain = matching(bound_artifact(), generator=generator)
+    assert chain.invoke("x").guarantee.binding == "unverified"
+
+
+def distinct_answers() -> FeatureMap:
+    # Fitted on 1 to 5 answers; the calibration prompts have 4.
+    draws = Draws.of([[0.5] * 5] * 2, answers=[["a"] * 5, ["a", "b", "c", "d", "e"]])
+    return FeatureMap.parse("distinct_answers").fit(draws)
+
+
+@pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": distinct_answers()}])
+def test_extractors_must_fit_where_distinct_answers_matter(settings: dict[str, Any]) -> None:
+    with_answer = bound_artifact(**settings, stated={"answer": ANSWER})
+    assert matching(with_answer, answer=NamedExtractor(**ANSWER)).invoke("x").guarantee.binding == "matched"
+    with pytest.raises(FingerprintError, match=r"was calibrated with the answer extractor .*first-word"):
+        matching(with_answer)
+    with pytest.raises(FingerprintError, match=r"the answer is not the one .*id is 'other'"):
+        matching(with_answer, answer=NamedExtractor(id="other"))
+    with pytest.warns(FingerprintWarning, match="whether answer are"):
+        assert matching(with_answer, answer=answer_of).invoke("x").guarantee.binding == "unverified"
+    given = matching(with_answer, answer=answer_of, answer_id="first-word")
+    assert given.invoke("x").guarantee.binding == "matched"
+    with pytest.raises(FingerprintError, match="was calibrated without an answer extractor"):
+        matching(bound_artifact(**settings), answer=answer_of)
+
+
+def test_extractors_are_free_where_only_scores_matter() -> None:
+    chain = matching(bound_artifact(), answer=answer_of)
+    assert chain.invoke("x").guarantee.binding == "matched"
+    assert matching(bound_artifact(stated={"answer": ANSWER})).invoke("x").answers == ("lima|0.1", "lima|0.3")
+
+
+def test_the_result_names_the_artifact_it_came_from() -> None:
+    artifact = bound_artifact()
+    assert matching(artifact).invoke("x").guarantee.artifact_digest == artifact.digest
+
+
+def test_a_chain_that_warns_does_so_once_and_not_per_call() -> None:
+    with pytest.warns(FingerprintWarning):
+        chain = chain_of(bound_artifact())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        chain.batch(["x"] * 3)
+    assert caught == []

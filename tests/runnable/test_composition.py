@@ -1,0 +1,185 @@
+"""A chain is a Runnable like any other, and keeps its promises inside larger ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from pydantic import TypeAdapter
+
+from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc.errors import DrawError, FingerprintWarning, VerifierError
+from langchain_cfc.sampling import Draw
+
+from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of, verify
+
+
+def best_of(result: CFCResult) -> str:
+    return result.best if result.best is not None else "I do not know"
+
+
+def test_a_prompt_template_before_it(artifact: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    template: Runnable[Any, Any] = ChatPromptTemplate.from_template("Capital of {land}?")
+    chain = template | chain_of(artifact, generator=model, answer=answer_of)
+    assert chain.invoke({"land": "Peru"}).answers == ("lima",)
+    assert asyncio.run(chain.ainvoke({"land": "Peru"})).answers == ("lima",)
+    assert model.drawn == ["Capital of Peru?"] * (2 * N)
+
+
+def test_a_function_after_it(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact, answer=answer_of) | RunnableLambda(best_of)
+    assert chain.invoke("x") == "lima"
+    assert chain.batch(["x", "y"]) == ["lima", "lima"]
+    assert asyncio.run(chain.ainvoke("x")) == "lima"
+    assert list(chain.stream("x")) == ["lima"]
+
+
+def test_beside_other_branches(artifact: CalibrationArtifact) -> None:
+    branches = RunnableParallel(answer=chain_of(artifact), question=RunnablePassthrough())
+    found = branches.invoke("x")
+    assert (found["answer"].best, found["question"]) == ("lima|0.1", "x")
+
+
+def test_as_a_tool_of_an_agent_it_returns_its_result(artifact: CalibrationArtifact) -> None:
+    chain: Runnable[Any, Any] = RunnableLambda(lambda given: given["question"]) | chain_of(artifact)
+    with pytest.warns(match="beta"):
+        tool = chain.as_tool(name="ask", description="Answers or abstains.", arg_types={"question": str})
+    assert tool.invoke({"question": "x"}) == chain.invoke({"question": "x"})
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_stream_holds_exactly_one_result(artifact: CalibrationArtifact, prefix: bool) -> None:
+    chain: Runnable[Any, Any] = chain_of(artifact, generator=StreamingModel(texts=TEXTS))
+    if prefix:
+        chain = RunnableLambda(lambda prompt: prompt) | chain
+
+    async def astreamed() -> list[Any]:
+        return [part async for part in chain.astream("x")]
+
+    expected = chain.invoke("x")
+    assert isinstance(expected, CFCResult)
+    assert list(chain.stream("x")) == [expected]
+    assert asyncio.run(astreamed()) == [expected]
+
+
+def test_events_end_with_the_result(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+
+    async def events() -> list[Any]:
+        return [event async for event in chain.astream_events("x", version="v2")]
+
+    seen = asyncio.run(events())
+    own = [event for event in seen if event["name"] == "CFCRunnable"]
+    assert [event["event"] for event in own] == ["on_chain_start", "on_chain_end"]
+    assert own[-1]["data"]["output"] == chain.invoke("x")
+
+
+def test_config_reaches_every_child(artifact: CalibrationArtifact) -> None:
+    runs = Runs()
+    chain = chain_of(artifact).with_config(tags=["mine"], callbacks=[runs], run_name="ask")
+    chain.invoke("x")
+    assert runs.seen[0][:2] == ("chain", "ask")
+    assert len(runs.seen) == 1 + N
+    assert all("mine" in tags for _, _, tags in runs.seen)
+
+
+def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifact) -> None:
+    attempts: list[Any] = []
+
+    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+        attempts.append(prompt)
+        if len(attempts) == 1:
+            msg = "busy"
+            raise ConnectionError(msg)
+        return verify(prompt, candidates)
+
+    model = ScriptedModel(texts=TEXTS)
+    chain = chain_of(artifact, generator=model, verifier=judge)
+    retried = chain.with_retry(retry_if_exception_type=(VerifierError,), wait_exponential_jitter=False)
+    assert retried.invoke("x").best == "lima|0.1"
+    assert (len(attempts), len(model.drawn)) == (2, 2 * N)
+
+
+def test_a_fallback_chain_answers_with_its_own_guarantee(
+    artifact: CalibrationArtifact, two_levels: CalibrationArtifact
+) -> None:
+    broken = chain_of(artifact, generator=ScriptedModel(failing=frozenset({0})))
+    spare = chain_of(two_levels, alpha="0.5")
+    chain = broken.with_fallbacks([spare])
+    for result in (chain.invoke("x"), asyncio.run(chain.ainvoke("x"))):
+        assert result.guarantee.alpha == "0.5"
+        assert result.best == "lima|0.1"
+    with pytest.raises(DrawError):
+        broken.with_fallbacks([broken]).invoke("x")
+
+
+def test_results_of_a_batch_keep_the_order_of_its_prompts(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact, generator=ScriptedModel(), show_rejected=True)
+    prompts = [f"question {number}" for number in range(20)]
+    expected = [chain.invoke(prompt) for prompt in prompts]
+    assert chain.batch(prompts) == expected
+    assert dict(chain.batch_as_completed(prompts)) == dict(enumerate(expected))
+
+
+def test_a_failing_prompt_does_not_cost_the_others(artifact: CalibrationArtifact) -> None:
+    def draw(prompt: str) -> str:
+        if prompt == "bad":
+            msg = "no"
+            raise RuntimeError(msg)
+        return "lima|0.3"
+
+    chain = chain_of(artifact, generator=draw)
+    for found in (
+        chain.batch(["good", "bad"], return_exceptions=True),
+        asyncio.run(chain.abatch(["good", "bad"], return_exceptions=True)),
+    ):
+        assert [type(one) for one in found] == [CFCResult, DrawError]
+    completed: dict[int, Any] = dict(chain.batch_as_completed(["bad", "good"], return_exceptions=True))
+    assert [type(completed[position]) for position in (0, 1)] == [DrawError, CFCResult]
+
+
+def test_its_output_schema_is_the_results(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+    assert chain.OutputType is CFCResult
+    assert chain.get_output_schema() is CFCResult
+    schema = chain.get_output_jsonschema()
+    assert set(schema["properties"]) == set(CFCResult.model_fields)
+    assert (RunnableLambda(lambda x: x) | chain).get_output_jsonschema() == schema
+
+
+def test_its_input_schema_takes_what_a_generator_takes(artifact: CalibrationArtifact) -> None:
+    schema: Any = chain_of(artifact).get_input_schema()
+    for prompt in ("text", {"land": "Peru"}, [("human", "text")]):
+        TypeAdapter(schema).validate_python(prompt)
+
+
+def test_the_graph_shows_it_as_one_node(artifact: CalibrationArtifact) -> None:
+    graph = (RunnableLambda(str) | chain_of(artifact)).get_graph()
+    names = [node.name for node in graph.nodes.values()]
+    assert "CFCRunnable" in names
+    assert names[-1] == "CFCResult"
+    assert "CFCRunnable" in graph.draw_mermaid()
+
+
+def test_two_chains_of_one_model_do_not_disturb_each_other(
+    artifact: CalibrationArtifact, two_levels: CalibrationArtifact
+) -> None:
+    model = ScriptedModel(texts=("a|0.6",) * N)
+    loose, strict = chain_of(two_levels, generator=model, alpha=0.5), chain_of(artifact, generator=model)
+    assert [chain.invoke("x").reason for chain in (loose, strict)] == ["no_candidate_accepted", "answered"]
+    assert (model.cache, model.disable_streaming) == (None, False)
+
+
+def test_copies_serve_alike(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+    assert chain.model_copy().invoke("x") == chain.invoke("x")
+
+
+def test_no_warning_is_raised_where_nothing_is_wrong(artifact: CalibrationArtifact) -> None:
+    # Warnings are errors in these tests; the artifact is unbound, which the guarantee says.
+    assert issubclass(FingerprintWarning, UserWarning)
+    assert chain_of(artifact).invoke("x").guarantee.binding == "unbound"

@@ -1,0 +1,413 @@
+"""Exactly n candidates, in the order of their requests, that nobody else gets to see."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.globals import get_llm_cache, set_llm_cache
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableConfig,
+    RunnableLambda,
+    RunnableParallel,
+)
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
+from pydantic import Field, PrivateAttr
+
+from langchain_cfc import CalibrationArtifact
+from langchain_cfc.errors import DrawError
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import pairwise
+
+from .parts import (
+    TEXTS,
+    N,
+    Runs,
+    ScriptedModel,
+    Serve,
+    StreamingModel,
+    answer_of,
+    both_ways,
+    chain_of,
+    score_of,
+    slot_of,
+)
+
+# Long enough for the slowest machine; it only passes where a test would otherwise hang.
+PATIENCE = 30.0
+
+
+class LastFirstModel(ScriptedModel):
+    """Answers the requests of a prompt in the reverse order of their slots."""
+
+    completed: list[int] = Field(default_factory=list)
+
+    _done: dict[int, threading.Event] = PrivateAttr(
+        default_factory=lambda: {slot: threading.Event() for slot in range(N + 1)}
+    )
+    _adone: dict[int, asyncio.Event] = PrivateAttr(
+        default_factory=lambda: {slot: asyncio.Event() for slot in range(N + 1)}
+    )
+
+    def _result(self, slot: int) -> ChatResult:
+        self.completed.append(slot)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(TEXTS[slot]))])
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del messages, stop, kwargs
+        assert run_manager is not None
+        slot = slot_of(run_manager.tags, N)
+        if slot < N - 1:
+            assert self._done[slot + 1].wait(PATIENCE)
+        result = self._result(slot)
+        self._done[slot].set()
+        return result
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del messages, stop, kwargs
+        assert run_manager is not None
+        slot = slot_of(run_manager.tags, N)
+        if slot < N - 1:
+            await asyncio.wait_for(self._adone[slot + 1].wait(), PATIENCE)
+        result = self._result(slot)
+        self._adone[slot].set()
+        return result
+
+
+class TokenListener(Runs, _StreamingCallbackHandler[Any]):
+    """What a graph that streams messages does: it makes models stream and forwards the tokens of all runs
+    that do not carry the tag `nostream`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._muted: set[Any] = set()
+        self.forwarded: list[str] = []
+        self.tokens: list[str] = []
+
+    def on_chat_model_start(self, *args: Any, tags: list[str] | None = None, **kwargs: Any) -> None:
+        super().on_chat_model_start(*args, tags=tags, **kwargs)
+        if "nostream" in (tags or []):
+            self._muted.add(kwargs["run_id"])
+
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.tokens.append(token)
+        if kwargs["run_id"] not in self._muted:
+            self.forwarded.append(token)
+
+    def tap_output_iter(self, run_id: Any, output: Any) -> Any:
+        del run_id
+        return output
+
+    def tap_output_aiter(self, run_id: Any, output: Any) -> Any:
+        del run_id
+        return output
+
+
+@contextmanager
+def global_cache() -> Iterator[InMemoryCache]:
+    before, cache = get_llm_cache(), InMemoryCache()
+    set_llm_cache(cache)
+    try:
+        yield cache
+    finally:
+        set_llm_cache(before)
+
+
+def wrapped(model: ScriptedModel) -> dict[str, Runnable[Any, Any]]:
+    """The ways in which users hold a model."""
+    text: Runnable[Any, str] = RunnableLambda(lambda message: str(message.text))
+    template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{input}")
+    return {
+        "model": model,
+        "binding": model.bind(stop=["\n"]),
+        "retry": model.with_retry(),
+        "config": model.with_config(tags=["mine"]),
+        "sequence": (lambda prompt: {"input": prompt}) | template | model,
+        "parsed": model | text,
+        "fallbacks": model.with_fallbacks([ScriptedModel(texts=["x|1"] * N)]),
+        "map": RunnableParallel(out=model) | (lambda both: both["out"]),
+        "configurable": model.configurable_fields(texts=ConfigurableField(id="texts")),
+        "nested": (model.bind(stop=["\n"]).with_retry() | text).with_config(tags=["mine"]),
+    }
+
+
+WAYS = list(wrapped(ScriptedModel()))
+
+
+@both_ways
+@pytest.mark.parametrize("slot", [0, 2, N - 1])
+def test_one_failing_draw_fails_the_prompt(artifact: CalibrationArtifact, serve: Serve, slot: int) -> None:
+    model = ScriptedModel(texts=TEXTS, failing=frozenset({slot}))
+    expected = f"1 of {N} candidates could not be drawn, first candidate {slot}"
+    with pytest.raises(DrawError, match=expected) as failure:
+        serve(chain_of(artifact, generator=model), "x")
+    assert isinstance(failure.value.__cause__, RuntimeError)
+    assert str(failure.value.__cause__) == f"no answer in slot {slot}"
+    assert len(model.drawn) == N
+
+
+@both_ways
+def test_all_draws_failing_names_the_first(artifact: CalibrationArtifact, serve: Serve) -> None:
+    model = ScriptedModel(failing=frozenset(range(N)))
+    expected = f"{N} of {N} candidates could not be drawn, first candidate 0"
+    with pytest.raises(DrawError, match=expected) as failure:
+        serve(chain_of(artifact, generator=model), "x")
+    assert str(failure.value.__cause__) == "no answer in slot 0"
+
+
+@both_ways
+def test_neither_verifier_nor_extractor_sees_fewer_than_n(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    seen: list[Any] = []
+    chain = chain_of(
+        artifact,
+        generator=ScriptedModel(texts=TEXTS, failing=frozenset({1})),
+        verifier=lambda _, candidates: seen.append(candidates),
+        answer=seen.append,
+    )
+    with pytest.raises(DrawError):
+        serve(chain, "x")
+    assert seen == []
+
+
+def test_retries_of_the_generator_mend_a_draw(artifact: CalibrationArtifact) -> None:
+    attempts: list[str] = []
+
+    def draw(prompt: str) -> str:
+        attempts.append(prompt)
+        if len(attempts) == 2:
+            msg = "try again"
+            raise ConnectionError(msg)
+        return "lima|0.3"
+
+    generator = RunnableLambda(draw).with_retry(wait_exponential_jitter=False)
+    result = chain_of(artifact, generator=generator).invoke("x")
+    assert result.answers == ("lima|0.3",)
+    assert len(attempts) == N + 1
+
+
+@both_ways
+@pytest.mark.parametrize("output", [object(), {"a": float("nan")}, [AIMessage("x")], {1: 0, "a": 0}])
+def test_what_cannot_be_read_as_text_is_no_candidate(
+    artifact: CalibrationArtifact, output: Any, serve: Serve
+) -> None:
+    with pytest.raises(DrawError, match=r"candidate 0 is a \w+, which cannot be read as text"):
+        serve(chain_of(artifact, generator=lambda _: output), "x")
+
+
+@both_ways
+def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    model = LastFirstModel()
+    result = serve(chain_of(artifact, generator=model, show_rejected=True), "x")
+    assert model.completed == [3, 2, 1, 0]
+    assert [one.text for one in result.candidates] == list(TEXTS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@both_ways
+def test_a_cache_is_bypassed(artifact: CalibrationArtifact, way: str, serve: Serve) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    with global_cache() as cache:
+        for calls in (1, 2):
+            result = serve(chain_of(artifact, generator=wrapped(model)[way], show_rejected=True), "x")
+            assert sorted(str(one.text) for one in result.candidates) == sorted(TEXTS)
+            assert len(model.drawn) == N * calls
+    # Nor do the draws fill the cache that other parts of a program read.
+    assert not cache._cache
+
+
+def test_a_cache_of_the_models_own_is_bypassed(artifact: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=TEXTS, cache=InMemoryCache())
+    chain_of(artifact, generator=model).invoke("x")
+    assert len(model.drawn) == N
+    assert model.cache is not False, "the user's own model is left as it was"
+
+
+def test_without_the_bypass_a_cache_repeats_the_first_draw() -> None:
+    # The negative control of the two tests above.
+    model = ScriptedModel(texts=TEXTS)
+    with global_cache():
+        texts = [model.invoke("x").text for _ in range(N)]
+    assert texts == [TEXTS[0]] * N
+    assert len(model.drawn) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_token_of_a_draw_is_streamed(artifact: CalibrationArtifact, way: str) -> None:
+    chain = chain_of(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way], answer=answer_of)
+
+    async def events() -> list[Any]:
+        return [event async for event in chain.astream_events("where?", version="v2")]
+
+    seen = asyncio.run(events())
+    assert [event for event in seen if event["event"] == "on_chat_model_stream"] == []
+    drawn = [event for event in seen if event["event"] == "on_chat_model_end"]
+    assert len(drawn) == N
+    # What ends a run is trace data, and says so.
+    assert all({"nostream", "cfc:candidate"} <= set(event["tags"]) for event in drawn)
+    # Nor does the chain's own output hold a rejected text.
+    own = [event for event in seen if event["name"] == "CFCRunnable" and "start" not in event["event"]]
+    assert own
+    assert "quito" not in repr(own)
+
+
+def test_the_same_model_on_its_own_does_stream() -> None:
+    # The negative control: such events exist, and hold the text.
+    model = StreamingModel(texts=TEXTS)
+
+    async def streamed() -> str:
+        events = [event async for event in model.astream_events("where?", version="v2")]
+        tokens = [event["data"] for event in events if event["event"] == "on_chat_model_stream"]
+        return "".join(str(token["chunk"].text) for token in tokens)
+
+    assert asyncio.run(streamed()) == TEXTS[0]
+
+
+@both_ways
+@pytest.mark.parametrize("way", WAYS)
+def test_a_streaming_graph_forwards_nothing(artifact: CalibrationArtifact, way: str, serve: Serve) -> None:
+    listener = TokenListener()
+    chain = chain_of(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way])
+    serve(chain, "where?", config={"callbacks": [listener]})
+    assert [kind for kind, _, _ in listener.seen].count("model") == N
+    assert listener.tokens == []
+
+
+@both_ways
+def test_a_model_inside_a_function_streams_only_under_the_tag(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    # No copy can be made of what a function has closed over; the tag still reaches it.
+    model = StreamingModel(texts=TEXTS)
+    listener = TokenListener()
+
+    def draw(prompt: str, config: RunnableConfig) -> AIMessage:
+        return model.invoke(prompt, config)
+
+    generator = RunnableLambda(draw)
+    serve(chain_of(artifact, generator=generator), "where?", config={"callbacks": [listener]})
+    assert listener.tokens
+    assert listener.forwarded == []
+
+
+@both_ways
+def test_a_judge_model_streams_only_under_the_tag(artifact: CalibrationArtifact, serve: Serve) -> None:
+    # A judge may repeat the candidate that it is about to reject.
+    listener = TokenListener()
+    judge = (
+        RunnableLambda(lambda pair: pair["candidate"])
+        | StreamingModel(texts=TEXTS)
+        | RunnableLambda(lambda message: score_of(str(message.text)))
+    )
+    chain = chain_of(artifact, verifier=pairwise(judge))
+    serve(chain, "where?", config={"callbacks": [listener]})
+    assert listener.tokens
+    assert listener.forwarded == []
+
+
+@both_ways
+def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    model = StreamingModel(texts=TEXTS)
+    listener = TokenListener()
+
+    def judge(_: Any, candidates: list[Draw]) -> list[float]:
+        # As users write it: without passing on any config.
+        return [score_of(str(model.invoke(one.text).text)) for one in candidates]
+
+    result = serve(chain_of(artifact, verifier=judge), "where?", config={"callbacks": [listener]})
+    assert len(result.candidates) == N
+    assert listener.tokens
+    assert listener.forwarded == []
+    tags = [tags for kind, _, tags in listener.seen if kind == "model" and "cfc:candidate" not in tags]
+    assert tags == [["cfc:verifier", "nostream"]] * N
+
+
+def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag(
+    artifact: CalibrationArtifact,
+) -> None:
+    model = StreamingModel(texts=TEXTS)
+    listener = TokenListener()
+
+    async def judge(_: Any, candidates: list[Draw]) -> list[float]:
+        said = await asyncio.gather(*(model.ainvoke(one.text) for one in candidates))
+        return [score_of(str(one.text)) for one in said]
+
+    asyncio.run(chain_of(artifact, verifier=judge).ainvoke("where?", {"callbacks": [listener]}))
+    assert listener.tokens
+    assert listener.forwarded == []
+
+
+@both_ways
+def test_child_runs_have_names_and_tags(artifact: CalibrationArtifact, serve: Serve) -> None:
+    runs = Runs()
+    chain = chain_of(
+        artifact,
+        verifier=RunnableLambda(lambda _: [0.1] * N, name="judge"),
+        answer=RunnableLambda(answer_of, name="extract"),
+    )
+    config = {"callbacks": [runs], "run_name": "ask", "tags": ["mine"]}
+    serve(chain, "where?", config=config)
+    kinds = [(kind, name) for kind, name, _ in runs.seen]
+    assert kinds[0] == ("chain", "ask")
+    assert [kind for kind, _ in kinds].count("model") == N
+    assert kinds.count(("chain", "judge")) == 1
+    assert kinds.count(("chain", "extract")) == N
+    draws = sorted(tags for kind, _, tags in runs.seen if kind == "model")
+    assert draws == [[f"cfc:candidate:{slot}", "cfc:candidate", "mine", "nostream"] for slot in range(N)]
+    assert [tags for _, name, tags in runs.seen if name == "judge"] == [["cfc:verifier", "mine", "nostream"]]
+
+
+@both_ways
+def test_the_draws_of_a_prompt_run_at_the_same_time(artifact: CalibrationArtifact, serve: Serve) -> None:
+    # None gets past the barrier before all have come to it.
+    everyone = threading.Barrier(N, timeout=PATIENCE)
+
+    def draw(_: Any) -> str:
+        everyone.wait()
+        return "lima|0.3"
+
+    assert serve(chain_of(artifact, generator=draw), "x").best == "lima|0.3"
+
+
+@both_ways
+def test_max_concurrency_one_draws_one_after_the_other(artifact: CalibrationArtifact, serve: Serve) -> None:
+    steps: list[str] = []
+
+    def draw(_: Any) -> str:
+        steps.append("asked")
+        time.sleep(0.01)
+        steps.append("answered")
+        return "lima|0.3"
+
+    serve(chain_of(artifact, generator=draw), "x", config={"max_concurrency": 1})
+    assert steps == ["asked", "answered"] * N

@@ -1,0 +1,154 @@
+"""The error level is settled before anything is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from langchain_core.runnables import ConfigurableField, Runnable
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
+from langchain_cfc.errors import InputError
+
+from .parts import TEXTS, ScriptedModel, Serve, both_ways, chain_of, topic_of
+
+THRESHOLDS = {"0.25": 0.75, "0.5": 0.5}
+
+
+def by_argument(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return chain.invoke("x", alpha=alpha)
+
+
+def by_async_argument(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return asyncio.run(chain.ainvoke("x", alpha=alpha))
+
+
+def by_batch(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return chain.batch(["x"], alpha=alpha)[0]
+
+
+def by_stream(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return next(iter(chain.stream("x", alpha=alpha)))
+
+
+def by_binding(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return chain.bind(alpha=alpha).invoke("x")
+
+
+def configurable(chain: CFCRunnable) -> Runnable[Any, CFCResult]:
+    return chain.configurable_fields(alpha=ConfigurableField(id="alpha"))
+
+
+def by_config(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return configurable(chain).with_config(configurable={"alpha": alpha}).invoke("x")
+
+
+def by_call_config(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return configurable(chain).invoke("x", {"configurable": {"alpha": alpha}})
+
+
+def by_field(chain: CFCRunnable, alpha: Any) -> CFCResult:
+    return chain_of(chain.artifact, generator=chain.generator, alpha=alpha).invoke("x")
+
+
+WAYS = [
+    by_argument,
+    by_async_argument,
+    by_batch,
+    by_stream,
+    by_binding,
+    by_config,
+    by_call_config,
+    by_field,
+]
+each_way = pytest.mark.parametrize("way", WAYS)
+Way = Callable[[CFCRunnable, Any], CFCResult]
+
+
+@each_way
+@pytest.mark.parametrize("alpha", ["0.25", 0.25, "0.250", Decimal("0.5"), 0.5])
+def test_the_level_chosen_is_the_one_served(two_levels: CalibrationArtifact, way: Way, alpha: Any) -> None:
+    result = way(chain_of(two_levels), alpha)
+    text = "0.5" if float(alpha) == 0.5 else "0.25"
+    assert result.threshold == pytest.approx(THRESHOLDS[text])
+    assert result.guarantee.alpha == text
+    assert result.guarantee.target_coverage == 1.0 - float(text)
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [
+        (0.1, "not calibrated at alpha = 0.1; it holds 0.25, 0.5"),
+        (0, "alpha must be a decimal number strictly between 0 and 1"),
+        (1.5, "alpha must be a decimal number strictly between 0 and 1"),
+        ("a quarter", "alpha must be a decimal number strictly between 0 and 1"),
+    ],
+)
+def test_a_level_not_held_is_refused_before_anything_is_drawn(
+    two_levels: CalibrationArtifact, way: Way, alpha: Any, expected: str
+) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    with pytest.raises(InputError, match=expected):
+        way(chain_of(two_levels, generator=model), alpha)
+    assert model.drawn == []
+
+
+@both_ways
+def test_several_levels_and_none_chosen_is_refused_before_anything_is_drawn(
+    two_levels: CalibrationArtifact, serve: Serve
+) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    asked: list[Any] = []
+    chain = chain_of(two_levels, generator=model, metadata=asked.append)
+    with pytest.raises(InputError, match=r"several levels \(0.25, 0.5\): say which"):
+        serve(chain, "x")
+    assert (model.drawn, asked) == ([], [])
+
+
+def test_the_only_level_need_not_be_chosen(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+    assert chain.invoke("x") == chain.invoke("x", alpha="0.25")
+
+
+def test_the_call_overrules_the_field(two_levels: CalibrationArtifact) -> None:
+    chain = chain_of(two_levels, alpha="0.25")
+    assert chain.invoke("x").guarantee.alpha == "0.25"
+    assert chain.invoke("x", alpha="0.5").guarantee.alpha == "0.5"
+    # And only for that call.
+    assert chain.invoke("x").guarantee.alpha == "0.25"
+
+
+@both_ways
+def test_no_other_argument_is_swallowed(artifact: CalibrationArtifact, serve: Serve) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    with pytest.raises(TypeError, match="temperature"):
+        serve(chain_of(artifact, generator=model), "x", temperature=0.2)
+    assert model.drawn == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("alpha", "0.5"), ("artifact", None), ("generator", ScriptedModel())]
+)
+def test_what_was_checked_cannot_be_exchanged_afterwards(
+    two_levels: CalibrationArtifact, field: str, value: Any
+) -> None:
+    chain = chain_of(two_levels, alpha="0.25")
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(chain, field, value)
+
+
+def test_sets_are_nested_in_the_level(two_levels: CalibrationArtifact) -> None:
+    chain = chain_of(two_levels, generator=ScriptedModel())
+    strict = chain.batch([str(number) for number in range(40)], alpha="0.25")
+    loose = chain.batch([str(number) for number in range(40)], alpha="0.5")
+    pairs = list(zip(strict, loose, strict=True))
+    assert all(set(b.answers) <= set(a.answers) for a, b in pairs)
+    assert any(a.answers != b.answers for a, b in pairs)
+
+
+def test_a_metadata_function_that_no_feature_reads_may_stay(two_levels: CalibrationArtifact) -> None:
+    assert not chain_of(two_levels, metadata=topic_of, alpha="0.5").invoke("an easy").abstained

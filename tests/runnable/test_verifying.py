@@ -1,0 +1,238 @@
+"""A verifier that fails, or returns what is no score, fails the prompt with one typed error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.sampling import Draw
+
+from .parts import TEXTS, N, ScriptedModel, Serve, averify, both_ways, chain_of, verify
+
+Verifier = Callable[[Any, list[Draw]], Any]
+
+# What verifiers return by mistake, and what the error must name.
+NO_SCORES: dict[str, tuple[Any, str]] = {
+    "nan": ([0.1, float("nan"), 0.1, 0.1], "score of candidate 1 is nan"),
+    "infinity": ([0.1, 0.1, float("inf"), 0.1], "score of candidate 2 is inf"),
+    "below 0": ([-0.1, 0.1, 0.1, 0.1], "score of candidate 0 is -0.1"),
+    "above 1": ([0.1, 0.1, 0.1, 1.5], "score of candidate 3 is 1.5"),
+    "boolean": ([True, 0.1, 0.1, 0.1], "score of candidate 0 is True"),
+    "booleans of numpy": (np.array([True, False, True, False]), "score of candidate 0 is"),
+    "text": (["0.3", 0.1, 0.1, 0.1], "score of candidate 0 is '0.3'"),
+    "bytes": ([0.1, b"0.3", 0.1, 0.1], "score of candidate 1 is b'0.3'"),
+    "none inside": ([0.1, None, 0.1, 0.1], "score of candidate 1 is None"),
+    "beyond floats": ([0.1, 10**400, 0.1, 0.1], "score of candidate 1 is 1000"),
+    "nested": ([[0.1, 0.2], 0.1, 0.1, 0.1], r"score of candidate 0 is \[0.1, 0.2\]"),
+    "none": (None, "returned NoneType instead of 4 scores"),
+    "a single float": (0.3, "returned float instead of 4 scores"),
+    "a text of digits": ("0101", "returned str instead of 4 scores"),
+    "bytes of ones": (b"\x00\x01\x00\x01", "returned bytes instead of 4 scores"),
+    # Its keys would pass for scores.
+    "a mapping": ({0: 0.9, 1: 0.8, 0.5: 0.7, 0.25: 0.6}, "returned dict instead of 4 scores"),
+    # It has lost the order of the candidates.
+    "a set": ({0.1, 0.2, 0.3, 0.4}, "returned set instead of 4 scores"),
+    "too few": ([0.1, 0.1, 0.1], "returned 3 scores for 4 candidates"),
+    "too many": ([0.1] * 5, "returned 5 scores for 4 candidates"),
+    "nothing": ([], "returned 0 scores for 4 candidates"),
+}
+
+
+def as_function(returned: Any) -> Verifier:
+    return lambda _, __: returned
+
+
+def as_async(returned: Any) -> Verifier:
+    async def judge(_: Any, __: list[Draw]) -> Any:
+        return returned
+
+    return judge
+
+
+def as_runnable(returned: Any) -> Any:
+    return RunnableLambda(lambda _: returned)
+
+
+@both_ways
+@pytest.mark.parametrize("kind", [as_function, as_runnable])
+@pytest.mark.parametrize("name", NO_SCORES)
+def test_what_is_no_score_is_refused(
+    artifact: CalibrationArtifact, name: str, kind: Callable[[Any], Any], serve: Serve
+) -> None:
+    returned, found = NO_SCORES[name]
+    with pytest.raises(VerifierError, match=found):
+        serve(chain_of(artifact, verifier=kind(returned)), "x")
+
+
+@pytest.mark.parametrize("name", NO_SCORES)
+def test_what_is_no_score_is_refused_from_an_async_verifier(artifact: CalibrationArtifact, name: str) -> None:
+    returned, found = NO_SCORES[name]
+    with pytest.raises(VerifierError, match=found):
+        asyncio.run(chain_of(artifact, verifier=as_async(returned)).ainvoke("x"))
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [0.3, 0.9, 0.1, 0.8],
+        (0.3, 0.9, 0.1, 0.8),
+        np.array([0.3, 0.9, 0.1, 0.8]),
+        [np.float64(0.3), Fraction(9, 10), Decimal("0.1"), 0.8],
+        [[0.3], [0.9], [0.1], [0.8]],
+    ],
+)
+def test_every_sequence_of_numbers_will_do(artifact: CalibrationArtifact, scores: Any, serve: Serve) -> None:
+    if isinstance(scores, list) and isinstance(scores[0], list):
+        scores = np.array(scores)  # one column, as models predict
+    result = serve(chain_of(artifact, verifier=as_function(scores)), "x")
+    assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
+
+
+@both_ways
+def test_the_ends_of_the_interval_are_scores(artifact: CalibrationArtifact, serve: Serve) -> None:
+    result = serve(chain_of(artifact, verifier=as_function([0, 1, 0.0, 1.0])), "x")
+    assert [one.accepted for one in result.candidates] == [True, False, True, False]
+
+
+@both_ways
+def test_scores_may_be_yielded(artifact: CalibrationArtifact, serve: Serve) -> None:
+    def judge(prompt: Any, candidates: list[Draw]) -> Iterator[float]:
+        yield from verify(prompt, candidates)
+
+    result = serve(chain_of(artifact, verifier=judge), "x")
+    assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
+
+
+@both_ways
+def test_a_failure_while_scores_are_yielded_is_the_verifiers(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    def judge(_: Any, candidates: list[Draw]) -> Iterator[float]:
+        yield 1.0 / len(candidates)
+        yield 1.0 / 0.0
+
+    with pytest.raises(VerifierError, match="ZeroDivisionError") as failure:
+        serve(chain_of(artifact, verifier=judge), "x")
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+
+
+@both_ways
+@pytest.mark.parametrize("runnable", [False, True])
+def test_a_verifier_that_raises_fails_the_prompt(
+    artifact: CalibrationArtifact, runnable: bool, serve: Serve
+) -> None:
+    def judge(*_: Any) -> Any:
+        msg = "the judge is out"
+        raise LookupError(msg)
+
+    verifier = RunnableLambda(judge) if runnable else judge
+    with pytest.raises(VerifierError, match="the verifier failed with LookupError: the judge is out") as e:
+        serve(chain_of(artifact, verifier=verifier), "x")
+    assert isinstance(e.value.__cause__, LookupError)
+
+
+def test_an_async_verifier_that_raises_fails_the_prompt(artifact: CalibrationArtifact) -> None:
+    async def judge(_: Any, __: list[Draw]) -> list[float]:
+        msg = "the judge is out"
+        raise LookupError(msg)
+
+    with pytest.raises(VerifierError, match="the verifier failed with LookupError: the judge is out") as e:
+        asyncio.run(chain_of(artifact, verifier=judge).ainvoke("x"))
+    assert isinstance(e.value.__cause__, LookupError)
+
+
+@both_ways
+def test_a_verifiers_own_typed_error_passes_as_it_is(artifact: CalibrationArtifact, serve: Serve) -> None:
+    own = VerifierError("candidate 2 is in a language that I do not read")
+
+    def judge(_: Any, __: list[Draw]) -> list[float]:
+        raise own
+
+    with pytest.raises(VerifierError) as failure:
+        serve(chain_of(artifact, verifier=judge), "x")
+    assert failure.value is own
+    assert failure.value.__cause__ is None
+
+
+@pytest.mark.parametrize("verifier", [averify, RunnableLambda(lambda d: averify(**d))])
+def test_an_async_verifier_under_invoke_is_refused_by_name(
+    artifact: CalibrationArtifact, verifier: Any
+) -> None:
+    with pytest.raises(VerifierError, match="the verifier is async: use ainvoke"):
+        chain_of(artifact, verifier=verifier).invoke("x")
+
+
+def test_an_async_runnable_under_invoke_is_refused(artifact: CalibrationArtifact) -> None:
+    async def judge(given: dict[str, Any]) -> list[float]:
+        return verify(given["prompt"], given["candidates"])
+
+    chain = chain_of(artifact, verifier=RunnableLambda(judge))
+    with pytest.raises(VerifierError, match="ainvoke"):
+        chain.invoke("x")
+    assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
+
+
+def test_a_plain_looking_runnable_may_return_something_to_await(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact, verifier=RunnableLambda(lambda d: averify(**d)))
+    assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
+
+
+@both_ways
+def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    seen: list[tuple[Any, list[str], bool]] = []
+
+    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+        seen.append((prompt, [one.text for one in candidates], all(one.message for one in candidates)))
+        return verify(prompt, candidates)
+
+    serve(chain_of(artifact, verifier=judge), "where?")
+    assert seen == [("where?", list(TEXTS), True)]
+
+
+@both_ways
+def test_a_runnable_verifier_gets_the_same_as_a_mapping(artifact: CalibrationArtifact, serve: Serve) -> None:
+    seen: list[Any] = []
+
+    def judge(given: dict[str, Any]) -> list[float]:
+        seen.append((sorted(given), given["prompt"], len(given["candidates"])))
+        return verify(given["prompt"], given["candidates"])
+
+    serve(chain_of(artifact, verifier=RunnableLambda(judge)), "where?")
+    assert seen == [(["candidates", "prompt"], "where?", N)]
+
+
+@pytest.mark.parametrize("verifier", [None, 0.5, "gpt", [verify]])
+def test_what_cannot_be_called_is_refused_before_anything_is_drawn(
+    artifact: CalibrationArtifact, verifier: Any
+) -> None:
+    with pytest.raises(VerifierError, match=f"got a {type(verifier).__name__} as verifier"):
+        chain_of(artifact, verifier=verifier)
+
+
+def test_a_batch_keeps_what_succeeded(artifact: CalibrationArtifact) -> None:
+    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+        return [] if prompt == "bad" else verify(prompt, candidates)
+
+    chain = chain_of(artifact, generator=ScriptedModel(texts=TEXTS), verifier=judge)
+    prompts = ["good", "bad", "good"]
+    for found in (
+        chain.batch(prompts, return_exceptions=True),
+        asyncio.run(chain.abatch(prompts, return_exceptions=True)),
+    ):
+        assert [type(one) for one in found] == [CFCResult, VerifierError, CFCResult]
+    with pytest.raises(VerifierError):
+        chain.batch(prompts)
+    with pytest.raises(VerifierError):
+        asyncio.run(chain.abatch(prompts))

@@ -1,0 +1,272 @@
+"""`CFCRunnable` over real HTTP: the client that users have, a server that replays what a real model said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import DrawError, FingerprintError, FingerprintWarning, VerifierError
+from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.replay import RecordedAnswers, RecordedMetadata
+from langchain_cfc.verifiers import SequenceProbability
+
+from .openai_server import FAULTS, TOKENS_IN, TOKENS_OUT, Script
+
+MakeModel = Callable[..., ChatOpenAI]
+MakeChain = Callable[..., CFCRunnable]
+Serve = Callable[[CFCRunnable, Any], CFCResult]
+
+
+def invoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
+    return chain.invoke(prompt)
+
+
+def ainvoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
+    return asyncio.run(chain.ainvoke(prompt))
+
+
+both_ways = pytest.mark.parametrize("serve", [invoked, ainvoked])
+
+
+@pytest.fixture
+def make_chain(
+    chat_model: MakeModel,
+    fact_artifact: CalibrationArtifact,
+    facts: list[PromptRecord],
+    provenance: Provenance,
+) -> MakeChain:
+    """A function that makes the chain that was calibrated, unless told otherwise."""
+
+    def make(**fields: Any) -> CFCRunnable:
+        parts: dict[str, Any] = {
+            "generator": fields.get("generator") or chat_model(),
+            "generator_id": "qwen2.5-coder-1.5b-instruct-q4_k_m",
+            "verifier": SequenceProbability(),
+            "artifact": fact_artifact,
+            "answer": RecordedAnswers(facts, provenance),
+            "metadata": RecordedMetadata(facts),
+        }
+        return CFCRunnable(**{**parts, **fields})
+
+    return make
+
+
+def assert_served(result: CFCResult, record: PromptRecord) -> None:
+    """Texts and scores are the recorded ones, in whatever order concurrent requests got them."""
+    served = sorted((str(one.text), one.score) for one in result.candidates)
+    recorded = sorted((str(one.text), one.score) for one in record.candidates)
+    assert [text for text, _ in served] == [text for text, _ in recorded]
+    # Log-probabilities were recorded to six decimals.
+    assert [score for _, score in served] == pytest.approx([score for _, score in recorded], abs=1e-6)
+
+
+@both_ways
+def test_what_was_recorded_is_what_is_served(
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
+) -> None:
+    chain = make_chain(show_rejected=True)
+    decisions = decide(chain.artifact, tabulate(new_facts).draws)
+    reasons = set()
+    for row, record in enumerate(new_facts):
+        result = serve(chain, record.input)
+        assert_served(result, record)
+        assert result.reason == decisions.reason(row)
+        slots = decisions.accepted[row].nonzero()[0]
+        assert set(result.answers) == {record.candidates[slot].answer for slot in slots}
+        assert result.threshold == pytest.approx(decisions.thresholds[row], abs=1e-5)
+        reasons.add(result.reason)
+    # Otherwise the test would show less than it says.
+    assert len(reasons) > 1
+    assert len(script.requests) == chain.artifact.n * len(new_facts)
+
+
+def test_served_one_after_the_other_candidates_keep_their_slots(
+    make_chain: MakeChain, new_facts: list[PromptRecord]
+) -> None:
+    chain = make_chain(show_rejected=True)
+    for record in new_facts[:5]:
+        result = chain.invoke(record.input, {"max_concurrency": 1})
+        assert [one.text for one in result.candidates] == [one.text for one in record.candidates]
+        assert [one.answer for one in result.candidates] == [one.answer for one in record.candidates]
+
+
+def test_batches_serve_what_single_prompts_get(make_chain: MakeChain, new_facts: list[PromptRecord]) -> None:
+    chain = make_chain(show_rejected=True)
+    prompts = [record.input for record in new_facts[:8]]
+    found = chain.batch(prompts, {"max_concurrency": 4})
+    found += asyncio.run(chain.abatch(prompts, {"max_concurrency": 4}))
+    for result, record in zip(found, new_facts[:8] * 2, strict=True):
+        assert_served(result, record)
+
+
+@both_ways
+def test_scores_are_those_of_the_tokens_sent(
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
+) -> None:
+    record = new_facts[0]
+    result = serve(make_chain(), record.input)
+    expected = sorted(1.0 - math.exp(logprob) for _, logprob in script.answers[str(record.input)])
+    assert sorted(one.score for one in result.candidates) == pytest.approx(expected, abs=1e-12)
+
+
+@both_ways
+def test_requests_ask_for_what_was_calibrated_and_never_stream(
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
+) -> None:
+    serve(make_chain(generator=chat_model(streaming=True)), new_facts[0].input)
+    assert len(script.requests) == 10
+    for request in script.requests:
+        assert not request.get("stream")
+        assert request["logprobs"] is True
+        assert request["temperature"] == 0.7
+        assert request["stop"] == ["\n"]
+        assert request["messages"] == [{"content": new_facts[0].input, "role": "user"}]
+
+
+def test_on_its_own_that_model_does_stream(
+    chat_model: MakeModel, new_facts: list[PromptRecord], script: Script
+) -> None:
+    # The negative control of the test above, and a test of the server.
+    prompt = str(new_facts[0].input)
+    text = "".join(str(chunk.text) for chunk in chat_model(streaming=True).stream(prompt))
+    assert text == script.answers[prompt][0][0]
+    assert script.requests[0]["stream"] is True
+
+
+@both_ways
+def test_tokens_are_summed_over_the_requests(
+    make_chain: MakeChain, new_facts: list[PromptRecord], serve: Serve
+) -> None:
+    usage = serve(make_chain(), new_facts[0].input).usage
+    assert usage is not None
+    assert usage["input_tokens"] == 10 * TOKENS_IN
+    assert usage["output_tokens"] == 10 * TOKENS_OUT
+    assert usage["total_tokens"] == 10 * (TOKENS_IN + TOKENS_OUT)
+
+
+@both_ways
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_broken_response_fails_the_prompt(
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
+) -> None:
+    script.fault, script.faulty = fault, frozenset({3})
+    with pytest.raises(DrawError, match="1 of 10 candidates could not be drawn") as failure:
+        serve(make_chain(), new_facts[0].input)
+    assert isinstance(failure.value.__cause__, Exception)
+    assert len(script.requests) == 10
+    # The server is back; nothing of the failure is left in the chain.
+    assert serve(make_chain(), new_facts[0].input).candidates
+
+
+@both_ways
+def test_a_server_that_is_down_fails_every_draw(
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
+) -> None:
+    script.fault = "status 500"
+    with pytest.raises(DrawError, match="10 of 10 candidates could not be drawn, first candidate 0"):
+        serve(make_chain(), new_facts[0].input)
+
+
+@both_ways
+def test_an_address_without_a_server_fails_every_draw(
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], serve: Serve
+) -> None:
+    # Nothing listens on the port for TCP multiplexers.
+    chain = make_chain(generator=chat_model(base_url="http://127.0.0.1:1/v1"))
+    with pytest.raises(DrawError, match="10 of 10 candidates could not be drawn"):
+        serve(chain, new_facts[0].input)
+
+
+@both_ways
+def test_retries_of_the_generator_mend_a_broken_response(
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
+) -> None:
+    script.fault, script.faulty = "dropped", frozenset({3})
+    chain = make_chain(generator=chat_model().with_retry(wait_exponential_jitter=False))
+    result = serve(chain, new_facts[0].input)
+    assert len(result.candidates) == 10
+    assert len(script.requests) == 11
+    assert result.guarantee.binding == "matched"
+
+
+@both_ways
+@pytest.mark.parametrize("asked", [None, False])
+def test_no_log_probabilities_are_a_verifiers_failure(
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], asked: bool, serve: Serve
+) -> None:
+    chain = make_chain(generator=chat_model(logprobs=asked))
+    with pytest.raises(VerifierError, match="candidate 0 carries no token log-probabilities"):
+        serve(chain, new_facts[0].input)
+
+
+@both_ways
+def test_a_prompt_template_before_the_model(
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
+) -> None:
+    template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{question}")
+    record = new_facts[0]
+    chain = make_chain(
+        generator=template | chat_model(),
+        metadata=lambda prompt: {"topic": record.metadata["topic"]} if prompt["question"] else {},
+        show_rejected=True,
+    )
+    result = serve(chain, {"question": record.input})
+    assert_served(result, record)
+    assert script.requests[0]["messages"][0]["content"] == record.input
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 0.0}, r"temperature is 0\.0, calibrated was 0\.7"),
+        ({"max_tokens": 64}, "max_tokens is 64, calibrated was 16"),
+        ({"stop": ["."]}, r"stop is \['\.'\]"),
+    ],
+)
+def test_other_sampling_parameters_are_refused_before_any_request(
+    make_chain: MakeChain, chat_model: MakeModel, script: Script, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(FingerprintError, match=said):
+        make_chain(generator=chat_model(**settings))
+    with pytest.raises(FingerprintError, match=said):
+        make_chain(generator=chat_model().bind(**settings))
+    assert script.requests == []
+
+
+def test_another_model_is_refused_before_any_request(
+    make_chain: MakeChain, chat_model: MakeModel, fact_artifact: CalibrationArtifact, script: Script
+) -> None:
+    stated = {"model": "recorded", "temperature": 0.7}
+    assert fact_artifact.provenance is not None
+    header = fact_artifact.provenance.model_copy(update={"generator": stated})
+    artifact = fact_artifact.model_copy(update={"provenance": header})
+    same = make_chain(generator=chat_model(), generator_id=None, artifact=artifact)
+    assert same._guarantees["0.2"].binding == "matched"
+    with pytest.raises(FingerprintError, match="model is 'gpt-4o', calibrated was 'recorded'"):
+        make_chain(generator=chat_model(model="gpt-4o"), generator_id=None, artifact=artifact)
+    assert script.requests == []
+
+
+def test_a_client_that_cannot_say_what_was_recorded_warns(
+    make_chain: MakeChain, new_facts: list[PromptRecord]
+) -> None:
+    # The recording knows the model by an id of its own, which no client states by itself.
+    with pytest.warns(FingerprintWarning, match="whether generator are"):
+        chain = make_chain(generator_id=None)
+    assert chain.invoke(new_facts[0].input).guarantee.binding == "unverified"
+
+
+def test_the_result_is_plain_data(make_chain: MakeChain, new_facts: list[PromptRecord]) -> None:
+    result = make_chain().invoke(new_facts[0].input)
+    assert CFCResult.model_validate_json(result.model_dump_json()) == result
+    assert "response_metadata" not in json.dumps(result.model_dump(mode="json"))

@@ -1,0 +1,215 @@
+"""Fingerprints: what parts say of themselves, and what counts as the same."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+
+from langchain_cfc.errors import FingerprintError, FingerprintWarning
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+
+
+class TracedModel(FakeListChatModel):
+    """A chat model that tells its parameters the way providers' models do."""
+
+    responses: list[str] = ["x"]  # noqa: RUF012 - pydantic copies it
+    temperature: float | None = 0.7
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = LangSmithParams(ls_provider="traced", ls_model_name=kwargs.get("model", "m-1"))
+        params["ls_temperature"] = kwargs.get("temperature", self.temperature)
+        if stop:
+            params["ls_stop"] = stop
+        if "max_tokens" in kwargs:
+            params["ls_max_tokens"] = kwargs["max_tokens"]
+        return params
+
+
+class Named:
+    """Anything with a fingerprint of its own."""
+
+    def __init__(self, own: Any) -> None:
+        self.fingerprint = own
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
+class NamedModel(TracedModel):
+    """A chat model with a fingerprint of its own."""
+
+    fingerprint: dict[str, Any]
+
+
+BASE = {"model": "m-1", "temperature": 0.7}
+OWN = {"id": "mine", "temperature": 0.7}
+
+
+def test_a_chat_model_is_asked_for_its_parameters() -> None:
+    assert fingerprint(TracedModel()) == BASE
+    assert fingerprint(TracedModel(temperature=None)) == {"model": "m-1"}
+
+
+def test_bound_arguments_are_part_of_it() -> None:
+    bound = TracedModel().bind(temperature=0.2, stop=["\n"], max_tokens=16)
+    assert fingerprint(bound) == {"model": "m-1", "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
+
+
+def test_the_outer_of_two_bindings_wins() -> None:
+    inner = TracedModel().bind(temperature=0.2, stop=["\n"])
+    assert fingerprint(inner.bind(temperature=0.9))["temperature"] == 0.9
+    # Retries in between keep the two apart; the outer one is passed on with the call.
+    assert fingerprint(inner.with_retry().bind(temperature=0.9))["temperature"] == 0.9
+    assert fingerprint(inner.with_config(tags=["mine"]).bind(temperature=0.9)) == {
+        **BASE,
+        "temperature": 0.9,
+        "stop": ["\n"],
+    }
+
+
+def test_a_model_is_found_in_retries_and_sequences() -> None:
+    template = ChatPromptTemplate.from_template("{input}")
+    model = TracedModel()
+    for part in (model.with_retry(), template | model, template | model.bind() | StrOutputParser()):
+        assert fingerprint(part) == BASE
+
+
+def test_the_last_model_of_a_sequence_is_the_one_that_answers() -> None:
+    sequence = TracedModel(temperature=0.1) | StrOutputParser() | TracedModel(temperature=0.9)
+    assert fingerprint(sequence)["temperature"] == 0.9
+
+
+@pytest.mark.parametrize("own", [OWN, MappingProxyType(OWN)])
+def test_what_a_part_says_of_itself_is_believed(own: Mapping[str, Any]) -> None:
+    assert fingerprint(Named(own)) == OWN
+    assert fingerprint(NamedModel(fingerprint=OWN)) == OWN
+
+
+def test_what_a_part_says_does_not_change_under_it() -> None:
+    part = Named(dict(OWN))
+    found = fingerprint(part)
+    part.fingerprint["id"] = "other"
+    assert found == OWN
+
+
+def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
+    model = NamedModel(fingerprint=OWN)
+    assert fingerprint(model.bind(temperature=1.5)) == {**OWN, "temperature": 1.5}
+    # Something it does not speak of has no name to be compared under.
+    assert fingerprint(model.bind(user="u")) == OWN
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda value: value,
+        RunnableLambda(lambda value: value),
+        Named("a text"),
+        object(),
+        FakeListChatModel(responses=["x"]),
+        # Who answers, and how, is settled only when it is called.
+        NamedModel(fingerprint=OWN).with_fallbacks([TracedModel()]),
+        NamedModel(fingerprint=OWN).configurable_fields(temperature=ConfigurableField(id="t")),
+        NamedModel(fingerprint=OWN).configurable_alternatives(ConfigurableField(id="m"), other=TracedModel()),
+    ],
+)
+def test_the_rest_says_nothing(part: object) -> None:
+    assert fingerprint(part) == {}
+    assert fingerprint(part, "given") == {"id": "given"}
+
+
+def test_a_given_id_overrules_ones_own() -> None:
+    assert fingerprint(Named(OWN), "given") == {**OWN, "id": "given"}
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "serving", "match"),
+    [
+        ({"id": "a"}, {"id": "a"}, "matched"),
+        ({"model": "m"}, {"model": "m"}, "matched"),
+        ({"id": "a", "model": "m", "temperature": 0.7}, {"model": "m", "temperature": 0.7}, "matched"),
+        ({"model": "m", "top_p": 0.9}, {"model": "m", "temperature": 0.7}, "matched"),
+        ({"stop": ["a"], "id": "a"}, {"stop": ["a"], "id": "a"}, "matched"),
+        ({"temperature": 1}, {"temperature": 1.0}, "unverified"),
+        ({"id": "a"}, {"model": "m"}, "unverified"),
+        ({"id": "a"}, {}, "unverified"),
+        ({}, {"id": "a"}, "unverified"),
+        (None, {"id": "a"}, "unverified"),
+        ({}, {}, "unverified"),
+    ],
+)
+def test_what_both_name_must_agree_and_one_must_identify(
+    calibrated: dict[str, Any] | None, serving: dict[str, Any], match: str
+) -> None:
+    assert compare_fingerprints("generator", calibrated, serving) == match
+
+
+@pytest.mark.parametrize(
+    ("key", "calibrated", "serving"),
+    [
+        ("id", "a", "b"),
+        ("model", "m", "m-large"),
+        ("temperature", 0.7, 0.0),
+        ("stop", ["\n"], []),
+        ("prompt", "few-shot", "zero-shot"),
+        ("anything", 1, "1"),
+    ],
+)
+def test_any_difference_is_refused_and_shown(key: str, calibrated: Any, serving: Any) -> None:
+    with pytest.raises(FingerprintError) as failure:
+        compare_fingerprints("verifier", {"id": "x", key: calibrated}, {"id": "x", key: serving})
+    message = str(failure.value)
+    assert message.startswith("the verifier is not the one that the artifact was calibrated for")
+    assert f"{key} is {serving!r}, calibrated was {calibrated!r}" in message
+    assert "calibrate" in message
+
+
+def test_all_differences_are_shown_at_once() -> None:
+    with pytest.raises(FingerprintError, match=r"id is 'b'.*temperature is 0.1"):
+        compare_fingerprints("generator", {"id": "a", "temperature": 0.7}, {"id": "b", "temperature": 0.1})
+
+
+def test_another_version_of_itself_warns_only() -> None:
+    calibrated = {"model": "m", "model_version": "2025-01"}
+    with pytest.warns(FingerprintWarning, match="the generator's model now reports version '2025-02'"):
+        found = compare_fingerprints("generator", calibrated, {"model": "m", "model_version": "2025-02"})
+    assert found == "matched"
+
+
+def test_a_mismatch_is_refused_whatever_the_version() -> None:
+    calibrated = {"model": "m", "model_version": "1"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FingerprintWarning)
+        with pytest.raises(FingerprintError, match="model is 'n'"):
+            compare_fingerprints("generator", calibrated, {"model": "n", "model_version": "2"})
+
+
+@given(st.dictionaries(st.sampled_from(["id", "model", "temperature", "stop"]), st.integers(0, 2)))
+def test_a_part_always_fits_itself(stated: dict[str, int]) -> None:
+    match = "matched" if {"id", "model"} & set(stated) else "unverified"
+    assert compare_fingerprints("generator", stated, dict(stated)) == match
+
+
+@given(
+    st.dictionaries(st.sampled_from(["id", "model", "temperature"]), st.integers(0, 2)),
+    st.dictionaries(st.sampled_from(["id", "model", "temperature"]), st.integers(0, 2)),
+)
+def test_refused_exactly_where_a_shared_statement_differs(a: dict[str, int], b: dict[str, int]) -> None:
+    differs = any(a[key] != b[key] for key in a.keys() & b.keys())
+    if differs:
+        with pytest.raises(FingerprintError):
+            compare_fingerprints("generator", a, b)
+    else:
+        identified = {"id", "model"} & a.keys() & b.keys()
+        assert compare_fingerprints("generator", a, b) == ("matched" if identified else "unverified")

@@ -1,0 +1,296 @@
+"""The public names, and which room may import which: the map of CONTRIBUTING.md, held against the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import langchain_cfc
+
+PACKAGE = Path(langchain_cfc.__file__).parent
+
+# Names that users and other distributions rely on; a name may be added, none may go.
+PROMISED = {
+    "langchain_cfc": {
+        "CFCError",
+        "CFCResult",
+        "CFCRunnable",
+        "CalibrationArtifact",
+        "Candidate",
+        "FeatureMap",
+        "Guarantee",
+        "PromptRecord",
+        "calibrate",
+        "evaluate",
+        "read_records",
+    },
+    "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
+    "langchain_cfc.verifiers": {"SequenceProbability", "pairwise"},
+    "langchain_cfc.records": {"Candidate", "PromptRecord", "Provenance", "read_records", "write_records"},
+}
+
+# A room and the rooms that it may import, each of which stands above it. What is new gets a line of its own:
+# where it stands is a decision, not an accident.
+BASE = {"_arrays", "errors"}
+DATA = BASE | {"draws", "thresholds", "set_rules", "features"}
+FILES = DATA | {"_files", "records", "splits", "guarantee"}
+OFFLINE = FILES | {"_extras", "_version", "artifact", "decision"}
+SERVING = {"sampling", "calls", "verifiers", "fingerprints"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "_arrays": set(),
+    "_version": set(),
+    "_extras": {"errors"},
+    "_files": {"errors"},
+    "draws": BASE,
+    "thresholds": BASE,
+    "set_rules": BASE | {"draws", "thresholds"},
+    "features": BASE | {"draws"},
+    "records": BASE | {"_files", "draws"},
+    "splits": BASE | {"draws"},
+    "guarantee": BASE,
+    "artifact": FILES,
+    "decision": FILES | {"artifact"},
+    "calibration": OFFLINE,
+    "evaluation": OFFLINE,
+    "planning": OFFLINE | {"calibration", "evaluation"},
+    "sampling": {"errors"},
+    "calls": {"errors"},
+    "verifiers": {"errors", "sampling", "calls"},
+    "fingerprints": {"errors"},
+    "replay": {"errors", "records", "sampling"},
+    "runnable": DATA | SERVING | {"guarantee", "artifact", "decision"},
+    "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
+    "cli": OFFLINE | {"calibration", "evaluation", "planning", "replay", "runnable", "demo"},
+}
+
+# What each room may import from outside; `require`d modules, which come with an extra, count as well.
+NOTHING: frozenset[str] = frozenset()
+NUMPY = frozenset({"numpy", "typing_extensions"})
+PLAIN = NUMPY | {"pydantic", "pydantic_core"}
+LANGCHAIN = PLAIN | {"langchain_core"}
+OUTSIDE: dict[str, frozenset[str]] = {
+    **dict.fromkeys(["errors", "_version", "_extras", "_files", "demo"], NOTHING),
+    **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
+    **dict.fromkeys(["records", "splits", "guarantee", "artifact", "calibration"], PLAIN),
+    **dict.fromkeys(["evaluation", "planning"], PLAIN | {"scipy"}),
+    **dict.fromkeys(["sampling", "calls", "verifiers", "fingerprints", "replay", "runnable"], LANGCHAIN),
+    "cli": frozenset({"typer", "rich"}),
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(source: str) -> Iterator[str]:
+    """The dotted names that a module imports at any depth, in functions and under TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module="langchain_cfc", names=names, level=0):
+                yield from (f"langchain_cfc.{name.name}" for name in names)
+            case ast.ImportFrom(module=str() as module, level=0):
+                yield module
+            case ast.ImportFrom():
+                pytest.fail(f"line {node.lineno}: a relative import hides which room it is from")
+            case ast.Call(func=ast.Name(id="require"), args=[ast.Constant(value=str() as module), *_]):
+                yield module
+            case _:
+                pass
+
+
+def inner_imports(path: Path) -> set[str]:
+    """The other rooms of the package that a module imports."""
+    names = (name.split(".") for name in imported(path.read_text()))
+    return {parts[1] for parts in names if parts[0] == "langchain_cfc"} - {room_of(path)}
+
+
+def outer_imports(path: Path) -> set[str]:
+    """The distributions that a module imports."""
+    roots = {name.partition(".")[0] for name in imported(path.read_text())}
+    return roots - {"langchain_cfc"} - sys.stdlib_module_names
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The root modules that a fresh interpreter has loaded after a statement."""
+    code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("module", PROMISED)
+def test_every_promised_name_is_there(module: str) -> None:
+    home = importlib.import_module(module)
+    for name in PROMISED[module]:
+        assert getattr(home, name) is not None
+        assert name in dir(home)
+        assert name in home.__all__
+
+
+def test_every_listed_name_can_be_imported() -> None:
+    for name in langchain_cfc.__all__:
+        assert getattr(langchain_cfc, name) is not None
+    assert sorted(langchain_cfc.__all__) == langchain_cfc.__all__
+    assert set(langchain_cfc.__all__) <= set(dir(langchain_cfc))
+
+
+def test_public_names_are_those_of_their_rooms() -> None:
+    for name, home in langchain_cfc._HOMES.items():
+        room = importlib.import_module(f"langchain_cfc.{home}")
+        assert getattr(langchain_cfc, name) is getattr(room, name)
+    assert set(langchain_cfc._HOMES) | {"__version__"} == set(langchain_cfc.__all__)
+
+
+def test_static_readers_see_the_same_names() -> None:
+    # Type checkers read the imports under TYPE_CHECKING; the interpreter never does.
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    homes = {
+        alias.name: (node.module or "").removeprefix("langchain_cfc.")
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert homes == langchain_cfc._HOMES
+
+
+@pytest.mark.parametrize("name", ["CFCRunable", "artifacts", "_homes", "__wrapped__"])
+def test_an_unknown_attribute_is_refused_as_usual(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'langchain_cfc' has no attribute '{name}'"):
+        getattr(langchain_cfc, name)
+    assert not hasattr(langchain_cfc, name)
+    with pytest.raises(ImportError, match=name):
+        exec(f"from langchain_cfc import {name}", {})  # noqa: S102 - the statement is the test
+
+
+def test_every_room_has_its_place() -> None:
+    found = {room_of(path) for path in modules()} - {"__init__"}
+    assert found == set(ROOMS), "a new room needs a line in ROOMS, in OUTSIDE and on the map"
+    assert set(OUTSIDE) == set(ROOMS)
+
+
+def test_rooms_import_only_what_stands_above_them() -> None:
+    # So there is no circle. `_extras` and others that stand beside are named like the rest.
+    order = list(ROOMS)
+    for room, allowed in ROOMS.items():
+        below = [other for other in allowed if order.index(other) >= order.index(room)]
+        assert not below, f"{room} may not import {below}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_what_its_room_may(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        assert outer_imports(path) == set()
+        return
+    room = room_of(path)
+    assert inner_imports(path) <= ROOMS[room]
+    assert outer_imports(path) <= OUTSIDE[room]
+
+
+def test_every_permission_for_another_library_is_used() -> None:
+    # Otherwise the table would say less than it seems to.
+    used: dict[str, set[str]] = {}
+    for path in modules():
+        used.setdefault(room_of(path), set()).update(outer_imports(path))
+    for library in ("langchain_core", "scipy", "typer", "rich"):
+        permitted = {room for room, names in OUTSIDE.items() if library in names}
+        users = {room for room, names in used.items() if library in names}
+        assert users == permitted
+
+
+def test_the_reader_of_imports_sees_them_all() -> None:
+    source = """
+import numpy.typing as npt
+from langchain_cfc import artifact, calibration
+if TYPE_CHECKING:
+    from langchain_cfc.runnable import CFCResult
+def later():
+    import scipy.stats
+    require("cvxpy.problems", "calibrate", "this")
+"""
+    assert set(imported(source)) == {
+        "numpy.typing",
+        "langchain_cfc.artifact",
+        "langchain_cfc.calibration",
+        "langchain_cfc.runnable",
+        "scipy.stats",
+        "cvxpy.problems",
+    }
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    before, after = loaded_by("pass"), loaded_by("import langchain_cfc")
+    assert "langchain_cfc" in after
+    assert not after - before - {"langchain_cfc"} - sys.stdlib_module_names
+
+
+def test_the_errors_load_nothing_either() -> None:
+    assert not {"numpy", "pydantic", "langchain_core"} & loaded_by("from langchain_cfc import CFCError")
+
+
+HEAVY = {"scipy", "cvxpy", "matplotlib", "pandas", "typer", "rich", "openai", "anthropic", "langchain_openai"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from langchain_cfc import CFCRunnable, CFCResult",
+        "from langchain_cfc import CalibrationArtifact",
+        "from langchain_cfc.verifiers import SequenceProbability, pairwise",
+        "from langchain_cfc.replay import ReplayChatModel",
+        "from langchain_cfc import calibrate, read_records",
+    ],
+)
+def test_serving_and_calibrating_load_nothing_heavy(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert "langchain_cfc" in loaded
+    assert not HEAVY & loaded
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from langchain_cfc import CalibrationArtifact, FeatureMap, Guarantee, PromptRecord, calibrate",
+        "from langchain_cfc import evaluate",
+        "from langchain_cfc.thresholds import ConditionalThreshold",
+        "from langchain_cfc.decision import decide",
+    ],
+)
+def test_the_mathematics_does_not_load_langchain(statement: str) -> None:
+    assert not {"langchain_core", "langsmith"} & loaded_by(statement)
+
+
+SERVE = """
+from langchain_core.language_models import FakeListChatModel
+from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
+records = [
+    PromptRecord(id=str(k), input="x", candidates=(Candidate(text="a", score=k / 40, correct=True),))
+    for k in range(1, 40)
+]
+artifact = calibrate(records, alpha=0.25, features="1")
+chain = CFCRunnable(
+    generator=FakeListChatModel(responses=["a"]), verifier=lambda prompt, candidates: [0.1], artifact=artifact
+)
+assert chain.invoke("x").best == "a"
+"""
+
+
+def test_serving_a_prompt_loads_nothing_heavy() -> None:
+    loaded = loaded_by(SERVE)
+    assert {"numpy", "pydantic", "langchain_core"} <= loaded
+    assert not HEAVY & loaded

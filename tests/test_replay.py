@@ -1,0 +1,180 @@
+"""Recorded candidates, served as if a model drew them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.prompts import ChatPromptTemplate
+
+from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import DrawError, VerifierError
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.replay import (
+    RecordedAnswers,
+    RecordedMetadata,
+    RecordedScores,
+    ReplayChatModel,
+    prompt_key,
+)
+from langchain_cfc.sampling import Draw
+
+N = 3
+PROVENANCE = Provenance(
+    n=N, generator={"id": "recorded-model"}, verifier={"id": "recorded-judge"}, answer={"id": "upper"}
+)
+
+
+def record(number: int) -> PromptRecord:
+    """A prompt whose first candidate is right; its success score is `number` / 40."""
+    return PromptRecord(
+        id=str(number),
+        input=f"question {number}",
+        metadata={"number": number},
+        candidates=(
+            Candidate(text=f"right {number}", score=number / 40, correct=True, answer=f"RIGHT {number}"),
+            Candidate(text=f"wrong {number}", score=0.5, correct=False, answer=f"WRONG {number}"),
+            Candidate(text=f"wrong too {number}", score=1.0, correct=False, answer=f"WRONG {number}"),
+        ),
+    )
+
+
+RECORDS = [record(number) for number in range(1, 40)]
+
+
+def replayed(**fields: Any) -> CFCRunnable:
+    artifact = calibrate(RECORDS, alpha=0.25, features="1", set_rule="unique(all)", provenance=PROVENANCE)
+    parts: dict[str, Any] = {
+        "generator": ReplayChatModel.of(RECORDS, PROVENANCE),
+        "verifier": RecordedScores(PROVENANCE),
+        "answer": RecordedAnswers(RECORDS, PROVENANCE),
+        "metadata": RecordedMetadata(RECORDS),
+    }
+    return CFCRunnable(**{"artifact": artifact, **parts, **fields})
+
+
+def test_candidates_come_in_their_recorded_order_and_start_again() -> None:
+    model = ReplayChatModel.of(RECORDS)
+    drawn = [model.invoke("question 7").text for _ in range(2 * N)]
+    assert drawn == ["right 7", "wrong 7", "wrong too 7"] * 2
+
+
+def test_prompts_do_not_disturb_each_other() -> None:
+    model = ReplayChatModel.of(RECORDS)
+    drawn = [model.invoke(f"question {number}").text for number in (1, 2, 1, 2)]
+    assert drawn == ["right 1", "right 2", "wrong 1", "wrong 2"]
+
+
+def test_the_same_prompt_is_found_however_it_is_written() -> None:
+    model = ReplayChatModel.of(RECORDS)
+    for prompt in (
+        "question 3",
+        [HumanMessage("question 3")],
+        [("human", "question 3")],
+        StringPromptValue(text="question 3"),
+    ):
+        assert model.invoke(prompt).text.endswith(" 3")
+    chain = ChatPromptTemplate.from_template("question {number}") | ReplayChatModel.of(RECORDS)
+    assert chain.invoke({"number": 3}).text == "right 3"
+
+
+def test_a_prompt_that_was_not_recorded_has_nothing_to_replay() -> None:
+    with pytest.raises(DrawError, match=r"this prompt was not recorded.*question 99"):
+        ReplayChatModel.of(RECORDS).invoke("question 99")
+    with pytest.raises(DrawError, match=f"{N} of {N} candidates could not be drawn"):
+        replayed().invoke("question 99")
+
+
+def test_served_as_recorded() -> None:
+    chain = replayed(show_rejected=True)
+    decisions = decide(chain.artifact, tabulate(RECORDS).draws)
+    for row, one in enumerate(RECORDS):
+        result = chain.invoke(one.input, {"max_concurrency": 1})
+        assert [c.text for c in result.candidates] == [c.text for c in one.candidates]
+        assert [c.answer for c in result.candidates] == [c.answer for c in one.candidates]
+        assert [c.score for c in result.candidates] == [c.score for c in one.candidates]
+        assert [c.accepted for c in result.candidates] == decisions.accepted[row].tolist()
+        assert result.threshold == decisions.thresholds[row]
+        assert result.guarantee.binding == "matched"
+
+
+def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:
+    chain = replayed(show_rejected=True)
+    results = chain.batch([one.input for one in RECORDS], {"max_concurrency": 8})
+    results += asyncio.run(chain.abatch([one.input for one in RECORDS]))
+    for one, result in zip(RECORDS * 2, results, strict=True):
+        found = sorted((str(c.text), c.score) for c in result.candidates)
+        assert found == sorted((str(c.text), c.score) for c in one.candidates)
+
+
+def test_replayed_parts_say_what_was_recorded() -> None:
+    assert fingerprint(ReplayChatModel.of(RECORDS, PROVENANCE)) == {"id": "recorded-model"}
+    assert fingerprint(RecordedScores(PROVENANCE)) == {"id": "recorded-judge"}
+    assert fingerprint(RecordedAnswers(RECORDS, PROVENANCE)) == {"id": "upper"}
+    for part in (ReplayChatModel.of(RECORDS), RecordedScores(), RecordedAnswers(RECORDS)):
+        assert fingerprint(part) == {}
+
+
+def test_scores_of_strangers_are_unknown() -> None:
+    recorded = Draw("right 1", ReplayChatModel.of(RECORDS).invoke("question 1"))
+    verifier = RecordedScores()
+    assert verifier("question 1", [recorded]) == [1 / 40]
+    for stranger in (Draw("right 1"), Draw("right 1", AIMessage("right 1"))):
+        with pytest.raises(VerifierError, match="candidate 1 does not come from a recording"):
+            verifier("question 1", [recorded, stranger])
+
+
+def test_answers_are_those_recorded_for_a_text() -> None:
+    answers = RecordedAnswers(RECORDS)
+    assert answers("wrong too 2") == "WRONG 2"
+    with pytest.raises(KeyError):
+        answers("never said")
+
+
+def test_a_candidate_without_an_answer_is_its_own() -> None:
+    plain = PromptRecord(id="a", input="x", candidates=(Candidate(text="lima", score=0.5, correct=True),))
+    assert RecordedAnswers([plain])("lima") == "lima"
+
+
+def test_metadata_are_those_recorded_for_a_prompt() -> None:
+    metadata = RecordedMetadata(RECORDS)
+    assert metadata("question 5") == {"number": 5}
+    assert metadata([HumanMessage("question 5")]) == {"number": 5}
+    assert metadata("question 99") == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x", [HumanMessage("x")]),
+        ("x", [{"role": "user", "content": "x"}]),
+        ([("system", "s"), ("human", "x")], [SystemMessage("s"), HumanMessage("x")]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ],
+)
+def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
+    assert prompt_key(one) == prompt_key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x", "y"),
+        ([HumanMessage("x")], [SystemMessage("x")]),
+        ([HumanMessage("x")], [HumanMessage("x"), AIMessage("y")]),
+        ([("system", "s"), ("human", "x")], [("human", "s"), ("human", "x")]),
+        ({"a": 1}, {"a": 2}),
+    ],
+)
+def test_keys_differ_for_different_prompts(one: Any, other: Any) -> None:
+    assert prompt_key(one) != prompt_key(other)
+
+
+def test_a_text_that_looks_like_an_object_is_not_one() -> None:
+    # A known limit, written down here: the key of an object is its JSON, and a text may be the same JSON.
+    assert prompt_key('{"a": 1}') == prompt_key({"a": 1})
