@@ -1,0 +1,63 @@
+"""Plain quantile regression attains the smallest pinball loss."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from langchain_cfc.thresholds import LearnedThreshold
+
+from .cases import KINDS, Case, cases
+from .oracles import smallest_pinball_loss
+
+
+def fitted(case: Case) -> LearnedThreshold:
+    # A cap far away: what is tested is the regression, not where it is cut.
+    return LearnedThreshold(case.alpha, cap=1e6).fit(case.features, case.scores)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attains_the_optimum_of_the_linear_programme(kind: str) -> None:
+    for case in cases(kind, 15):
+        tau = float(1 - Fraction(case.alpha))
+        residuals = case.scores - fitted(case).thresholds(case.features)
+        loss = np.maximum(tau * residuals, (tau - 1.0) * residuals).sum()
+        assert loss == pytest.approx(smallest_pinball_loss(case.features, case.scores, case.alpha), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["continuous", "tied", "atoms", "hopeless_prompts", "polynomials"])
+def test_with_an_intercept_the_share_below_the_fit_brackets_tau(kind: str) -> None:
+    # Zero in the subgradient of the intercept: #below <= N tau <= #below + #on.
+    for case in cases(kind, 15):
+        found = fitted(case).solve(case.features)
+        reach = len(case.scores) * (1 - Fraction(case.alpha))
+        assert np.sum(case.scores < found.values - found.errors) <= reach
+        assert np.sum(case.scores <= found.values + found.errors) >= reach
+
+
+def test_interpolates_as_many_points_as_there_are_features() -> None:
+    features = np.random.default_rng(0).normal(size=(4, 4))
+    scores = np.array([0.1, 0.9, 0.4, 0.6])
+    found = LearnedThreshold("0.1").fit(features, scores).solve(features)
+    assert (np.abs(found.values - scores) <= found.errors).all()
+    assert found.errors.max() < 1e-11
+
+
+def test_nothing_is_known_outside_the_row_space() -> None:
+    for case in cases("outside_row_space", 10):
+        assert np.isinf(fitted(case).thresholds(case.queries)).all()
+    for case in cases("group_without_points", 10):
+        assert fitted(case).threshold(case.queries[-1]) == math.inf
+
+
+def test_a_fit_at_the_cap_certifies_nothing() -> None:
+    rule = LearnedThreshold("0.1", cap=1.5).fit([[1.0], [1.0], [1.0]], [1.5, 1.5, 1.5])
+    assert rule.threshold([1.0]) == math.inf
+
+
+def test_features_of_zeros_are_fitted_by_zero() -> None:
+    rule = LearnedThreshold("0.1").fit(np.zeros((3, 2)), [0.1, 0.2, 0.3])
+    assert rule.thresholds([[0.0, 0.0], [1.0, 0.0]]).tolist() == [0.0, math.inf]

@@ -1,0 +1,73 @@
+"""Levels are decimals and ranks are exact."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_tau
+
+
+@pytest.mark.parametrize(
+    ("alpha", "text"),
+    [
+        (0.1, "0.1"),
+        ("0.10", "0.1"),
+        ("1e-3", "0.001"),
+        (1e-05, "0.00001"),
+        (Decimal("0.0500"), "0.05"),
+        (np.float64(0.3), "0.3"),
+        (0.30000000000000004, "0.30000000000000004"),
+        ("0.999", "0.999"),
+    ],
+)
+def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) -> None:
+    assert alpha_text(alpha) == text
+    assert alpha_text(text) == text
+    assert exact_tau(alpha) == 1 - Fraction(text)
+
+
+@pytest.mark.parametrize(
+    "alpha",
+    [
+        0,
+        1,
+        0.0,
+        1.0,
+        "0",
+        "1",
+        -0.1,
+        1.5,
+        "nan",
+        "inf",
+        "-inf",
+        "sNaN",
+        "",
+        "a tenth",
+        "1/10",
+        True,
+        float("nan"),
+    ],
+)
+def test_alpha_outside_the_open_unit_interval_is_refused(alpha: Level) -> None:
+    with pytest.raises(InputError, match="strictly between 0 and 1"):
+        alpha_text(alpha)
+
+
+def test_ranks_agree_with_whole_number_arithmetic() -> None:
+    # ceil((N + 1)(100 - k) / 100) without a single fraction, for every alpha = k / 100.
+    for k in range(1, 100):
+        tau = exact_tau(f"{k / 100}")
+        for size in range(201):
+            assert conformal_rank(size, tau) == -(-(size + 1) * (100 - k) // 100)
+
+
+def test_ranks_where_binary_floats_are_one_too_high() -> None:
+    # 10 * (1 - 0.7) is 3.0000000000000004 in floats, and the float 0.3 lies just below three tenths.
+    assert conformal_rank(9, exact_tau(0.7)) == 3
+    assert conformal_rank(9, exact_tau(0.3)) == 7
+    assert conformal_rank(9, 1 - Fraction(0.3)) == 8

@@ -1,0 +1,56 @@
+"""Split conformal prediction is one order statistic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
+
+from .cases import ALPHAS, KINDS, cases
+from .oracles import order_statistic
+
+PERCENTS = [f"{k / 100}" for k in range(1, 100)]
+
+
+def test_equals_the_order_statistic_of_rational_rank_to_the_bit() -> None:
+    rng = np.random.default_rng(0)
+    for size in range(1, 61):
+        scores = rng.random(size) if size % 2 else rng.integers(0, 11, size) / 10
+        found = [
+            MarginalThreshold(alpha).fit(np.ones((size, 1)), scores).threshold([1.0]) for alpha in PERCENTS
+        ]
+        assert found == [order_statistic(scores, alpha) for alpha in PERCENTS]
+
+
+def test_ten_times_three_tenths_is_three() -> None:
+    # In floats 10 * (1 - 0.7) exceeds 3 and the rank would be 4.
+    scores = np.arange(1, 10) / 10
+    assert MarginalThreshold(0.7).fit(np.ones((9, 1)), scores).threshold([1.0]) == 0.3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_play_no_role_and_carry_no_error(kind: str) -> None:
+    for case in cases(kind, 5):
+        found = (
+            MarginalThreshold(case.alpha, cap=case.cap).fit(case.features, case.scores).solve(case.queries)
+        )
+        expected = order_statistic(case.scores, case.alpha)
+        assert set(found.values.tolist()) == {expected if expected < case.cap else math.inf}
+        assert not found.errors.any()
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_is_the_conditional_threshold_of_a_constant(alpha: str) -> None:
+    scores, ones = np.random.default_rng(1).random(33), np.ones((33, 1))
+    marginal, conditional = (
+        rule(alpha).fit(ones, scores) for rule in (MarginalThreshold, ConditionalThreshold)
+    )
+    assert marginal.threshold([1.0]) == conditional.threshold([1.0])
+
+
+def test_an_order_statistic_at_the_cap_certifies_nothing() -> None:
+    rule = MarginalThreshold("0.5", cap=1.5).fit(np.ones((3, 1)), [0.1, 1.5, 1.5])
+    assert rule.threshold([1.0]) == math.inf

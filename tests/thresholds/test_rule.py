@@ -1,0 +1,277 @@
+"""What all threshold rules share: refusals, copies, and states that are written down and read back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import CFCError, InputError, NotFittedError
+from langchain_cfc.thresholds import (
+    ConditionalThreshold,
+    LearnedThreshold,
+    MarginalThreshold,
+    ThresholdRule,
+    Thresholds,
+)
+
+from .cases import KINDS, cases
+
+RULES: tuple[type[ThresholdRule[Any]], ...] = (ConditionalThreshold, LearnedThreshold, MarginalThreshold)
+FEATURES = np.array([[1.0, 0.0], [1.0, 0.5], [1.0, 1.0], [1.0, 0.2]])
+SCORES = np.array([0.1, 0.4, 0.3, 0.2])
+
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
+
+
+@every_rule
+@pytest.mark.parametrize("cap", [1.0, 0.5, -2.0, math.nan, math.inf])
+def test_a_cap_that_is_not_a_finite_number_above_one_is_refused(
+    rule: type[ThresholdRule[Any]], cap: float
+) -> None:
+    with pytest.raises(InputError, match="cap"):
+        rule(0.1, cap=cap)
+
+
+@every_rule
+@pytest.mark.parametrize("alpha", [0, 1, "a tenth", math.nan, -0.1])
+def test_a_bad_alpha_is_refused(rule: type[ThresholdRule[Any]], alpha: float | str) -> None:
+    with pytest.raises(InputError, match="alpha"):
+        rule(alpha)
+
+
+@every_rule
+def test_alpha_is_kept_as_decimal_text(rule: type[ThresholdRule[Any]]) -> None:
+    assert rule(0.10).alpha == rule("0.100").alpha == "0.1"
+    assert rule(0.1).tau == 0.9
+
+
+@every_rule
+@pytest.mark.parametrize(
+    ("features", "scores", "message"),
+    [
+        (FEATURES[:3], SCORES, "shapes"),
+        (FEATURES[:, 0], SCORES, "shapes"),
+        (FEATURES[None], SCORES, "shapes"),
+        (FEATURES, SCORES[:, None], "shapes"),
+        (FEATURES[:, :0], SCORES, "shapes"),
+        (FEATURES[:0], SCORES[:0], "at least one"),
+        (np.where(FEATURES == 0.5, np.nan, FEATURES), SCORES, "finite"),
+        (np.where(FEATURES == 0.5, np.inf, FEATURES), SCORES, "finite"),
+        (FEATURES, np.where(SCORES == 0.4, np.nan, SCORES), "finite"),
+        (FEATURES, np.where(SCORES == 0.4, np.inf, SCORES), "finite"),
+        (FEATURES, np.where(SCORES == 0.4, -np.inf, SCORES), "finite"),
+        (FEATURES, np.where(SCORES == 0.4, 2.0000001, SCORES), "exceeds the cap"),
+        ([[1.0], [1.0, 2.0]], [0.1, 0.2], "numbers"),
+        ([["one"]], [0.1], "numbers"),
+    ],
+)
+def test_calibration_data_that_cannot_be_used_is_refused(
+    rule: type[ThresholdRule[Any]], features: npt.ArrayLike, scores: npt.ArrayLike, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        rule(0.5).fit(features, scores)
+
+
+@every_rule
+def test_a_score_at_the_cap_is_not_above_it(rule: type[ThresholdRule[Any]]) -> None:
+    rule(0.5, cap=1.5).fit(FEATURES, np.where(SCORES == 0.4, 1.5, SCORES))
+
+
+@every_rule
+@pytest.mark.parametrize(
+    "features",
+    [
+        [1.0, 0.5],
+        [[1.0]],
+        [[1.0, 0.5, 0.0]],
+        [[[1.0, 0.5]]],
+        [[1.0, np.nan]],
+        [[np.inf, 1.0]],
+        [["one", "two"]],
+    ],
+)
+def test_prompts_that_do_not_fit_the_calibration_data_are_refused(
+    rule: type[ThresholdRule[Any]], features: npt.ArrayLike
+) -> None:
+    fitted = rule(0.5).fit(FEATURES, SCORES)
+    with pytest.raises(InputError):
+        fitted.thresholds(features)
+
+
+@every_rule
+def test_one_prompt_is_one_row(rule: type[ThresholdRule[Any]]) -> None:
+    fitted = rule(0.5).fit(FEATURES, SCORES)
+    assert fitted.threshold(FEATURES[1]) == fitted.thresholds(FEATURES[1:2])[0]
+    for several in (FEATURES, FEATURES[:1], 1.0):
+        with pytest.raises(InputError):
+            fitted.threshold(several)
+
+
+@every_rule
+def test_no_prompts_have_no_thresholds(rule: type[ThresholdRule[Any]]) -> None:
+    assert rule(0.5).fit(FEATURES, SCORES).thresholds(np.empty((0, 2))).shape == (0,)
+
+
+@every_rule
+def test_an_unfitted_rule_says_what_to_do(rule: type[ThresholdRule[Any]]) -> None:
+    unfitted = rule(0.5)
+    for ask in (
+        lambda: unfitted.threshold([1.0, 0.5]),
+        lambda: unfitted.thresholds(FEATURES),
+        lambda: unfitted.solve(FEATURES),
+        lambda: unfitted.dimension,
+        unfitted.state_data,
+    ):
+        with pytest.raises(NotFittedError, match=r"\.fit\("):
+            ask()
+
+
+@every_rule
+def test_fitting_returns_a_copy_and_leaves_the_rule_as_it_was(rule: type[ThresholdRule[Any]]) -> None:
+    unfitted = rule(0.5, cap=1.5)
+    first = unfitted.fit(FEATURES, SCORES)
+    second = first.fit(FEATURES[:, :1], SCORES + 0.5)
+    assert type(first) is rule
+    assert (first.alpha, first.cap) == (unfitted.alpha, unfitted.cap)
+    assert (first.dimension, second.dimension) == (2, 1)
+    assert first.threshold(FEATURES[0]) < 0.5 < second.threshold([1.0])
+    with pytest.raises(NotFittedError):
+        unfitted.threshold(FEATURES[0])
+
+
+@every_rule
+def test_a_fitted_rule_does_not_see_later_changes_of_the_arrays(rule: type[ThresholdRule[Any]]) -> None:
+    features, scores = FEATURES.copy(), SCORES.copy()
+    fitted = rule(0.5).fit(features, scores)
+    features[:], scores[:] = 7.0, 0.0
+    np.testing.assert_array_equal(
+        fitted.thresholds(FEATURES), rule(0.5).fit(FEATURES, SCORES).thresholds(FEATURES)
+    )
+
+
+@every_rule
+def test_rules_compare_by_their_settings(rule: type[ThresholdRule[Any]]) -> None:
+    assert rule(0.1) == rule("0.10")
+    assert rule(0.1) != rule(0.2)
+    fitted = rule(0.1).fit(FEATURES, SCORES)
+    again = fitted.fit(FEATURES, SCORES)
+    assert (fitted == again) is (rule is MarginalThreshold)  # states made of arrays compare by identity
+    assert fitted != rule(0.1)
+    assert len({fitted, fitted, rule(0.1)}) == 2
+
+
+@every_rule
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_read_back_gives_bit_identical_thresholds(rule: type[ThresholdRule[Any]], kind: str) -> None:
+    for case in cases(kind, 4):
+        fitted = rule(case.alpha, cap=case.cap).fit(case.features, case.scores)
+        data = {
+            name: np.array(array.tolist()).reshape(array.shape) for name, array in fitted.state_data().items()
+        }
+        assert all(array.dtype == np.float64 for array in fitted.state_data().values())
+        restored = rule(case.alpha, cap=case.cap).restore(data)
+        before, after = fitted.solve(case.queries), restored.solve(case.queries)
+        assert after.values.tobytes() == before.values.tobytes()
+        assert after.errors.tobytes() == before.errors.tobytes()
+        assert restored.dimension == fitted.dimension
+
+
+def changed(data: Mapping[str, FloatArray], **changes: FloatArray | None) -> dict[str, FloatArray]:
+    merged = {**data, **changes}
+    return {name: array for name, array in merged.items() if array is not None}
+
+
+@every_rule
+def test_a_state_with_an_array_missing_unknown_misshapen_or_not_finite_is_refused(
+    rule: type[ThresholdRule[Any]],
+) -> None:
+    unfitted = rule(0.5)
+    data = unfitted.fit(FEATURES, SCORES).state_data()
+    unfitted.restore(data)
+    with pytest.raises(InputError):
+        unfitted.restore({})
+    with pytest.raises(InputError):
+        unfitted.restore(changed(data, surprise=np.ones(1)))
+    for name, array in data.items():
+        for wrong in (None, array[None], np.full_like(array, np.nan), np.full_like(array, np.inf)):
+            if wrong is None or wrong.size:
+                with pytest.raises(InputError):
+                    unfitted.restore(changed(data, **{name: wrong}))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"success_scores": np.array([0.1, 0.2, 0.3])},
+        {"success_scores": np.array([0.1, 0.2, 0.3, 2.5])},
+        {"features": np.empty((4, 0))},
+        {"features": np.empty((0, 2)), "success_scores": np.empty(0)},
+    ],
+)
+def test_an_impossible_state_of_a_conditional_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+    rule = ConditionalThreshold(0.5)
+    with pytest.raises(InputError):
+        rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"quantile": np.array([0.1, 0.2])},
+        {"quantile": np.array([2.5])},
+        {"dimension": np.array([0.0])},
+        {"dimension": np.array([-1.0])},
+        {"dimension": np.array([1.5])},
+        {"dimension": np.array([1.0, 2.0])},
+        {"dimension": np.empty(0)},
+    ],
+)
+def test_an_impossible_state_of_a_marginal_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+    rule = MarginalThreshold(0.5)
+    with pytest.raises(InputError):
+        rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beta": np.ones(1)},
+        {"beta": np.ones(3)},
+        {"kept": np.array([0.0, 0.0])},
+        {"kept": np.array([1.0, 0.0])},
+        {"kept": np.array([0.0, 2.0])},
+        {"kept": np.array([-1.0, 0.0])},
+        {"kept": np.array([0.0, 0.5])},
+        {"kept": np.array([0.0])},
+        {"scale": np.array([1.0, 0.0])},
+        {"scale": np.array([1.0, -1.0])},
+        {"scale": np.ones(3)},
+        {"mixture": np.ones((2, 1))},
+        {"mixture": np.ones((1, 0))},
+    ],
+)
+def test_an_impossible_state_of_a_learned_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+    rule = LearnedThreshold(0.5)
+    with pytest.raises(InputError):
+        rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+
+
+def test_thresholds_that_reach_the_cap_within_their_error_become_infinite() -> None:
+    values = np.array([0.5, 1.5 - 1e-3, 1.5 - 1e-9, 1.5, 1.7, -4.0, np.inf, np.nan])
+    errors = np.full(8, 1e-6)
+    found = Thresholds.capped(values, errors, 1.5)
+    assert found.values.tolist() == [0.5, 1.5 - 1e-3, math.inf, math.inf, math.inf, -4.0, math.inf, math.inf]
+    assert found.errors.tolist() == [1e-6, 1e-6, 0.0, 0.0, 0.0, 1e-6, 0.0, 0.0]
+
+
+def test_refusals_are_errors_of_the_package_and_value_errors() -> None:
+    with pytest.raises(CFCError):
+        ConditionalThreshold(2)
+    with pytest.raises(ValueError, match="alpha"):
+        ConditionalThreshold(2)
