@@ -20,6 +20,7 @@ NOT_PROMISED = (
     "Nothing is promised about how often an answered prompt is wrong; that needs a certificate of its own.",
     "A set left empty because the threshold is low counts as a miss of the promise.",
 )
+_PROVEN: dict[str, GuaranteeKind] = {"conditional": "conditional", "marginal": "marginal"}
 _BINDING = {
     "unchecked": "Generator and verifier are those calibrated: serving compares their fingerprints.",
     "matched": "Generator and verifier are those calibrated: their fingerprints match the artifact's.",
@@ -111,14 +112,14 @@ def guarantee_kind(threshold_rule: str, *, exchangeable: bool) -> GuaranteeKind:
     """
     if not exchangeable:
         return "heuristic"
-    return {"conditional": "conditional", "marginal": "marginal"}.get(threshold_rule, "heuristic")  # type: ignore[return-value]
+    return _PROVEN.get(threshold_rule, "heuristic")
 
 
 def promise(
     kind: GuaranteeKind, target_coverage: float, calibration_size: int, weightings: tuple[Weighting, ...]
 ) -> str:
     """The promise in a sentence."""
-    percent = f"{100 * target_coverage:g} %"
+    percent = f"{100 * target_coverage:.12g} %"
     if kind == "heuristic":
         return (
             f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."

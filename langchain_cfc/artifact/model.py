@@ -157,6 +157,11 @@ class CalibrationArtifact(_Data):
             )
             raise ValueError(msg)
         _ = self.parsed_set_rule
+        states = [state for level in self.levels for state in (level.rule, level.marginal)]
+        stray = sorted(set(self.arrays).difference(*(state.values() for state in states)))
+        if stray:
+            msg = f"array {stray[0]!r} belongs to no level"
+            raise ValueError(msg)
         return self
 
     @property
@@ -183,6 +188,15 @@ class CalibrationArtifact(_Data):
     def needs_answers(self) -> bool:
         """Whether set rule or features look at distinct answers, which serving must then extract alike."""
         return self.feature_map.needs_answers or self.set_rule.startswith("unique")
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> CalibrationArtifact:
+        """As pydantic copies, but without what was computed late from other content, such as the digest."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in set(copied.__dict__) - set(type(self).model_fields):
+            del copied.__dict__[name]
+        return copied
 
     @cached_property
     def _rules(self) -> dict[str, ThresholdRule[Any]]:
@@ -340,10 +354,15 @@ class CalibrationArtifact(_Data):
             raise ArtifactFormatError(msg) from error
         content = _decode(data, source)
         try:
-            return cls.model_validate(content)
+            artifact = cls.model_validate(content)
+            as_saved = artifact.digest == _digest(content)
         except (ValueError, CFCError) as error:
             msg = f"{source}: not a valid artifact of version {VERSION}: {_first_problem(error)}"
             raise ArtifactFormatError(msg) from error
+        if not as_saved:  # such as 2 in place of 2.0, which `save` does not write
+            msg = f"{source}: not in the form that artifacts of version {VERSION} are saved in"
+            raise ArtifactFormatError(msg)
+        return artifact
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -360,7 +379,7 @@ def _decode(data: bytes, source: str) -> dict[str, Any]:
     """The content of an artifact file, its envelope and digest checked."""
     try:
         file = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{source}: not JSON, perhaps truncated or damaged ({error})"
         raise ArtifactFormatError(msg) from error
     if not isinstance(file, dict) or file.get("format") != FORMAT:

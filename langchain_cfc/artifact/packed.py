@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import math
 
@@ -41,7 +40,7 @@ class PackedArray(BaseModel):
         """
         try:
             raw = base64.b64decode(self.float64, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # `binascii.Error` is one; text beyond ASCII is refused by another
             msg = "a packed array is not base64"
             raise InputError(msg) from error
         if any(size < 0 for size in self.shape) or len(raw) != 8 * math.prod(self.shape):

@@ -68,12 +68,13 @@ def smallest_alpha(size: int, reachable: int) -> float:
     return math.ceil(10_000 * (1 - Fraction(reachable, size + 1))) / 10_000
 
 
-def smallest_size(alpha: Level, attainable: float) -> int | None:
+def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     """The smallest number of calibration prompts at which a target can be met.
 
     Args:
         alpha: Error level.
-        attainable: Share of prompts with a success score below the cap, in [0, 1].
+        attainable: Share of prompts with a success score below the cap, in [0, 1]; a float is read by its
+            shortest decimal form, which for a share such as 20 / 21 is not exact.
 
     Returns:
         The smallest N with ceil((N + 1) tau) <= floor(attainable N), or None if there is none (attainable

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
@@ -128,19 +129,20 @@ def calibrate(
         msg = f"unknown threshold rule {threshold_rule!r}; known are {', '.join(THRESHOLD_RULES)}"
         raise InputError(msg)
     rule = parse_set_rule(set_rule)
+    _ = MarginalThreshold(alphas[0], cap)  # refuses an impossible cap before it shapes success scores
     feature_map = FeatureMap.parse(features) if isinstance(features, str) else features
     if fit_fraction is None:
         fit_fraction = DEFAULT_FIT_FRACTION if feature_map.needs_fit and not feature_map.fitted else 0.0
     plan = split_plan(seed, fit=fit_fraction, test=test_fraction)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    labelled = tabulate(records, n=n)
+    labelled = _by_id(tabulate(records, n=n))
     parts = plan.rows(labelled)
     feature_map = _fitted(feature_map, labelled.take(parts["fit"]))
     prompts = _calibration_prompts(plan, labelled.take(parts["calibration"]), within_clusters)
     x, s = feature_map.transform(prompts.draws), rule.success_scores(prompts, cap)
     data = _Calibration(prompts, feature_map, x, s, float(cap))
-    _check_attainable(data, alphas, allow_unattainable=allow_unattainable)
+    _check_attainable(data, alphas, threshold_rule, allow_unattainable=allow_unattainable)
     levels, arrays = _fit_levels(data, alphas, threshold_rule)
     return CalibrationArtifact(
         library_version=__version__,
@@ -166,6 +168,11 @@ def _alphas(alpha: Level | Sequence[Level]) -> list[str]:
     return sorted(texts, key=float)
 
 
+def _by_id(labelled: LabelledDraws) -> LabelledDraws:
+    """The same prompts ordered by id: rounding follows order, and a file's order shall not change a bit."""
+    return labelled.take(np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64))
+
+
 def _fitted(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
     if feature_map.fitted:
         return feature_map
@@ -189,12 +196,14 @@ def _calibration_prompts(plan: SplitPlan, part: LabelledDraws, within_clusters: 
     return part.take(plan.one_per_cluster(part)) if within_clusters == "one" else part
 
 
-def _check_attainable(data: _Calibration, alphas: Sequence[str], *, allow_unattainable: bool) -> None:
+def _check_attainable(
+    data: _Calibration, alphas: Sequence[str], threshold_rule: str, *, allow_unattainable: bool
+) -> None:
     """Refuse a target out of reach overall, warn of guaranteed groups where it is."""
     size, reached = len(data.labelled), int(data.reachable.sum())
     strictest = alphas[0]
     if not target_is_attainable(strictest, size, reached) and not allow_unattainable:
-        needed = smallest_size(strictest, reached / size)
+        needed = smallest_size(strictest, Fraction(reached, size))
         more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"
         msg = (
             f"alpha = {strictest} is out of reach: {reached} of {size} calibration prompts have a correct "
@@ -206,6 +215,8 @@ def _check_attainable(data: _Calibration, alphas: Sequence[str], *, allow_unatta
             "--allow-unattainable) to have prompts flagged as not certifiable"
         )
         raise UnattainableTargetError(msg)
+    if threshold_rule != "conditional":
+        return  # no other rule guarantees anything for a group
     hopeless = [group for group in data.groups[1:] if float(strictest) < group.smallest_alpha - 1e-12]
     if hopeless:
         listed = "; ".join(f"{group.name} (smallest alpha {group.smallest_alpha:.3f})" for group in hopeless)

@@ -44,4 +44,5 @@ def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, 
     if rank > size or trials == 0:
         return False  # nothing can be certified, so everything there is flagged, and flags keep the promise
     law = require("scipy.stats", "calibrate", "checking the promise").betabinom(trials, rank, size + 1 - rank)
-    return bool(law.cdf(math.ceil(kept * trials)) < FALSE_ALARM / tests)
+    count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
+    return bool(law.cdf(count) < FALSE_ALARM / tests)

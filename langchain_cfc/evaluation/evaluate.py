@@ -53,7 +53,9 @@ def evaluate(
         FingerprintWarning: If the records come from another generator or verifier than the calibration
             records.
     """
-    _compare_provenance(artifact, records.provenance if isinstance(records, Records) else provenance)
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    _compare_provenance(artifact, provenance)
     labelled, which = held_out(artifact, tabulate(records, n=artifact.n))
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)

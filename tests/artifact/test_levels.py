@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.records import tabulate
+
+Recorded = Callable[..., list[PromptRecord]]
+
+LEVELS = ("0.1", "0.2", "0.3", "0.5")
+
+pytestmark = pytest.mark.filterwarnings(
+    # Groups of a few prompts cannot certify the smallest level.
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int, recorded: Recorded) -> None:
+    artifact = calibrate(
+        recorded(seed, 60), alpha=LEVELS, features="mean_score^3 + group(topic)", allow_unattainable=True
+    )
+    draws = tabulate(recorded(seed + 100, 200)).draws
+    features = artifact.feature_map.transform(draws)
+    raw = [artifact._rules[level].solve(features).values for level in LEVELS]
+    # The rules at two levels cross for some prompts, or there would be nothing to show.
+    assert any((high < low).any() for high, low in pairwise(raw))
+    served = [decide(artifact, draws, level) for level in LEVELS]
+    for strict, loose in pairwise(served):
+        assert (strict.thresholds >= loose.thresholds).all()
+        assert (strict.not_certifiable >= loose.not_certifiable).all()
+        assert (strict.accepted >= (loose.accepted & ~strict.not_certifiable[:, None])).all()
+    # The running maximum and nothing more: the largest alpha is served as it is, the others no larger than
+    # needed.
+    for place in range(len(LEVELS)):
+        np.testing.assert_array_equal(served[place].thresholds, np.max(raw[place:], axis=0))
+
+
+def test_the_level_may_be_left_out_only_where_there_is_one(recorded: Recorded) -> None:
+    one = calibrate(recorded(0, 60), alpha=0.2, features="1")
+    assert one.level() == one.level("0.20") == one.level(0.2) == "0.2"
+    several = calibrate(recorded(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
+    assert several.alphas == ("0.1", "0.3")
+    assert several.level(0.1) == "0.1"
+    with pytest.raises(InputError, match=r"several levels \(0\.1, 0\.3\): say which"):
+        several.level()
+    with pytest.raises(InputError, match="several levels"):
+        several.guarantee()
+
+
+@pytest.mark.parametrize("alpha", [0.15, "0.25", "0.2000001"])
+def test_a_level_that_is_not_held_is_refused_with_those_that_are(
+    alpha: float | str, artifact: CalibrationArtifact
+) -> None:
+    features = np.zeros((1, artifact.feature_map.dimension))
+    with pytest.raises(InputError, match=r"not calibrated at alpha = .* it holds 0\.2, 0\.3"):
+        artifact.solve(features, alpha)
+
+
+@pytest.mark.parametrize("alpha", [0, 1, "x", float("nan"), True])
+def test_what_is_no_level_is_refused(alpha: float | str, artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="strictly between 0 and 1"):
+        artifact.level(alpha)
+
+
+def test_features_that_do_not_fit_are_refused(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="features"):
+        artifact.solve(np.zeros((1, artifact.feature_map.dimension + 1)), "0.2")

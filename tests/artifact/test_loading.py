@@ -1,0 +1,354 @@
+"""Whatever is not byte for byte what `save` wrote is refused, and the message says where."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc.artifact import CalibrationArtifact, PackedArray
+from langchain_cfc.errors import ArtifactDigestError, ArtifactError, ArtifactFormatError
+from langchain_cfc.records import Provenance
+
+Recorded = Callable[..., list[PromptRecord]]
+Sealed = Callable[..., bytes]
+Load = Callable[[bytes], CalibrationArtifact]
+
+
+@pytest.fixture
+def small(recorded: Recorded, tmp_path: Path) -> bytes:
+    """The file of an artifact that is as small as can be."""
+    path = tmp_path / "small.json"
+    calibrate(recorded(0, 8), alpha="0.3", features="1", allow_unattainable=True).save(path)
+    return path.read_bytes()
+
+
+def is_refused(data: bytes, load: Load) -> bool:
+    try:
+        load(data)
+    except (ArtifactFormatError, ArtifactDigestError):
+        return True
+    return False
+
+
+def test_the_file_loads_untouched(small: bytes, load: Load) -> None:
+    assert not is_refused(small, load)
+
+
+def test_every_changed_byte_is_refused(small: bytes, load: Load) -> None:
+    # One random change at every place, and at punctuation and digits each change of a single bit.
+    rng = np.random.default_rng(0)
+    changes = [(place, int(rng.integers(1, 256))) for place in range(len(small))]
+    telling = [
+        place for place in range(0, len(small), 5) if small[place : place + 1] in b'{}[],:"0123456789-. \n'
+    ]
+    changes += [(place, 1 << bit) for place in telling for bit in range(8)]
+    accepted = []
+    for place, change in changes:
+        data = bytearray(small)
+        data[place] ^= change
+        if not is_refused(bytes(data), load):
+            accepted.append((place, change))
+    assert accepted == []
+
+
+def test_every_truncation_is_refused(small: bytes, load: Load) -> None:
+    assert [length for length in range(len(small)) if not is_refused(small[:length], load)] == []
+
+
+@pytest.mark.parametrize("addition", [b"\n", b" ", b"\0", b"{}", b"//"])
+def test_additions_are_refused(addition: bytes, small: bytes, load: Load) -> None:
+    assert is_refused(small + addition, load)
+    assert is_refused(addition + small, load)
+
+
+def test_the_same_json_in_another_layout_is_refused(small: bytes, load: Load) -> None:
+    file = json.loads(small)
+    with pytest.raises(ArtifactDigestError, match="changed or damaged"):
+        load(json.dumps(file).encode())
+    reordered = {key: file[key] for key in ("version", "format", "content", "digest")}
+    with pytest.raises(ArtifactDigestError):
+        load((json.dumps(reordered, indent=1) + "\n").encode())
+
+
+def test_a_key_that_stands_twice_is_refused(small: bytes, load: Load) -> None:
+    assert small.count(b'"n": 4,') == 1
+    with pytest.raises(ArtifactDigestError):
+        load(small.replace(b'"n": 4,', b'"n": 5,\n  "n": 4,'))
+
+
+def test_a_missing_file_is_named_with_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactFormatError, match=r"missing\.json: cannot be read .*artifact\.save"):
+        CalibrationArtifact.load(tmp_path / "missing.json")
+    with pytest.raises(ArtifactFormatError, match="cannot be read"):
+        CalibrationArtifact.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b" ", b"no JSON", b"\xff\xfe", b"\x1f\x8b", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000],
+    ids=["empty", "blank", "words", "utf-16", "gzip", "deep list", "deep object", "huge number"],
+)
+def test_what_is_not_json_is_refused(data: bytes, load: Load) -> None:
+    with pytest.raises(ArtifactFormatError, match=r"forged\.json: not JSON"):
+        load(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"[]", b"null", b"1", b'"langchain-cfc/artifact"', b"{}", b'{"version": 1}']
+)
+def test_json_that_is_no_artifact_is_refused(data: bytes, load: Load) -> None:
+    with pytest.raises(ArtifactFormatError, match="not a calibration artifact"):
+        load(data)
+
+
+def test_another_format_is_refused(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
+    with pytest.raises(ArtifactFormatError, match="not a calibration artifact"):
+        load(sealed(content, format="langchain-cfc/records"))
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None])
+def test_another_version_is_refused_by_its_number(
+    version: object, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    with pytest.raises(ArtifactFormatError, match=f"version {version!r}; this library reads version 1"):
+        load(sealed(content, version=version))
+
+
+@pytest.mark.parametrize("version", [True, 1.0])
+def test_a_version_that_only_equals_one_is_refused(
+    version: object, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    with pytest.raises(ArtifactDigestError):
+        load(sealed(content, version=version))
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:" + "0" * 64, None, []])
+def test_another_digest_is_refused(
+    digest: object, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    with pytest.raises(ArtifactDigestError, match="does not match its digest"):
+        load(sealed(content, digest=digest))
+
+
+def test_an_extra_field_beside_the_content_is_refused_by_name(
+    content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    with pytest.raises(ArtifactFormatError, match="surprise"):
+        load(sealed(content, surprise=1))
+
+
+# From here on the digest fits: somebody has sealed a file that `save` did not write.
+
+
+def objects(
+    value: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
+    """Every object inside a JSON value, with the keys and positions that lead to it."""
+    if isinstance(value, dict):
+        yield path, value
+    for step, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, dict | list):
+            yield from objects(item, (*path, step))
+
+
+def at(content: dict[str, Any], path: tuple[str | int, ...]) -> Any:
+    found: Any = content
+    for step in path:
+        found = found[step]
+    return found
+
+
+@pytest.fixture
+def complete(recorded: Recorded, tmp_path: Path) -> dict[str, Any]:
+    """Content in which nothing optional is missing."""
+    provenance = Provenance(
+        n=4, generator={"id": "g"}, verifier={"id": "v"}, labeler={"id": "l"}, answer={"id": "a"}
+    )
+    path = tmp_path / "complete.json"
+    calibrate(
+        recorded(0, 60),
+        alpha=["0.2", "0.3"],
+        features="bins(mean_score, 2) + group(topic)",
+        test_fraction=0.1,
+        provenance=provenance,
+    ).save(path)
+    content: dict[str, Any] = json.loads(path.read_bytes())["content"]
+    return content
+
+
+def test_an_extra_field_anywhere_is_refused_by_name(
+    complete: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    load(sealed(complete))
+    # Fingerprints are the user's own, and the digests are named by parts; anything else is ours.
+    free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
+    free.add(("calibration", "digests"))
+    places = [path for path, _ in objects(complete) if path not in free]
+    assert {(), ("calibration", "split"), ("calibration", "groups", 0), ("levels", 1, "rule")} <= set(places)
+    for path in places:
+        forged = json.loads(json.dumps(complete))
+        array = next(iter(forged["arrays"]))
+        is_state = path[:1] == ("levels",) and len(path) == 3
+        at(forged, path)["surprise"] = (
+            array if is_state else forged["arrays"][array] if path == ("arrays",) else 1
+        )
+        with pytest.raises(ArtifactFormatError, match="surprise"):
+            load(sealed(forged))
+
+
+def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: Sealed, load: Load) -> None:
+    free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
+    free.add(("calibration", "digests"))
+    removals = [(path, key) for path, found in objects(complete) if path not in free for key in found]
+    assert len(removals) > 60
+    accepted = []
+    for path, key in removals:
+        forged = json.loads(json.dumps(complete))
+        del at(forged, path)[key]
+        if not is_refused(sealed(forged), load):
+            accepted.append((path, key))
+    assert accepted == []
+    for key in complete:
+        with pytest.raises(ArtifactFormatError, match=key):
+            load(sealed({name: value for name, value in complete.items() if name != key}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("n",), 0, "n >= 1"),
+        (("n",), "4", "n: "),
+        (("n",), 4.0, "n: "),
+        (("n",), True, "n: "),
+        (("cap",), 2, "not in the form"),
+        (("cap",), 1.0, "cap must be"),
+        (("cap",), "2.0", "cap: "),
+        (("cap",), None, "cap: "),
+        (("set_rule",), "everything", "unknown set rule"),
+        (("set_rule",), ["all"], "set_rule: "),
+        (("threshold_rule",), "magic", "threshold_rule: "),
+        (("threshold_rule",), "learned", "state"),
+        (("levels",), [], "at least one level"),
+        (("levels",), {}, "levels: "),
+        (("features",), {}, "text and terms"),
+        (("features", "text"), "no_such(thing)", "unknown name"),
+        (("features", "terms"), [], "terms"),
+        (("features", "terms", 0, "cuts"), ["0.5"], "cuts"),
+        (("features", "terms", 1, "categories"), ["b", "a"], "ascending"),
+        (("provenance", "n"), 0, r"provenance\.n"),
+        (("provenance",), 1, "provenance: "),
+        (("calibration", "split", "fit"), 1.5, "share"),
+        (("calibration", "split", "seed"), 0, r"calibration\.split\.seed"),
+        (("calibration", "within_clusters"), "some", r"calibration\.within_clusters"),
+        (("calibration", "sketch"), [1], r"calibration\.sketch"),
+        (("created_at",), None, "created_at"),
+    ],
+)
+def test_an_impossible_value_is_refused_by_its_field(
+    path: tuple[str | int, ...],
+    value: object,
+    message: str,
+    *,
+    complete: dict[str, Any],
+    sealed: Sealed,
+    load: Load,
+) -> None:
+    at(complete, path[:-1])[path[-1]] = value
+    with pytest.raises(ArtifactFormatError, match=message):
+        load(sealed(complete))
+
+
+@pytest.mark.parametrize(
+    "alphas", [["0.3", "0.2"], ["0.2", "0.2"], ["0.20", "0.3"], ["0.2", "1"], ["0.2", "x"]]
+)
+def test_levels_out_of_order_or_form_are_refused(
+    alphas: list[str], content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    for level, alpha in zip(content["levels"], alphas, strict=True):
+        level["alpha"] = alpha
+    with pytest.raises(ArtifactFormatError, match=r"alpha"):
+        load(sealed(content))
+
+
+def test_a_state_for_another_number_of_features_is_refused(
+    content: dict[str, Any], recorded: Recorded, sealed: Sealed, load: Load
+) -> None:
+    content["features"] = calibrate(recorded(0, 60), alpha="0.2", features="mean_score").features
+    with pytest.raises(ArtifactFormatError, match=r"states for \[6\] features do not fit a map of 2"):
+        load(sealed(content))
+
+
+def text_of(*numbers: float) -> str:
+    return base64.b64encode(np.array(numbers, dtype="<f8").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("forged", "message"),
+    [
+        ({"shape": [1], "float64": "####"}, "not base64"),
+        ({"shape": [1], "float64": "é" * 12}, "not base64"),
+        ({"shape": [1], "float64": text_of(0.5)[:-1]}, "not base64"),
+        ({"shape": [2], "float64": text_of(0.5)}, "holds 8 bytes"),
+        ({"shape": [-1, -1], "float64": text_of(0.5)}, "holds 8 bytes"),
+        ({"shape": [0, 10**30], "float64": ""}, "not a valid artifact"),
+        ({"shape": [1.0], "float64": text_of(0.5)}, r"shape\.0"),
+        ({"shape": "1", "float64": text_of(0.5)}, "shape"),
+        ({"shape": [1], "float64": text_of(float("nan"))}, "not finite"),
+        ({"shape": [1], "float64": text_of(float("inf"))}, "not finite"),
+        ({"shape": [1, 1], "float64": text_of(0.5)}, "axes"),
+        ({"shape": [2], "float64": text_of(0.5, 0.6)}, "at most one number"),
+        ({"shape": [1], "float64": text_of(5.0)}, "not above the cap"),
+    ],
+)
+def test_an_impossible_array_is_refused(
+    forged: dict[str, Any], message: str, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    content["arrays"][content["levels"][0]["marginal"]["quantile"]] = forged
+    with pytest.raises(ArtifactFormatError, match=message):
+        load(sealed(content))
+
+
+def test_calibration_data_that_do_not_fit_each_other_are_refused(
+    content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    name = content["levels"][0]["rule"]["success_scores"]
+    scores = PackedArray(**content["arrays"][name]).unpack()
+    for forged in (scores[:-1], scores[:0], np.full_like(scores, 9.0)):
+        content["arrays"][name] = PackedArray.pack(forged).model_dump()
+        with pytest.raises(ArtifactFormatError):
+            load(sealed(content))
+
+
+def test_an_array_that_no_level_names_is_refused(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
+    content["arrays"]["smuggled"] = PackedArray.pack(np.zeros(1)).model_dump()
+    with pytest.raises(ArtifactFormatError, match="'smuggled' belongs to no level"):
+        load(sealed(content))
+
+
+def test_an_array_that_is_missing_is_named(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
+    name = content["levels"][0]["rule"]["features"]
+    del content["arrays"][name]
+    with pytest.raises(ArtifactFormatError, match=f"array '{name}' is missing"):
+        load(sealed(content))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("field", ["cap", "attainable_coverage"])
+def test_numbers_that_are_none_are_refused(
+    field: str, number: str, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    at(content, () if field == "cap" else ("calibration",))[field] = float(number)
+    data = sealed(content)
+    if number == "1e999":
+        data = data.replace(b"Infinity", b"1e999")
+    assert number.encode() in data
+    with pytest.raises(ArtifactError) as caught:
+        load(data)
+    assert type(caught.value) in {ArtifactFormatError, ArtifactDigestError}

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import Candidate, PromptRecord, __version__, calibrate, read_records, write_records
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import FeatureError, InputError, RecordError
+from langchain_cfc.records import Provenance, tabulate
+
+Prompts = Callable[..., list[PromptRecord]]
+
+
+def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    return artifact.model_copy(update={"created_at": ""})
+
+
+@pytest.mark.parametrize("size", [9, 19, 20, 99, 137])
+@pytest.mark.parametrize("alpha", ["0.1", "0.3", "0.5", "0.05"])
+def test_the_marginal_threshold_is_the_order_statistic_of_exact_rank(
+    alpha: str, size: int, prompts: Prompts
+) -> None:
+    # Among these are ranks that floats get wrong: 10 (1 - 0.7) is 3.0000000000000004.
+    records = prompts(size, size, right=1.0)
+    rank = math.ceil((size + 1) * (1 - Fraction(alpha)))
+    success = np.sort([min(one.score for one in record.candidates) for record in records])
+    expected = success[rank - 1] if rank <= size else np.inf
+    draws = tabulate(prompts(0, 3)).draws
+    rules: tuple[Any, ...] = ("marginal", "conditional")
+    for rule in rules:
+        artifact = calibrate(records, alpha=alpha, features="1", threshold_rule=rule, allow_unattainable=True)
+        assert decide(artifact, draws).thresholds.tolist() == [expected] * 3
+        assert decide(artifact, draws, marginal=True).thresholds.tolist() == [expected] * 3
+
+
+def test_a_group_threshold_is_the_order_statistic_of_the_group(prompts: Prompts) -> None:
+    records = prompts(0, 120)
+    artifact = calibrate(records, alpha="0.2", features="group(topic)")
+    part = artifact.calibration.split.part
+    asked = tabulate(prompts(1, 20))
+    thresholds = decide(artifact, asked.draws).thresholds
+    for topic in ("capital", "river"):
+        success = sorted(
+            min((one.score for one in record.candidates if one.correct), default=2.0)
+            for record in records
+            if record.metadata["topic"] == topic and part(record.id, None) == "calibration"
+        )
+        rank = math.ceil((len(success) + 1) * Fraction(8, 10))
+        rows = [row for row, entries in enumerate(asked.draws.metadata) if entries["topic"] == topic]
+        assert rows
+        assert set(thresholds[rows]) == {success[rank - 1]}
+
+
+def test_prompts_without_a_correct_candidate_count_as_the_cap(prompts: Prompts) -> None:
+    records = prompts(0, 40, n=1, right=0.5)
+    for cap in (1.25, 2.0):
+        artifact = calibrate(records, alpha="0.6", features="1", cap=cap)
+        assert artifact.cap == cap
+        scores = artifact.arrays[artifact.levels[0].rule["success_scores"]].unpack()
+        hopeless = sum(not record.candidates[0].correct for record in records)
+        assert hopeless > 5
+        assert (scores == cap).sum() == hopeless
+        assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
+
+
+def test_n_uses_the_first_slots(prompts: Prompts) -> None:
+    records = prompts(0, 80, n=6)
+    first_two = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
+    last_two = [r.model_copy(update={"candidates": r.candidates[-2:]}) for r in records]
+    artifact = calibrate(records, alpha="0.2", n=2, features="mean_score")
+    assert artifact.n == 2
+    assert undated(artifact) == undated(calibrate(first_two, alpha="0.2", features="mean_score"))
+    assert artifact.arrays != calibrate(last_two, alpha="0.2", features="mean_score").arrays
+    for n in (0, 7):
+        with pytest.raises(InputError, match=f"n is {n}; expected at least 1 and at most 6"):
+            calibrate(records, alpha="0.2", n=n)
+
+
+@pytest.mark.parametrize("alpha", [0.2, "0.2", "0.20", Decimal("0.200"), [0.2], ("0.2", 0.2)])
+def test_a_level_may_be_written_in_many_ways(alpha: Any, prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 50), alpha=alpha, features="1")
+    assert artifact.alphas == ("0.2",)
+    assert undated(artifact) == undated(calibrate(prompts(0, 50), alpha="0.2", features="1"))
+
+
+def test_several_levels_are_held_in_ascending_order(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 50), alpha=[0.2, "0.10", Decimal("0.35"), 0.1], features="1")
+    assert artifact.alphas == ("0.1", "0.2", "0.35")
+    draws = tabulate(prompts(1, 1)).draws
+    alone = [calibrate(prompts(0, 50), alpha=alpha, features="1") for alpha in artifact.alphas]
+    for level, one in zip(artifact.alphas, alone, strict=True):
+        assert decide(artifact, draws, level).thresholds == decide(one, draws).thresholds
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1, "much", "", float("nan"), True, None, [0.2, 2]])
+def test_what_is_no_level_is_refused(alpha: Any, prompts: Prompts) -> None:
+    with pytest.raises(InputError, match="alpha must be a decimal number strictly between 0 and 1"):
+        calibrate(prompts(0, 30), alpha=alpha)
+
+
+def test_no_level_at_all_is_refused(prompts: Prompts) -> None:
+    with pytest.raises(InputError, match="at least one error level"):
+        calibrate(prompts(0, 30), alpha=[])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold_rule": "magic"}, "'magic'; known are conditional, marginal, learned"),
+        ({"set_rule": "some"}, "'some'; known are all, best_prefix, rank"),
+        ({"within_clusters": "two"}, "'one' or 'all', got 'two'"),
+        ({"cap": 1.0}, "cap must be a finite number above 1"),
+        ({"cap": 0.5}, "cap must be a finite number above 1"),
+        ({"cap": math.nan}, "cap must be a finite number above 1"),
+        ({"cap": math.inf}, "cap must be a finite number above 1"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_those_known(
+    options: dict[str, Any], message: str, prompts: Prompts
+) -> None:
+    with pytest.raises(InputError, match=message):
+        calibrate(prompts(0, 30), alpha="0.2", **options)
+
+
+def test_feature_text_that_cannot_be_read_is_refused(prompts: Prompts) -> None:
+    with pytest.raises(FeatureError, match="did you mean 'mean_score'"):
+        calibrate(prompts(0, 30), alpha="0.2", features="mean_scor")
+
+
+def test_no_records_are_refused() -> None:
+    with pytest.raises(RecordError, match="no records"):
+        calibrate([], alpha="0.2")
+
+
+def test_one_answer_with_two_labels_is_refused_by_the_record_where_answers_count() -> None:
+    candidates = tuple(Candidate(text="same", score=0.5, correct=correct) for correct in (True, False))
+    records = [PromptRecord(id=f"q{row}", input="?", candidates=candidates) for row in range(9)]
+    with pytest.raises(InputError, match=r"record 'q\d': candidates 0 and 1 give the same answer"):
+        calibrate(records, alpha="0.2", features="1", set_rule="unique")
+    assert calibrate(records, alpha="0.2", features="1").set_rule == "all"
+
+
+def test_the_success_score_is_that_of_the_set_rule(prompts: Prompts) -> None:
+    records = prompts(0, 80)
+    for text in ("all", "best_prefix", "rank", "unique(rank)"):
+        artifact = calibrate(
+            records, alpha="0.4", features="1", set_rule=text.replace("(", " ( "), allow_unattainable=True
+        )
+        assert artifact.set_rule == text
+        expected = artifact.parsed_set_rule.success_scores(tabulate(records), 2.0)
+        found = artifact.arrays[artifact.levels[0].rule["success_scores"]].unpack()
+        np.testing.assert_array_equal(np.sort(found), np.sort(expected))
+
+
+def test_records_bring_their_provenance_and_a_list_has_none(prompts: Prompts, tmp_path: Path) -> None:
+    records = prompts(0, 50)
+    header = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
+    other = Provenance(n=4, generator={"id": "other"})
+    write_records(tmp_path / "with.jsonl", records, header)
+    write_records(tmp_path / "without.jsonl", records)
+
+    def provenance(source: Any, given: Provenance | None = None) -> Provenance | None:
+        artifact = calibrate(source, alpha="0.2", features="1", provenance=given)
+        assert (artifact.guarantee().binding == "unbound") == (artifact.provenance is None)
+        return artifact.provenance
+
+    assert provenance(read_records(tmp_path / "with.jsonl")) == header
+    assert provenance(read_records(tmp_path / "with.jsonl"), other) == other
+    assert provenance(read_records(tmp_path / "without.jsonl")) is None
+    assert provenance(read_records(tmp_path / "without.jsonl"), header) == header
+    assert provenance(records) is None
+    assert provenance(records, header) == header
+
+
+def test_an_iterator_does_as_well_as_a_list(prompts: Prompts) -> None:
+    records = prompts(0, 50)
+    once = calibrate(iter(records), alpha="0.2", features="mean_score")
+    assert undated(once) == undated(calibrate(records, alpha="0.2", features="mean_score"))
+
+
+def test_the_artifact_says_when_and_by_which_version_it_was_made(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 30), alpha="0.2", features="1")
+    assert artifact.library_version == __version__
+    made = datetime.fromisoformat(artifact.created_at)
+    assert made.utcoffset() == timedelta(0)
+    assert abs(datetime.now(timezone.utc) - made) < timedelta(hours=1)

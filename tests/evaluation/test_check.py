@@ -1,0 +1,75 @@
+"""When what was seen contradicts the promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from langchain_cfc import PromptRecord, calibrate, evaluate
+from langchain_cfc.evaluation.check import FALSE_ALARM, kept_too_rarely
+from langchain_cfc.thresholds import conformal_rank, exact_tau
+
+Prompts = Callable[..., list[PromptRecord]]
+
+
+@pytest.mark.parametrize("tests", [1, 5])
+@pytest.mark.parametrize(
+    ("alpha", "size", "tested"), [("0.1", 100, 50), ("0.1", 1000, 500), ("0.3", 20, 200), ("0.3", 100, 100)]
+)
+def test_the_alarm_is_the_largest_that_keeps_the_false_alarm_rate(
+    alpha: str, size: int, tested: int, tests: int
+) -> None:
+    # Covered test prompts are BetaBinomial(m, k, N + 1 - k): the counts that alarm are the lowest ones, their
+    # probability is below the rate, and one more count would reach it. At 56 of 100, round-off must not add
+    # one.
+    rank = conformal_rank(size, exact_tau(alpha))
+    law = stats.betabinom(tested, rank, size + 1 - rank)
+    alarms = [kept_too_rarely(alpha, size, tested, count / tested, tests) for count in range(tested + 1)]
+    lowest = sum(alarms)
+    assert 0 < lowest < tested
+    assert alarms == [True] * lowest + [False] * (tested + 1 - lowest)
+    assert law.cdf(lowest - 1) < FALSE_ALARM / tests <= law.cdf(lowest)
+
+
+def test_where_nothing_can_be_certified_or_nothing_was_tested_there_is_no_alarm() -> None:
+    assert not kept_too_rarely("0.1", 8, 100, 0.0, 1)  # rank 9 of 8
+    assert kept_too_rarely("0.1", 9, 100, 0.0, 1)
+    assert not kept_too_rarely("0.1", 100, 0.9, 0.0, 1)
+
+
+def test_a_model_that_grew_worse_is_noticed_in_all_and_in_its_groups(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 400, right=0.9), alpha="0.1", features="group(topic)")
+    assert evaluate(artifact, prompts(1, 300, prefix="same", right=0.9)).contradicted == []
+    worse = evaluate(artifact, prompts(2, 300, prefix="worse", right=0.5))
+    assert worse.contradicted == ["1", "group(topic)=a", "group(topic)=b"]
+    half = [
+        *prompts(3, 300, prefix="x", right=0.9, topics="a"),
+        *prompts(4, 150, prefix="y", right=0.4, topics="b"),
+    ]
+    assert "group(topic)=b" in evaluate(artifact, half).contradicted
+    assert "group(topic)=a" not in evaluate(artifact, half).contradicted
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("marginal", ["1"]), ("learned", [])])
+def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[str], prompts: Prompts) -> None:
+    records = prompts(0, 400, right=0.9)
+    artifact = calibrate(records, alpha="0.1", features="group(topic)", threshold_rule=rule)
+    worse = evaluate(artifact, prompts(2, 300, prefix="worse", right=0.5))
+    assert worse.methods[rule].kept_promise < 0.8
+    assert worse.contradicted == expected
+
+
+def test_a_sound_rule_is_contradicted_no_more_often_than_stated(prompts: Prompts) -> None:
+    # Three weightings share 2.5 %: alarms in 200 independent rounds are at most Binomial(200, 0.025), which
+    # exceeds 22 with probability 2e-9.
+    everyone = prompts(0, 200 * 90, right=0.9)
+    alarms = 0
+    for start in range(0, len(everyone), 90):
+        block = everyone[start : start + 90]
+        artifact = calibrate(block[:60], alpha="0.2", features="group(topic)")
+        alarms += bool(evaluate(artifact, block[60:]).contradicted)
+    assert stats.binom(200, FALSE_ALARM).sf(22) < 1e-6
+    assert alarms <= 22

@@ -1,0 +1,135 @@
+"""Whether the prompts tested on are new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
+from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
+from langchain_cfc.evaluation import held_out
+from langchain_cfc.records import Provenance, tabulate
+
+Prompts = Callable[..., list[PromptRecord]]
+
+# More prompts than the sketch of an artifact keeps hashes of.
+MANY = 800
+
+
+def test_calibration_records_are_refused_where_none_were_held_out(prompts: Prompts) -> None:
+    records = prompts(0, MANY)
+    artifact = calibrate(records, alpha="0.2", features="mean_score")
+    with pytest.raises(OverlapError, match=r"none were held out: .* test_fraction"):
+        evaluate(artifact, records)
+    # Those that fitted the feature map are no better, nor is any other order.
+    fit = [one for one in records if artifact.calibration.split.part(one.id, None) == "fit"]
+    with pytest.raises(OverlapError):
+        evaluate(artifact, fit[::-1])
+
+
+def test_calibration_records_are_cut_down_to_the_part_held_out(prompts: Prompts) -> None:
+    records = prompts(0, MANY)
+    artifact = calibrate(records, alpha="0.2", features="mean_score", test_fraction=0.25)
+    held = [one for one in records if artifact.calibration.split.part(one.id, None) == "test"]
+    report = evaluate(artifact, records)
+    assert report.n_test == len(held) == artifact.calibration.held_out_size
+    assert report.test_prompts == "the part of the calibration file that was held out"
+    assert held_out(artifact, tabulate(records))[0].ids == tuple(one.id for one in held)
+    # The part by itself holds no calibration record, and gives the same figures.
+    alone = evaluate(artifact, held)
+    assert alone.test_prompts.startswith("all records")
+    assert alone.methods == report.methods
+
+
+def test_new_records_are_all_used(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, MANY), alpha="0.2", features="mean_score", test_fraction=0.25)
+    report = evaluate(artifact, prompts(1, 200, prefix="new"))
+    assert report.n_test == 200
+    assert report.test_prompts.startswith("all records: none of them was recognised")
+
+
+def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones(prompts: Prompts) -> None:
+    # Of 256 hashes kept of 800 ids, 80 ids miss them all with probability below 0.9^256 = 2e-12.
+    old, new = prompts(0, MANY), prompts(1, 1000, prefix="new")
+    whole = calibrate(old, alpha="0.2", features="1")
+    assert len(whole.calibration.sketch) == 256 < whole.calibration.size
+    for start in range(10):
+        with pytest.raises(OverlapError):
+            evaluate(whole, new + old[start::10])
+    parted = calibrate(old, alpha="0.2", features="1", test_fraction=0.5)
+    tested, _ = held_out(parted, tabulate(new + old[::10]))
+    part = parted.calibration.split.part
+    assert set(tested.ids) == {one.id for one in new + old[::10] if part(one.id, None) == "test"}
+
+
+def test_records_whose_clusters_changed_do_not_slip_into_the_test_part(prompts: Prompts) -> None:
+    records = prompts(0, 100)
+    artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.3)
+    part = artifact.calibration.split.part
+    cluster = next(name for name in map(str, range(100)) if part("", name) == "test")
+    moved = [one.model_copy(update={"cluster": cluster}) for one in records]
+    with pytest.raises(OverlapError, match="clusters have changed since calibration"):
+        evaluate(artifact, moved)
+
+
+def test_one_prompt_of_each_cluster_is_tested(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 100), alpha="0.2", features="1")
+    clusters = [f"c{row // 4}" if row < 40 else None for row in range(60)]
+    tests = prompts(1, 60, prefix="new", clusters=clusters)
+    assert evaluate(artifact, tests).n_test == 10 + 20
+    # The same one of each, in whatever order they come.
+    assert set(held_out(artifact, tabulate(tests))[0].ids) == set(
+        held_out(artifact, tabulate(tests[::-1]))[0].ids
+    )
+
+
+def test_nothing_left_to_test_on_is_said(prompts: Prompts) -> None:
+    records = prompts(0, 40)
+    artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.2)
+    used = [one for one in records if artifact.calibration.split.part(one.id, None) == "calibration"]
+    with pytest.raises(CalibrationError, match="no prompts are left to test on"):
+        evaluate(artifact, used)
+
+
+def header(**parts: Any) -> Provenance:
+    same = {"generator": {"id": "g"}, "verifier": {"id": "v"}, "answer": {"id": "a"}, "labeler": {"id": "l"}}
+    return Provenance(n=3, **{**same, **parts})
+
+
+@pytest.mark.parametrize("part", ["generator", "verifier", "answer"])
+def test_records_of_another_origin_are_measured_with_a_warning(part: str, prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 60), alpha="0.2", features="1", provenance=header())
+    tests = prompts(1, 30, prefix="new")
+    for other in ({"id": "other"}, None):
+        with pytest.warns(FingerprintWarning, match=f"another {part} than the calibration records") as caught:
+            report = evaluate(artifact, tests, provenance=header(**{part: other}))
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        assert report.n_test == 30
+
+
+def test_records_of_the_same_or_unknown_origin_need_no_warning(prompts: Prompts) -> None:
+    tests = prompts(1, 30, prefix="new")
+    bound = calibrate(prompts(0, 60), alpha="0.2", features="1", provenance=header())
+    # Who labelled plays no part in serving.
+    evaluate(bound, tests, provenance=header(labeler={"id": "other"}))
+    evaluate(bound, tests)
+    unbound = calibrate(prompts(0, 60), alpha="0.2", features="1")
+    evaluate(unbound, tests, provenance=header())
+
+
+def test_records_from_a_file_bring_their_origin(prompts: Prompts, tmp_path: Path) -> None:
+    bound = calibrate(prompts(0, 60), alpha="0.2", features="1", provenance=header())
+    tests = prompts(1, 30, prefix="new")
+    write_records(tmp_path / "other.jsonl", tests, header(generator={"id": "other"}))
+    write_records(tmp_path / "silent.jsonl", tests)
+    with pytest.warns(FingerprintWarning, match="generator"):
+        evaluate(bound, read_records(tmp_path / "other.jsonl"))
+    # What is said by argument counts, also of a file that does not say or says otherwise; so it is in
+    # `calibrate`.
+    with pytest.warns(FingerprintWarning, match="verifier"):
+        evaluate(bound, read_records(tmp_path / "silent.jsonl"), provenance=header(verifier={"id": "other"}))
+    evaluate(bound, read_records(tmp_path / "other.jsonl"), provenance=header())

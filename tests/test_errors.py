@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import builtins
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from langchain_cfc import errors
+from langchain_cfc.errors import (
+    CFCError,
+    CFCWarning,
+    InputError,
+    MissingExtraError,
+    RecordError,
+)
+
+
+def drawn_bases() -> dict[str, set[str]]:
+    """The bases of every class, as the tree at the top of the module draws them."""
+    bases: dict[str, set[str]] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"^    ((?:[│ ]   |[├└]── )*)(\w+)(?: \((\w+)\))?(?: |$)", line)
+        if found is None or not (found[1] or found[2].startswith("CFC")):
+            continue
+        depth = len(found[1]) // 4
+        above[depth:] = [found[2]]
+        # The root of a tree stands on what is in brackets, or on Exception.
+        own = {above[depth - 1]} if depth else set()
+        bases[found[2]] = own | ({found[3]} if found[3] else set()) or {"Exception"}
+    return bases
+
+
+def actual_bases() -> dict[str, set[str]]:
+    classes = [
+        one for _, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__
+    ]
+    return {one.__name__: {base.__name__ for base in one.__bases__} for one in classes}
+
+
+def test_the_tree_is_that_of_the_classes() -> None:
+    assert drawn_bases() == actual_bases()
+    assert len(actual_bases()) > 15
+
+
+def test_every_class_is_caught_with_its_root_and_says_when_it_is_raised() -> None:
+    for name in actual_bases():
+        one = getattr(errors, name)
+        assert issubclass(one, CFCWarning if name.endswith("Warning") else CFCError)
+        assert inspect.getdoc(one)
+        assert one.__doc__ != one.__base__.__doc__
+
+
+@pytest.mark.parametrize(
+    ("own", "builtin"),
+    [(InputError, "ValueError"), (RecordError, "ValueError"), (MissingExtraError, "ImportError")],
+)
+def test_some_are_what_python_programmers_expect_as_well(own: type[Exception], builtin: str) -> None:
+    assert issubclass(own, getattr(builtins, builtin))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("a.jsonl", 3, "candidates[1].score", "found 2"), "a.jsonl, line 3: candidates[1].score: found 2"),
+        (("a.jsonl", 3, "", "not JSON"), "a.jsonl, line 3: not JSON"),
+        (("a.jsonl", 0, "", "no such file"), "a.jsonl: no such file"),
+    ],
+)
+def test_a_record_error_names_file_line_and_field(parts: tuple[str, int, str, str], message: str) -> None:
+    error = RecordError(*parts)
+    assert str(error) == message
+    assert (error.source, error.line, error.field, error.problem) == parts
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_record_error_survives_a_worker_process(protocol: int) -> None:
+    error = RecordError("a.jsonl", 3, "id", "missing")
+    for again in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):  # noqa: S301 - our own bytes
+        assert type(again) is RecordError
+        assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_every_other_error_survives_one_too() -> None:
+    for name in actual_bases().keys() - {"RecordError"}:
+        error = getattr(errors, name)("what happened")
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        assert (type(again), str(again)) == (type(error), "what happened")

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import InputError
+from langchain_cfc.splits import SKETCH_SIZE, SplitPlan, ids_digest, split_plan
+
+PLAN = split_plan(0, fit=0.25, test=0.3)
+GOLDEN_PARTS = [
+    "fit",
+    "test",
+    "calibration",
+    "test",
+    "calibration",
+    "calibration",
+    "test",
+    "fit",
+    "calibration",
+    "calibration",
+]
+GOLDEN_CLUSTER_PARTS = [
+    "fit",
+    "fit",
+    "test",
+    "test",
+    "calibration",
+    "test",
+    "calibration",
+    "test",
+    "test",
+    "calibration",
+]
+GOLDEN_SKETCH = ("55711c4942c29d00", "9583e4e1460c85ab")
+GOLDEN_DIGEST = "sha256:d332790baf490dead02bda4b57c699fc3b161a2f6744b2cfea4e2dfb5642cd6f"
+NAMES = st.text(st.characters(), max_size=5)
+
+
+def prompts(ids: list[str], clusters: list[str | None] | None = None) -> LabelledDraws:
+    draws = Draws.of(np.full((len(ids), 1), 0.5))
+    return LabelledDraws(
+        draws, np.ones((len(ids), 1), dtype=np.bool_), tuple(ids), tuple(clusters or [None] * len(ids))
+    )
+
+
+def agree(count: int, size: int, share: float) -> bool:
+    """Whether a count is one that Binomial(size, share) gives: beyond are 1e-6 of its probability."""
+    law = stats.binom(size, share)
+    return bool(min(law.cdf(count), law.sf(count - 1)) > 5e-7)
+
+
+def test_the_parts_of_a_plan_are_what_they_have_always_been() -> None:
+    # Written down once: with other hashes, artifacts saved before would not recognise their own records.
+    assert [PLAN.part(f"p{row}", None) for row in range(10)] == GOLDEN_PARTS
+    assert [PLAN.part("any", f"c{row}") for row in range(10)] == GOLDEN_CLUSTER_PARTS
+    assert PLAN.sketch(["p0", "p1"]) == GOLDEN_SKETCH
+    assert ids_digest(["p0", "p1"]) == GOLDEN_DIGEST
+
+
+def test_each_part_gets_its_share() -> None:
+    size = 20_000
+    parts = [PLAN.part(f"id {row}", None) for row in range(size)]
+    assert agree(parts.count("test"), size, 0.3)
+    assert agree(parts.count("fit"), size, 0.7 * 0.25)
+    assert agree(parts.count("calibration"), size, 0.7 * 0.75)
+    assert not agree(parts.count("fit"), size, 0.25)  # the share is that of what is not held out
+
+
+@settings(derandomize=True, deadline=None)
+@given(NAMES, NAMES, NAMES)
+def test_the_part_depends_on_the_cluster_or_else_the_id(one: str, other: str, cluster: str) -> None:
+    assert PLAN.part(one, cluster) == PLAN.part(other, cluster)
+    assert PLAN.part(one, None) == PLAN.part(one, None)
+
+
+def test_a_cluster_and_an_id_of_the_same_name_are_two_things() -> None:
+    names = [f"n{row}" for row in range(2000)]
+    differ = sum(PLAN.part(name, None) != PLAN.part("x", name) for name in names)
+    shares = np.array([0.3, 0.7 * 0.25, 0.7 * 0.75])
+    assert agree(differ, len(names), float(1.0 - shares @ shares))
+
+
+def test_another_seed_splits_independently() -> None:
+    other = split_plan(1, fit=0.25, test=0.3)
+    names = [f"n{row}" for row in range(2000)]
+    both = sum(PLAN.part(name, None) == other.part(name, None) == "test" for name in names)
+    assert agree(both, len(names), 0.3 * 0.3)
+
+
+def test_a_share_of_zero_is_nobody() -> None:
+    names = [f"n{row}" for row in range(1000)]
+    assert {split_plan(0, fit=0.0, test=0.0).part(name, None) for name in names} == {"calibration"}
+    assert {split_plan(0, fit=0.5, test=0.0).part(name, None) for name in names} == {"fit", "calibration"}
+    assert {split_plan(0, fit=0.0, test=0.5).part(name, None) for name in names} == {"test", "calibration"}
+
+
+def test_raising_a_share_only_adds_to_its_part() -> None:
+    names = [f"n{row}" for row in range(1000)]
+
+    def members(part: str, **shares: float) -> set[str]:
+        plan = split_plan(0, **{"fit": 0.2, "test": 0.2, **shares})
+        return {name for name in names if plan.part(name, None) == part}
+
+    assert members("test") < members("test", test=0.3)
+    assert members("fit") < members("fit", fit=0.3)
+    assert members("test") == members("test", fit=0.9)
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(
+        st.tuples(NAMES, st.none() | st.sampled_from("abc")), max_size=30, unique_by=lambda pair: pair[0]
+    )
+)
+def test_rows_are_a_partition_in_ascending_order(pairs: list[tuple[str, str | None]]) -> None:
+    labelled = prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
+    rows = PLAN.rows(labelled)
+    assert list(rows) == ["fit", "calibration", "test"]
+    assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(pairs)))
+    for part, own in rows.items():
+        assert (np.diff(own) > 0).all()
+        assert all(PLAN.part(*pairs[row]) == part for row in own)
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(
+        st.tuples(NAMES, st.none() | st.sampled_from("abc")), max_size=30, unique_by=lambda pair: pair[0]
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_one_prompt_of_each_cluster_is_chosen_whatever_the_order(
+    pairs: list[tuple[str, str | None]], chance: Any
+) -> None:
+    def chosen(order: list[tuple[str, str | None]]) -> set[tuple[str, str | None]]:
+        rows = PLAN.one_per_cluster(prompts([name for name, _ in order], [cluster for _, cluster in order]))
+        assert (np.diff(rows) > 0).all()
+        return {order[row] for row in rows}
+
+    found = chosen(pairs)
+    clusters = [cluster for _, cluster in found if cluster is not None]
+    assert sorted(clusters) == sorted({cluster for _, cluster in pairs if cluster is not None})
+    assert {pair for pair in pairs if pair[1] is None} <= found
+    assert chosen(chance.sample(pairs, len(pairs))) == found
+
+
+def test_the_one_of_a_cluster_is_chosen_by_lot() -> None:
+    labelled = prompts([f"p{row}" for row in range(4000)], [f"c{row // 4}" for row in range(4000)])
+    places = (PLAN.one_per_cluster(labelled) % 4).tolist()
+    assert all(agree(places.count(place), 1000, 0.25) for place in range(4))
+    other = split_plan(1, fit=0.25, test=0.3).one_per_cluster(labelled)
+    assert agree(int((other == PLAN.one_per_cluster(labelled)).sum()), 1000, 0.25)
+
+
+def test_the_sketch_is_made_of_the_smallest_hashes_and_of_no_id() -> None:
+    ids = [f"id {row}" for row in range(1000)]
+    sketch = PLAN.sketch(ids)
+    assert len(sketch) == SKETCH_SIZE == 256
+    assert sketch == tuple(sorted(PLAN.sketch([one])[0] for one in ids)[:256])
+    assert sketch == PLAN.sketch(reversed(ids))
+    assert all(len(one) == 16 and int(one, 16) >= 0 for one in sketch)
+    assert PLAN.sketch(ids[:3]) != split_plan(1, fit=0.25, test=0.3).sketch(ids[:3])
+    assert PLAN.sketch([]) == ()
+
+
+def test_ids_of_the_sketch_are_met_and_no_others() -> None:
+    ids = [f"id {row}" for row in range(1000)]
+    sketch = PLAN.sketch(ids)
+    met = [one for one in ids if PLAN.meets(sketch, [one])]
+    assert len(met) == 256
+    assert not PLAN.meets(sketch, [f"new {row}" for row in range(1000)])
+    assert PLAN.meets(sketch, ["new", *ids])
+    assert not PLAN.meets(sketch, [])
+    assert not split_plan(1, fit=0.25, test=0.3).meets(sketch, ids)
+
+
+def test_a_shared_hundredth_is_met_as_often_as_stated() -> None:
+    # A share p of the ids misses the sketch with probability about (1 - p)^256; here p = 0.01.
+    ids = [f"id {row}" for row in range(10_000)]
+    sketch = PLAN.sketch(ids)
+    missed = sum(not PLAN.meets(sketch, ids[start::100]) for start in range(100))
+    # The hundred shares are drawn without replacement: their misses vary less than independent ones.
+    assert agree(missed, 100, (1 - 0.01) ** 256)
+
+
+def test_the_digest_is_that_of_a_set() -> None:
+    assert ids_digest(["a", "b", "c"]) == ids_digest(iter(["c", "a", "b"]))
+    digests = {
+        ids_digest(ids) for ids in ([], ["a"], ["b"], ["a", "b"], ["ab"], ["a", "b", "c"], ["a\nb"], [""])
+    }
+    assert len(digests) == 8
+    assert all(len(one) == len("sha256:") + 64 for one in digests)
+
+
+def test_seeds_are_texts_and_numbers_the_same() -> None:
+    assert split_plan(7, fit=0.1, test=0.1) == split_plan("7", fit=0.1, test=0.1)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, math.nan, math.inf, "much"])
+@pytest.mark.parametrize("name", ["fit", "test"])
+def test_impossible_shares_are_refused(name: str, share: Any) -> None:
+    with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
+        split_plan(0, **{"fit": 0.1, "test": 0.1, name: share})
+
+
+def test_a_plan_is_data() -> None:
+    assert SplitPlan.model_validate_json(PLAN.model_dump_json()) == PLAN
+    for wrong in ({"seed": 0}, {"fit": 1.0}, {"surprise": 1}):
+        with pytest.raises(ValueError, match="validation error"):
+            SplitPlan.model_validate({**PLAN.model_dump(), **wrong})
+
+
+def test_names_that_no_file_can_hold_do_no_harm() -> None:
+    # Half of a surrogate pair is no Unicode text, but reaches Python through file names and escapes.
+    assert PLAN.part("\ud800", None) in {"fit", "calibration", "test"}
+    assert ids_digest(["\ud800"]) != ids_digest(["\ud801"])
