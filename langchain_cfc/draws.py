@@ -56,7 +56,11 @@ class Draws:
         Raises:
             InputError: If shapes disagree, n is 0, or a score is not a finite number in [0, 1].
         """
-        matrix = np.array(scores, dtype=np.float64)
+        try:
+            matrix = np.array(scores, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            msg = "scores must be N lists of n numbers each"
+            raise InputError(msg) from error
         if matrix.ndim != 2 or matrix.shape[1] == 0:  # noqa: PLR2004 - rows and columns
             msg = f"scores must be an (N, n) array with n >= 1, got shape {matrix.shape}"
             raise InputError(msg)
@@ -131,6 +135,12 @@ class LabelledDraws:
     def __len__(self) -> int:
         """The number of prompts N."""
         return len(self.draws)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the prompts can be recognised by later: their ids, and their clusters."""
+        clusters = dict.fromkeys(f"cluster:{cluster}" for cluster in self.clusters if cluster is not None)
+        return (*self.ids, *clusters)
 
     def take(self, rows: IntArray) -> LabelledDraws:
         """The same for some of the prompts; `rows` is (m,) row numbers."""

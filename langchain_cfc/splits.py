@@ -77,20 +77,18 @@ class SplitPlan(BaseModel):
             chosen[cluster] = min(ticket, chosen.get(cluster, (math.inf, row)))
         return np.array(sorted([*alone, *(row for _, row in chosen.values())]), dtype=np.int64)
 
-    def sketch(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """The 256 smallest keyed hashes of the ids.
+    def sketch(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The 256 smallest keyed hashes of some names.
 
-        Whoever meets a share p of these ids again meets one of the sketch with probability 1 - (1 - p)^256,
-        and the ids themselves are not stored.
+        Whoever meets a share p of the names again meets one of the sketch with probability 1 - (1 - p)^256,
+        and the names themselves are not stored.
         """
-        return tuple(
-            sorted(_hash(self.seed, "sketch", record_id).hex()[:16] for record_id in ids)[:SKETCH_SIZE]
-        )
+        return tuple(sorted(_hash(self.seed, "sketch", name).hex()[:16] for name in names)[:SKETCH_SIZE])
 
-    def meets(self, sketch: Sequence[str], ids: Iterable[str]) -> bool:
-        """Whether any of the ids is in the sketch."""
+    def meets(self, sketch: Sequence[str], names: Iterable[str]) -> bool:
+        """Whether any of the names is in the sketch."""
         known = set(sketch)
-        return any(_hash(self.seed, "sketch", record_id).hex()[:16] in known for record_id in ids)
+        return any(_hash(self.seed, "sketch", name).hex()[:16] in known for name in names)
 
 
 def split_plan(seed: str | int, *, fit: float, test: float) -> SplitPlan:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from langchain_cfc.artifact.model import (
-    THRESHOLD_RULES,
-    AttainableGroup,
-    CalibrationArtifact,
-    CalibrationFacts,
-    LevelState,
-    ThresholdRuleName,
-)
+from langchain_cfc.artifact.facts import AttainableGroup, CalibrationFacts
+from langchain_cfc.artifact.model import THRESHOLD_RULES, CalibrationArtifact, LevelState, ThresholdRuleName
 from langchain_cfc.artifact.packed import PackedArray
 
 __all__ = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -11,17 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc._files import atomic_writer
+from langchain_cfc.artifact import files
+from langchain_cfc.artifact.facts import ArtifactData, CalibrationFacts
 from langchain_cfc.artifact.packed import PackedArray
-from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError, CFCError, InputError
+from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import Binding, Guarantee, Weighting, assumptions, guarantee_kind, promise
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
-from langchain_cfc.splits import SplitPlan
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     LearnedThreshold,
@@ -32,9 +31,6 @@ from langchain_cfc.thresholds import (
     alpha_text,
 )
 
-FORMAT = "langchain-cfc/artifact"
-VERSION = 1
-
 ThresholdRuleName = Literal["conditional", "marginal", "learned"]
 THRESHOLD_RULES: dict[ThresholdRuleName, type[ThresholdRule[Any]]] = {
     "conditional": ConditionalThreshold,
@@ -43,58 +39,7 @@ THRESHOLD_RULES: dict[ThresholdRuleName, type[ThresholdRule[Any]]] = {
 }
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class AttainableGroup(_Data):
-    """How far coverage can go in one guaranteed weighting.
-
-    Attributes:
-        name: Name of the weighting.
-        words: The same for people.
-        size: Sum of the weights over the calibration prompts.
-        attainable: Weighted share of calibration prompts with a correct candidate that can enter the set.
-        smallest_alpha: The smallest error level at which a threshold below the cap exists there: 1 -
-            attainable size / (size + 1).
-    """
-
-    name: str
-    words: str
-    size: float
-    attainable: float
-    smallest_alpha: float
-
-
-class CalibrationFacts(_Data):
-    """Which prompts the artifact was made from, and what they allow.
-
-    Attributes:
-        size: Number N of calibration prompts.
-        fit_size: Number of prompts that fitted the feature map; none of them calibrated.
-        held_out_size: Number of prompts kept out of both.
-        within_clusters: `one` prompt of each cluster was used, or `all`.
-        exchangeable: Whether no two calibration prompts share a cluster.
-        split: The plan that assigns prompts to parts.
-        digests: Digest of each part's ids.
-        sketch: Keyed hashes of some ids of the first two parts, to recognise them later.
-        attainable_coverage: Share of calibration prompts whose success score is below the cap.
-        groups: The same for every guaranteed weighting.
-    """
-
-    size: int
-    fit_size: int
-    held_out_size: int
-    within_clusters: Literal["one", "all"]
-    exchangeable: bool
-    split: SplitPlan
-    digests: dict[str, str]
-    sketch: list[str]
-    attainable_coverage: float
-    groups: list[AttainableGroup]
-
-
-class LevelState(_Data):
+class LevelState(ArtifactData):
     """The fitted threshold rules at one error level; arrays are named as in the artifact's `arrays`.
 
     Attributes:
@@ -108,7 +53,7 @@ class LevelState(_Data):
     marginal: dict[str, str]
 
 
-class CalibrationArtifact(_Data):
+class CalibrationArtifact(ArtifactData):
     """A calibrated threshold with everything it depends on. Data only: no code, no prompt or answer text.
 
     Made by `calibrate`, written by `save`, read by `load`.
@@ -182,7 +127,7 @@ class CalibrationArtifact(_Data):
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the canonical form of the content."""
-        return _digest(self.model_dump(mode="json"))
+        return files.digest(self.model_dump(mode="json"))
 
     @property
     def needs_answers(self) -> bool:
@@ -278,7 +223,7 @@ class CalibrationArtifact(_Data):
         Args:
             alpha: Error level; may be left out where there is only one.
             binding: Whether generator and verifier are known to be those calibrated; by default `unbound` or
-                `unverified`.
+                `unchecked`.
 
         Returns:
             The promise as data.
@@ -324,7 +269,7 @@ class CalibrationArtifact(_Data):
         Raises:
             InputError: If the folder is missing or cannot be written to.
         """
-        data = _encode(self.model_dump(mode="json"))
+        data = files.encode(self.model_dump(mode="json"))
         with atomic_writer(path) as file:
             file.write(data)
 
@@ -352,68 +297,14 @@ class CalibrationArtifact(_Data):
                 "`artifact.save(path)` writes artifacts"
             )
             raise ArtifactFormatError(msg) from error
-        content = _decode(data, source)
+        content = files.decode(data, source)
         try:
             artifact = cls.model_validate(content)
-            as_saved = artifact.digest == _digest(content)
+            as_saved = artifact.digest == files.digest(content)
         except (ValueError, CFCError) as error:
-            msg = f"{source}: not a valid artifact of version {VERSION}: {_first_problem(error)}"
+            msg = f"{source}: not a valid artifact of version {files.VERSION}: {files.first_problem(error)}"
             raise ArtifactFormatError(msg) from error
         if not as_saved:  # such as 2 in place of 2.0, which `save` does not write
-            msg = f"{source}: not in the form that artifacts of version {VERSION} are saved in"
+            msg = f"{source}: not in the form that artifacts of version {files.VERSION} are saved in"
             raise ArtifactFormatError(msg)
         return artifact
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def _encode(content: Mapping[str, Any]) -> bytes:
-    file = {"format": FORMAT, "version": VERSION, "digest": _digest(content), "content": content}
-    return (json.dumps(file, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
-
-
-def _decode(data: bytes, source: str) -> dict[str, Any]:
-    """The content of an artifact file, its envelope and digest checked."""
-    try:
-        file = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        msg = f"{source}: not JSON, perhaps truncated or damaged ({error})"
-        raise ArtifactFormatError(msg) from error
-    if not isinstance(file, dict) or file.get("format") != FORMAT:
-        msg = f'{source}: not a calibration artifact: expected an object with "format": "{FORMAT}"'
-        raise ArtifactFormatError(msg)
-    if file.get("version") != VERSION:
-        msg = (
-            f"{source}: artifact version {file.get('version')!r}; this library reads version {VERSION}: "
-            "calibrate again or change the library"
-        )
-        raise ArtifactFormatError(msg)
-    if set(file) != {"format", "version", "digest", "content"} or not isinstance(file["content"], dict):
-        msg = (
-            f"{source}: expected the fields format, version, digest and content, found "
-            f"{', '.join(sorted(file))}"
-        )
-        raise ArtifactFormatError(msg)
-    content: dict[str, Any] = file["content"]
-    try:
-        intact = file["digest"] == _digest(content) and data == _encode(content)
-    except ValueError:  # NaN or infinity, which no artifact holds
-        intact = False
-    if not intact:
-        msg = (
-            f"{source}: the content does not match its digest: the file was changed or damaged after it "
-            "was saved; calibrate again"
-        )
-        raise ArtifactDigestError(msg)
-    return content
-
-
-def _first_problem(error: Exception) -> str:
-    errors = getattr(error, "errors", None)
-    if errors is None:
-        return str(error)
-    first = errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"

@@ -205,14 +205,13 @@ def _check_attainable(
     if not target_is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = smallest_size(strictest, Fraction(reached, size))
         more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"
+        least = f"Smallest alpha here: {smallest_alpha(size, reached):g}" if reached else "No alpha would do"
         msg = (
             f"alpha = {strictest} is out of reach: {reached} of {size} calibration prompts have a correct "
-            f"candidate that can enter the set (attainable coverage {reached / size:.3f}). Smallest alpha "
-            "here: "
-            f"{smallest_alpha(size, reached):g}; for alpha = {strictest} {more}. Draw more candidates, "
-            "improve "
-            "the model, choose a larger alpha, or pass allow_unattainable=True (on the command line "
-            "--allow-unattainable) to have prompts flagged as not certifiable"
+            f"candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; for "
+            f"alpha = {strictest} {more}. Draw more candidates, improve the model, choose a larger alpha, or "
+            "pass allow_unattainable=True (on the command line --allow-unattainable) to have prompts flagged "
+            "as not certifiable"
         )
         raise UnattainableTargetError(msg)
     if threshold_rule != "conditional":
@@ -267,7 +266,7 @@ def _facts(
         exchangeable=len(set(used)) == len(used),
         split=plan,
         digests={name: ids_digest(members) for name, members in ids.items()},
-        sketch=list(plan.sketch([*ids["fit"], *ids["calibration"]])),
+        sketch=list(plan.sketch(labelled.take(np.concatenate([parts["fit"], parts["calibration"]])).names)),
         attainable_coverage=float(np.mean(data.reachable)),
         groups=data.groups,
     )

@@ -95,7 +95,7 @@ def held_out(artifact: CalibrationArtifact, labelled: LabelledDraws) -> tuple[La
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = "all records: none of them was recognised as a calibration record"
-    if plan.meets(facts.sketch, labelled.ids):
+    if plan.meets(facts.sketch, labelled.names):
         if plan.test == 0.0:
             msg = (
                 "these are the records that the artifact was calibrated on, and none were held out: "
@@ -105,7 +105,7 @@ def held_out(artifact: CalibrationArtifact, labelled: LabelledDraws) -> tuple[La
             raise OverlapError(msg)
         labelled = labelled.take(plan.rows(labelled)["test"])
         which = "the part of the calibration file that was held out"
-        if plan.meets(facts.sketch, labelled.ids):
+        if plan.meets(facts.sketch, labelled.names):
             msg = (
                 "records of the held-out part carry ids of calibration records: their clusters have "
                 "changed since calibration"

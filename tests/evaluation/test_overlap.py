@@ -65,6 +65,16 @@ def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones(prompts
     assert set(tested.ids) == {one.id for one in new + old[::10] if part(one.id, None) == "test"}
 
 
+def test_a_new_prompt_of_a_calibration_cluster_is_recognised(prompts: Prompts) -> None:
+    """Another paraphrase of a prompt that calibrated is no new prompt, whatever its id."""
+    old = prompts(0, 60, clusters=[f"talk {row // 3}" for row in range(60)])
+    artifact = calibrate(old, alpha="0.2", features="1")
+    paraphrase = prompts(1, 1, prefix="new", clusters=["talk 7"])
+    with pytest.raises(OverlapError):
+        evaluate(artifact, [*prompts(2, 50, prefix="other"), *paraphrase])
+    assert evaluate(artifact, prompts(1, 1, prefix="new", clusters=["talk 700"])).n_test == 1
+
+
 def test_records_whose_clusters_changed_do_not_slip_into_the_test_part(prompts: Prompts) -> None:
     records = prompts(0, 100)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.3)

@@ -1,0 +1,96 @@
+"""The artifact's file: strict JSON in one canonical form, with a digest over its content.
+
+A file is accepted only if it is byte for byte what would be written again, so a flipped byte anywhere is
+refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
+
+FORMAT = "langchain-cfc/artifact"
+VERSION = 1
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 over the canonical form of a content."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode(content: Mapping[str, Any]) -> bytes:
+    """The file of a content, byte for byte.
+
+    Args:
+        content: Strict JSON data.
+
+    Returns:
+        Indented JSON with sorted keys, in ASCII.
+
+    Raises:
+        ValueError: If a number is not finite.
+    """
+    file = {"format": FORMAT, "version": VERSION, "digest": digest(content), "content": content}
+    return (json.dumps(file, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def decode(data: bytes, source: str) -> dict[str, Any]:
+    """The content of an artifact file, its envelope and digest checked.
+
+    Args:
+        data: The file's bytes.
+        source: Its name, for messages.
+
+    Returns:
+        The content, not yet validated.
+
+    Raises:
+        ArtifactFormatError: If it is not an artifact of the version that this library reads.
+        ArtifactDigestError: If it is not byte for byte what `encode` made of its content.
+    """
+    try:
+        file = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        msg = f"{source}: not JSON, perhaps truncated or damaged ({error})"
+        raise ArtifactFormatError(msg) from error
+    if not isinstance(file, dict) or file.get("format") != FORMAT:
+        msg = f'{source}: not a calibration artifact: expected an object with "format": "{FORMAT}"'
+        raise ArtifactFormatError(msg)
+    if file.get("version") != VERSION:
+        msg = (
+            f"{source}: artifact version {file.get('version')!r}; this library reads version {VERSION}: "
+            "calibrate again or change the library"
+        )
+        raise ArtifactFormatError(msg)
+    if set(file) != {"format", "version", "digest", "content"} or not isinstance(file["content"], dict):
+        msg = (
+            f"{source}: expected the fields format, version, digest and content, found "
+            f"{', '.join(sorted(file))}"
+        )
+        raise ArtifactFormatError(msg)
+    content: dict[str, Any] = file["content"]
+    try:
+        intact = file["digest"] == digest(content) and data == encode(content)
+    except ValueError:  # NaN or infinity, which no artifact holds
+        intact = False
+    if not intact:
+        msg = (
+            f"{source}: the content does not match its digest: the file was changed or damaged after it "
+            "was saved; calibrate again"
+        )
+        raise ArtifactDigestError(msg)
+    return content
+
+
+def first_problem(error: Exception) -> str:
+    """One line for what is wrong with a content: the field, where pydantic names one, and the problem."""
+    errors = getattr(error, "errors", None)
+    if errors is None:
+        return str(error)
+    first = errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
