@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -98,11 +99,17 @@ def _show_prompts(console: Console, seen: Demo) -> None:
 
 def _show_next(console: Console, seen: Demo, path: Path) -> None:
     question = next(record.input for record, result in seen.served if not result.abstained)
-    name = escape(str(path))
+    name, command = escape(str(path)), _command()
     console.rule()
     console.print(f"The artifact is in [bold]{name}[/]. Go on with\n", soft_wrap=True)
-    console.print(f"  langchain-cfc inspect {name}", soft_wrap=True)
-    console.print(f'  langchain-cfc ask {name} --replay demo "{escape(str(question))}"', soft_wrap=True)
+    console.print(f"  {command} inspect {name}", soft_wrap=True)
+    console.print(f'  {command} ask {name} --replay demo "{escape(str(question))}"', soft_wrap=True)
+
+
+def _command() -> str:
+    """The console script as the reader called it, so that the line to copy works from here."""
+    called = Path(sys.argv[0])
+    return escape(str(called)) if called.name == "langchain-cfc" else "langchain-cfc"
 
 
 def _show_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:

@@ -119,8 +119,12 @@ def _overall(report: EvaluationReport) -> Table:
     row("set holds a correct answer", "coverage", "coverage_ci")
     row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
     row("abstained (flagged or empty)", "abstention_rate", "abstention_ci")
-    sizes = [[f"{m.mean_distinct_answers:.2f}", ""] for m in report.methods.values()]
-    table.add_row("distinct answers per set", *[cell for pair in sizes for cell in pair])
+    for label, value in (
+        ("candidates per set", "mean_set_size"),
+        ("distinct answers per set", "mean_distinct_answers"),
+    ):
+        sizes = [(f"{getattr(method, value):.2f}", "") for method in report.methods.values()]
+        table.add_row(label, *(cell for pair in sizes for cell in pair))
     return table
 
 
