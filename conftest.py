@@ -31,7 +31,7 @@ def _set_up(namespace: dict[str, Any]) -> None:
     os.chdir(folder)
     # README.md: the recording, with a header that names the model the page uses.
     hosted = {"model": "gpt-4o-mini", "temperature": 0.7}
-    facts = list(recording())
+    facts = [_without_answers(record) for record in recording()]
     write_records(
         "records.jsonl", facts, Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"})
     )
@@ -41,6 +41,12 @@ def _set_up(namespace: dict[str, Any]) -> None:
     # Hard topics of the recording are out of reach at the README's level, which `calibrate` rightly says.
     stack.enter_context(warnings.catch_warnings())
     warnings.simplefilter("ignore", AttainabilityWarning)
+
+
+def _without_answers(record: PromptRecord) -> PromptRecord:
+    """The page serves without an answer extractor, so its records hold texts only."""
+    plain = tuple(candidate.model_copy(update={"answer": None}) for candidate in record.candidates)
+    return record.model_copy(update={"candidates": plain})
 
 
 def _capitals_artifact() -> Any:

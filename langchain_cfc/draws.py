@@ -118,12 +118,17 @@ class LabelledDraws:
         correct: (N, n) whether each candidate is correct (the paper's A(X, y)).
         ids: N record ids.
         clusters: N cluster names (conversation, set of paraphrases); None where a prompt stands alone.
+        recorded: Number of candidates that were recorded; the draws hold the first n of them.
+        extracted: Whether an extractor made the answers, or they are the texts themselves; None where some
+            are the one and some the other.
     """
 
     draws: Draws
     correct: BoolArray
     ids: tuple[str, ...]
     clusters: tuple[str | None, ...]
+    recorded: int | None = None
+    extracted: bool | None = False
 
     def __post_init__(self) -> None:
         """Refuse labels that do not fit the draws."""
@@ -149,6 +154,8 @@ class LabelledDraws:
             self.correct[rows],
             tuple(self.ids[int(row)] for row in rows),
             tuple(self.clusters[int(row)] for row in rows),
+            self.recorded,
+            self.extracted,
         )
 
 

@@ -61,7 +61,19 @@ class RecordError(InputError):
 
 
 class FeatureError(InputError):
-    """Feature text, a category or metadata that the feature map does not know."""
+    """Feature text, a category or metadata that the feature map does not know.
+
+    Attributes:
+        row: Position of the prompt that it speaks of as `prompt <row>`; None where it speaks of none.
+    """
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        self.row = row
+        super().__init__(message)
+
+    def naming(self, name: str) -> FeatureError:
+        """The same error with another name for its prompt."""
+        return FeatureError(str(self).replace(f"prompt {self.row}", name))
 
 
 class NotFittedError(CFCError):
@@ -101,7 +113,10 @@ class FingerprintError(ArtifactError):
 
 
 class ServingError(CFCError):
-    """A prompt could not be served; no answer set was made."""
+    """A prompt could not be served; no answer set was made.
+
+    Metadata that the feature map does not know is a `FeatureError`, when serving as in calibration.
+    """
 
 
 class DrawError(ServingError):
@@ -125,7 +140,7 @@ class CFCWarning(UserWarning):
 
 
 class AttainabilityWarning(CFCWarning):
-    """The target is out of reach for a guaranteed group: most of its prompts will be flagged."""
+    """The target is out of reach for a guaranteed group: some or all of its prompts will be flagged."""
 
 
 class FingerprintWarning(CFCWarning):

@@ -2,16 +2,20 @@
 
 A fingerprint is a flat mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`.
 What both sides state must agree; `model_version`, the served model's own word about itself, may drift and
-only warns. `id` or `model` in agreement identify a part.
+only warns. Parts are the same if everything that was calibrated is stated and agrees, or if both carry the
+same `id`: whoever gives it vouches for the rest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.load import dumps
+from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
@@ -28,7 +32,6 @@ _LANGCHAIN_NAMES = {
     "ls_max_tokens": "max_tokens",
     "ls_stop": "stop",
 }
-_IDENTIFYING = ("id", "model")
 _DRIFTING = "model_version"
 
 
@@ -43,9 +46,17 @@ def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
 
     Returns:
         The fingerprint; empty where nothing is known.
+
+    Raises:
+        FingerprintError: If the part calls itself something else than the user does.
     """
     known = _known(part, {})
-    return {**known, "id": given_id} if given_id is not None else known
+    if given_id is None:
+        return known
+    if known.get("id", given_id) != given_id:
+        msg = f"called {given_id!r}, but it says that it is {known['id']!r}"
+        raise FingerprintError(msg)
+    return {**known, "id": given_id}
 
 
 def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,11 +70,23 @@ def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(own, Mapping):
         return {**own, **{key: value for key, value in bound.items() if key in own}}
     if isinstance(part, RunnableSequence):
-        return next((known for step in reversed(part.steps) if (known := _known(step, bound))), {})
+        known = next((known for step in reversed(part.steps) if (known := _known(step, bound))), {})
+        digest = _prompt_digest(part)
+        return {**known, "prompt_digest": digest} if known and digest is not None else known
     if isinstance(part, BaseChatModel):
         params: Mapping[str, Any] = part._get_ls_params(**bound)  # noqa: SLF001 - the documented hook for tracing
         return {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
     return {}
+
+
+def _prompt_digest(sequence: RunnableSequence[Any, Any]) -> str | None:
+    """SHA-256 over the prompt templates of a sequence; None without any, or if one is not plain data."""
+    templates = [step for step in sequence.steps if isinstance(step, BasePromptTemplate)]
+    written = [dumps(template) for template in templates]
+    # What cannot be written is written by its address in memory, which would never agree again.
+    if not written or any('"not_implemented"' in text for text in written):
+        return None
+    return "sha256:" + hashlib.sha256("\n".join(written).encode()).hexdigest()
 
 
 def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
@@ -75,7 +98,8 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
         serving: What serves.
 
     Returns:
-        `matched` if both name the same id or model, else `unverified`.
+        `matched` if both carry the same id, or the same model and everything else calibrated is stated and
+            agrees; else `unverified`.
 
     Raises:
         FingerprintError: If something that both state differs.
@@ -99,8 +123,8 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
         )
         msg = (
             f"the {part} is not the one that the artifact was calibrated for: {listed}. Serve with the "
-            f"calibrated {part}, or calibrate "
-            "with this one"
+            f"calibrated {part}, or calibrate with this one"
         )
         raise FingerprintError(msg)
-    return "matched" if any(key in shared for key in _IDENTIFYING) else "unverified"
+    everything = set(calibrated) - {_DRIFTING} <= set(serving)
+    return "matched" if "id" in shared or ("model" in shared and everything) else "unverified"

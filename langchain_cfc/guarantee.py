@@ -19,6 +19,7 @@ NOT_PROMISED = (
     "Nothing is promised after drift: other prompts, another model, another verifier.",
     "Nothing is promised about how often an answered prompt is wrong; that needs a certificate of its own.",
     "A set left empty because the threshold is low counts as a miss of the promise.",
+    "The probability is over calibration sets as well as prompts: for this one artifact it may be lower.",
 )
 _PROVEN: dict[str, GuaranteeKind] = {"conditional": "conditional", "marginal": "marginal"}
 _BINDING = {
@@ -94,11 +95,6 @@ class Guarantee(BaseModel):
     binding: Binding
     artifact_digest: str
 
-    def bound(self, binding: Binding) -> Guarantee:
-        """The same promise with another answer to whether generator and verifier are those calibrated."""
-        assumptions = (*self.assumptions[:-1], _BINDING[binding])
-        return self.model_copy(update={"binding": binding, "assumptions": assumptions})
-
 
 def guarantee_kind(threshold_rule: str, *, exchangeable: bool) -> GuaranteeKind:
     """Which theorem stands behind a threshold rule.
@@ -141,7 +137,13 @@ def promise(
     return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {listed}."
 
 
-def assumptions(*, within_clusters: str, binding: Binding) -> tuple[str, ...]:
+def assumptions(
+    *,
+    within_clusters: str,
+    binding: Binding,
+    map_came_fitted: bool = False,
+    fewer_than_recorded: bool = False,
+) -> tuple[str, ...]:
     """What the promise rests on; the last one speaks of the binding."""
     exchangeable = {
         "one": "New prompts are exchangeable with the calibration prompts (one per cluster where there "
@@ -149,9 +151,16 @@ def assumptions(*, within_clusters: str, binding: Binding) -> tuple[str, ...]:
         "all": "Several calibration prompts share a cluster and are not exchangeable: no theorem covers "
         "that.",
     }[within_clusters]
+    fitted = (
+        "The feature map came fitted; it is assumed that no calibration prompt was used for it."
+        if map_came_fitted
+        else "Features, cut-offs and everything else fitted came from a split that calibration never saw."
+    )
+    alone = "The verifier scores each candidate by itself: more were recorded than the n calibrated on."
     return (
         exchangeable,
-        "Features, cut-offs and everything else fitted came from a split that calibration never saw.",
+        fitted,
+        *([alone] if fewer_than_recorded else []),
         "The labels of the calibration records are right.",
         "The level was chosen before the candidates were drawn.",
         _BINDING[binding],

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, conver
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
-from langchain_cfc.errors import DrawError, VerifierError
+from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.records import PromptRecord, Provenance
 from langchain_cfc.sampling import Draw
 
@@ -39,10 +39,29 @@ class ReplayChatModel(BaseChatModel):
 
     @classmethod
     def of(cls, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> ReplayChatModel:
-        """A model that replays these records."""
-        by_input = {prompt_key(record.input): record for record in records}
+        """A model that replays these records.
+
+        Raises:
+            InputError: If two records have the same input, or a candidate is no text.
+        """
+        by_input: dict[str, PromptRecord] = {}
+        for record in records:
+            first = by_input.setdefault(prompt_key(record.input), record)
+            if first is not record:
+                msg = (
+                    f"records {first.id!r} and {record.id!r} have the same input: which to replay is not "
+                    "settled"
+                )
+                raise InputError(msg)
+            if any(candidate.text is None for candidate in record.candidates):
+                msg = f"record {record.id!r} holds candidates that are no text; only texts can be replayed"
+                raise InputError(msg)
         generator = provenance.generator if provenance is not None else None
         return cls(records=by_input, fingerprint=dict(generator or {}))
+
+    def __repr__(self) -> str:
+        """How many prompts it can replay."""
+        return f"ReplayChatModel({len(self.records)} prompts)"
 
     @property
     def _llm_type(self) -> str:
@@ -65,7 +84,7 @@ class ReplayChatModel(BaseChatModel):
             slot = self._served[key] % len(record.candidates)
             self._served[key] += 1
         candidate = record.candidates[slot]
-        message = AIMessage(candidate.text or "", response_metadata={_SCORE: candidate.score})
+        message = AIMessage(str(candidate.text), response_metadata={_SCORE: candidate.score})
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
@@ -98,9 +117,12 @@ class RecordedAnswers:
     def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
         answer = provenance.answer if provenance is not None else None
         self.fingerprint: dict[str, Any] = dict(answer or {})
-        self._answers = {
-            c.text: c.answer_key for record in records for c in record.candidates if c.text is not None
-        }
+        self._answers: dict[str, str] = {}
+        for candidate in (candidate for record in records for candidate in record.candidates):
+            first = self._answers.setdefault(str(candidate.text), candidate.answer_key)
+            if first != candidate.answer_key:
+                msg = f"the text {candidate.text!r:.80} was recorded with several answers"
+                raise InputError(msg)
 
     def __call__(self, text: str) -> str:
         """The answer recorded for this text.

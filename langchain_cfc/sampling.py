@@ -13,7 +13,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
-from langchain_cfc.errors import DrawError
+from langchain_cfc.errors import CFCError, DrawError
 
 # Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
 NOSTREAM = "nostream"
@@ -87,13 +87,13 @@ def draw(generator: Runnable[Any, Any], prompt: Any, configs: Sequence[RunnableC
         DrawError: If fewer than n could be drawn, or one cannot be read as text.
     """
     outputs = generator.batch([prompt] * len(configs), list(configs), return_exceptions=True)
-    return _checked(outputs)
+    return _checked(outputs, len(configs))
 
 
 async def adraw(generator: Runnable[Any, Any], prompt: Any, configs: Sequence[RunnableConfig]) -> list[Draw]:
     """The same as `draw`, asynchronously."""
     outputs = await generator.abatch([prompt] * len(configs), list(configs), return_exceptions=True)
-    return _checked(outputs)
+    return _checked(outputs, len(configs))
 
 
 def total_usage(draws: Sequence[Draw]) -> UsageMetadata | None:
@@ -105,25 +105,38 @@ def total_usage(draws: Sequence[Draw]) -> UsageMetadata | None:
     return usage
 
 
-def _checked(outputs: Sequence[Any]) -> list[Draw]:
+def _checked(outputs: Sequence[Any], n: int) -> list[Draw]:
     failed = [(slot, output) for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
     if failed:
         slot, error = failed[0]
         msg = (
-            f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
-            f"{type(error).__name__}: {error}. The "
-            "guarantee holds for exactly n; give the generator retries (generator.with_retry()) if this "
-            "passes"
+            f"{len(failed)} of {n} candidates could not be drawn, first candidate {slot}: "
+            f"{type(error).__name__}: {error}. The guarantee holds for exactly n"
         )
+        if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
+            msg += "; give the generator retries (generator.with_retry()) if this passes"
         raise DrawError(msg) from error
+    if len(outputs) != n:
+        msg = (
+            f"the generator returned {len(outputs)} candidates for {n} requests; the guarantee holds for "
+            "exactly n"
+        )
+        raise DrawError(msg)
     return [_as_draw(slot, output) for slot, output in enumerate(outputs)]
 
 
 def _as_draw(slot: int, output: Any) -> Draw:
+    if isinstance(output, AIMessage) and output.tool_calls:
+        # Their text is empty, so that different calls would pass for one answer.
+        msg = f"candidate {slot} is a message with tool calls, which cannot be told apart as answers yet"
+        raise DrawError(msg)
     if isinstance(output, BaseMessage):
         return Draw(str(output.text), output)
     if isinstance(output, str):
         return Draw(output)
+    if output is None:
+        msg = f"candidate {slot} is None: the generator returned nothing, as a parser that failed may do"
+        raise DrawError(msg)
     if hasattr(output, "model_dump"):
         output = output.model_dump(mode="json")
     try:
@@ -132,7 +145,7 @@ def _as_draw(slot: int, output: Any) -> Draw:
         return Draw(text)
     except (TypeError, ValueError) as error:
         msg = (
-            f"candidate {slot} is a {type(output).__name__}, which cannot be read as text: let the "
-            "generator return a message, text or plain data"
+            f"candidate {slot} is a {type(output).__name__}, which cannot be read as text: let the generator "
+            "return a message, text or plain data"
         )
         raise DrawError(msg) from error

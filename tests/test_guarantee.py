@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -98,15 +97,6 @@ def test_each_binding_has_a_text_of_its_own_at_the_end_of_the_assumptions() -> N
     assert "assumed" not in texts["matched"][-1]
     assert "assumed" in texts["unverified"][-1]
     assert "unbound" in texts["unbound"][-1]
-
-
-def test_binding_a_promise_changes_the_binding_and_nothing_else() -> None:
-    promises = {binding: artifact_for().guarantee(binding=binding) for binding in BINDINGS}
-    for before, after in itertools.product(BINDINGS, BINDINGS):
-        assert promises[before].bound(after) == promises[after].model_copy(
-            update={"artifact_digest": promises[before].artifact_digest}
-        )
-    assert promises["matched"].binding == "matched"
 
 
 def test_an_artifact_says_itself_whether_its_records_named_their_origin() -> None:

@@ -178,7 +178,6 @@ def test_one_candidate_per_config_in_their_order(sync: bool) -> None:
         (["a", "b"], '["a","b"]'),
         ({"town": "Bogotá"}, '{"town":"Bogotá"}'),
         (7, "7"),
-        (None, "null"),
         (Town(name="Lima", capital=True), '{"capital":true,"name":"Lima"}'),
     ],
 )
@@ -251,3 +250,20 @@ def test_tokens_add_up_over_the_draws() -> None:
 def test_no_message_that_says_is_no_usage() -> None:
     assert total_usage([said(None), Draw("x"), Draw("x", HumanMessage("x"))]) is None
     assert total_usage([]) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (None, "is None: the generator returned nothing"),
+        (
+            AIMessage("", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "1"}]),
+            "is a message with tool calls",
+        ),
+    ],
+)
+def test_what_cannot_be_told_apart_as_an_answer_is_refused(output: Any, says: str) -> None:
+    """Tool calls have an empty text, so that four different ones would pass for one and the same answer."""
+    generator: RunnableLambda[str, Any] = RunnableLambda(lambda _: output)
+    with pytest.raises(DrawError, match=says):
+        draw(generator, "x", [RunnableConfig()] * 2)

@@ -24,7 +24,7 @@ class AttainableGroup(ArtifactData):
         size: Sum of the weights over the calibration prompts.
         attainable: Weighted share of calibration prompts with a correct candidate that can enter the set.
         smallest_alpha: The smallest error level at which a threshold below the cap exists there: 1 -
-            attainable size / (size + 1).
+            attainable size / (size + 1); approximate for soft and for overlapping weightings.
     """
 
     name: str
@@ -33,12 +33,20 @@ class AttainableGroup(ArtifactData):
     attainable: float
     smallest_alpha: float
 
+    def allows(self, alpha: float | str) -> bool:
+        """Whether an error level is within reach here; what round-off may add to the bound is let pass."""
+        return float(alpha) >= self.smallest_alpha - 1e-12
+
 
 class CalibrationFacts(ArtifactData):
     """Which prompts the artifact was made from, and what they allow.
 
     Attributes:
         size: Number N of calibration prompts.
+        recorded_candidates: Number of candidates that were recorded per prompt, of which the first n were
+            used.
+        extracted_answers: Whether an extractor made the answers; None where some candidates had none.
+        map_came_fitted: Whether the feature map was given fitted, on prompts that are not known here.
         fit_size: Number of prompts that fitted the feature map; none of them calibrated.
         held_out_size: Number of prompts kept out of both.
         within_clusters: `one` prompt of each cluster was used, or `all`.
@@ -51,6 +59,9 @@ class CalibrationFacts(ArtifactData):
     """
 
     size: int
+    recorded_candidates: int
+    extracted_answers: bool | None
+    map_came_fitted: bool
     fit_size: int
     held_out_size: int
     within_clusters: Literal["one", "all"]

@@ -109,6 +109,11 @@ class CalibrationArtifact(ArtifactData):
             raise ValueError(msg)
         return self
 
+    def __repr__(self) -> str:
+        """What it is, in a line."""
+        levels = ", ".join(self.alphas)
+        return f"CalibrationArtifact({self.threshold_rule}, alpha={levels}, n={self.n}, {self.digest[:15]})"
+
     @property
     def alphas(self) -> tuple[str, ...]:
         """The error levels held, ascending."""
@@ -247,7 +252,12 @@ class CalibrationArtifact(ArtifactData):
             set_rule=self.set_rule,
             weightings=weightings,
             feature_names=self.feature_map.names,
-            assumptions=assumptions(within_clusters="one" if facts.exchangeable else "all", binding=binding),
+            assumptions=assumptions(
+                within_clusters="one" if facts.exchangeable else "all",
+                binding=binding,
+                map_came_fitted=facts.map_came_fitted,
+                fewer_than_recorded=self.n < facts.recorded_candidates,
+            ),
             calibration_size=facts.size,
             binding=binding,
             artifact_digest=self.digest,

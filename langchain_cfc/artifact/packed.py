@@ -52,6 +52,10 @@ class PackedArray(BaseModel):
             raise InputError(msg)
         return array
 
+    def __repr__(self) -> str:
+        """Its shape: the numbers fill pages."""
+        return f"PackedArray(shape={self.shape})"
+
     @property
     def name(self) -> str:
         """A name made from the content, under which equal arrays are stored once."""

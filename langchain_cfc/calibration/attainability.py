@@ -86,8 +86,7 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     tau, share = exact_tau(alpha), Fraction(str(attainable))
     if share <= tau:
         return None
-    # Beyond tau / (share - tau) + 1 / (share - tau) rounding cannot matter any more; below it each size is
-    # tried.
+    # From (tau + 2) / (share - tau) on rounding cannot matter any more; below, each size is tried.
     last = math.ceil((tau + 2) / (share - tau))
     first = max(1, math.floor(tau / (share - tau)) - 1)
     return next(

@@ -31,7 +31,7 @@ from langchain_cfc.calibration.attainability import (
 )
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
-from langchain_cfc.features import FeatureMap
+from langchain_cfc.features import FeatureMap, naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
@@ -99,7 +99,9 @@ def calibrate(
         set_rule: `all`, `best_prefix`, `rank` or `unique(...)` around one of them.
         threshold_rule: `conditional` (the promise holds under every weighting that the features span),
             `marginal` or `learned`.
-        n: Number of candidates to use, the first n slots; by default all that are recorded.
+        n: Number of candidates to use, the first n slots; by default all that are recorded. Fewer suit only
+            a verifier that scores each candidate by itself: scores made by comparing all of them would
+            differ.
         cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
         seed: Another seed gives another split.
         fit_fraction: Share of the prompts not held out that fits the feature map; by default 0.2, or 0 where
@@ -108,7 +110,7 @@ def calibrate(
         within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
             covers.
         allow_unattainable: Whether to go on where the target is out of reach overall, so that prompts will
-            mostly be flagged.
+            be flagged.
         provenance: Header of the records where they do not carry one themselves.
 
     Returns:
@@ -130,17 +132,27 @@ def calibrate(
         raise InputError(msg)
     rule = parse_set_rule(set_rule)
     _ = MarginalThreshold(alphas[0], cap)  # refuses an impossible cap before it shapes success scores
-    feature_map = FeatureMap.parse(features) if isinstance(features, str) else features
+    given = FeatureMap.parse(features) if isinstance(features, str) else features
+    came_fitted = given.needs_fit and given.fitted
     if fit_fraction is None:
-        fit_fraction = DEFAULT_FIT_FRACTION if feature_map.needs_fit and not feature_map.fitted else 0.0
+        fit_fraction = DEFAULT_FIT_FRACTION if given.needs_fit and not came_fitted else 0.0
+    if came_fitted and fit_fraction > 0.0:
+        msg = (
+            "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
+            "fitted here"
+        )
+        raise InputError(msg)
     plan = split_plan(seed, fit=fit_fraction, test=test_fraction)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    labelled = _by_id(tabulate(records, n=n))
+    labelled = _by_id(tabulate(records, n=n, provenance=provenance))
+    _check_answers(labelled, provenance, needed=given.needs_answers or rule.text.startswith("unique"))
     parts = plan.rows(labelled)
-    feature_map = _fitted(feature_map, labelled.take(parts["fit"]))
+    feature_map = _fitted(given, labelled.take(parts["fit"]))
     prompts = _calibration_prompts(plan, labelled.take(parts["calibration"]), within_clusters)
-    x, s = feature_map.transform(prompts.draws), rule.success_scores(prompts, cap)
+    with naming(prompts.ids):
+        x = feature_map.transform(prompts.draws)
+    s = rule.success_scores(prompts, cap)
     data = _Calibration(prompts, feature_map, x, s, float(cap))
     _check_attainable(data, alphas, threshold_rule, allow_unattainable=allow_unattainable)
     levels, arrays = _fit_levels(data, alphas, threshold_rule)
@@ -155,7 +167,7 @@ def calibrate(
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=_facts(plan, labelled, parts, data, within_clusters),
+        calibration=_facts(plan, labelled, parts, data, within_clusters, came_fitted=came_fitted),
     )
 
 
@@ -173,6 +185,22 @@ def _by_id(labelled: LabelledDraws) -> LabelledDraws:
     return labelled.take(np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64))
 
 
+def _check_answers(labelled: LabelledDraws, provenance: Provenance | None, *, needed: bool) -> None:
+    """Refuse answers that serving could not tell apart in the same way."""
+    if needed and labelled.extracted is None:
+        msg = (
+            "set rule or features look at distinct answers, but only some candidates have an extracted "
+            "`answer`: give every candidate one, or none"
+        )
+        raise InputError(msg)
+    if needed and provenance is not None and provenance.answer is not None and not labelled.extracted:
+        msg = (
+            f"the provenance names the answer extractor {provenance.answer}, but not every candidate has "
+            "an `answer`"
+        )
+        raise InputError(msg)
+
+
 def _fitted(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
     if feature_map.fitted:
         return feature_map
@@ -180,10 +208,13 @@ def _fitted(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
         msg = (
             f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but "
             "the fit "
-            "split is empty: raise fit_fraction, or bring more records"
+            "split is empty: raise fit_fraction, or bring more records (a cluster is never split, so "
+            "many clusters "
+            "are needed)"
         )
         raise CalibrationError(msg)
-    return feature_map.fit(fit_split.draws)
+    with naming(fit_split.ids):
+        return feature_map.fit(fit_split.draws)
 
 
 def _calibration_prompts(plan: SplitPlan, part: LabelledDraws, within_clusters: str) -> LabelledDraws:
@@ -216,7 +247,7 @@ def _check_attainable(
         raise UnattainableTargetError(msg)
     if threshold_rule != "conditional":
         return  # no other rule guarantees anything for a group
-    hopeless = [group for group in data.groups[1:] if float(strictest) < group.smallest_alpha - 1e-12]
+    hopeless = [group for group in data.groups[1:] if not group.allows(strictest)]
     if hopeless:
         listed = "; ".join(f"{group.name} (smallest alpha {group.smallest_alpha:.3f})" for group in hopeless)
         msg = (
@@ -255,11 +286,16 @@ def _facts(
     parts: dict[Part, IntArray],
     data: _Calibration,
     within_clusters: Literal["one", "all"],
+    *,
+    came_fitted: bool,
 ) -> CalibrationFacts:
     used = [cluster for cluster in data.labelled.clusters if cluster is not None]
     ids = {name: [labelled.ids[row] for row in rows] for name, rows in parts.items()}
     return CalibrationFacts(
         size=len(data.labelled),
+        recorded_candidates=labelled.recorded or labelled.draws.n,
+        extracted_answers=labelled.extracted,
+        map_came_fitted=came_fitted,
         fit_size=len(parts["fit"]),
         held_out_size=len(parts["test"]),
         within_clusters=within_clusters,

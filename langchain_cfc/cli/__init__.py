@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from langchain_cfc._extras import require
@@ -18,4 +19,8 @@ def main() -> None:
         sys.exit(2)
     from langchain_cfc.cli.app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        # Answers may hold characters that the terminal's encoding lacks; they are escaped, not fatal.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

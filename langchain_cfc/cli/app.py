@@ -11,7 +11,6 @@ from langchain_cfc.cli import ask, calibrate, demo, evaluate, inspect, plan
 
 app = typer.Typer(
     name="langchain-cfc",
-    help="Conformal answer sets for LangChain: answer with a guarantee, or abstain.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -30,6 +30,9 @@ def ask(
         str | None, typer.Option(help="The answer extractor: MODULE:NAME of the function.")
     ] = None,
     metadata: Annotated[str | None, typer.Option(help="The metadata function: MODULE:NAME.")] = None,
+    generator_id: Annotated[str | None, typer.Option(help="What the records call the generator.")] = None,
+    verifier_id: Annotated[str | None, typer.Option(help="What the records call the verifier.")] = None,
+    answer_id: Annotated[str | None, typer.Option(help="What the records call the extractor.")] = None,
     replay: Annotated[
         Path | None,
         typer.Option(
@@ -49,8 +52,13 @@ def ask(
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
+        named = [generator, verifier, answer, metadata]
+        if replay is not None and any(one is not None for one in named):
+            msg = "--replay brings generator, verifier, answer and metadata with it: leave those options out"
+            raise InputError(msg)
         parts = _replayed(replay) if replay is not None else _imported(generator, verifier, answer, metadata)
-        chain = CFCRunnable(artifact=artifact, show_rejected=show_rejected, **parts)
+        ids = {"generator_id": generator_id, "verifier_id": verifier_id, "answer_id": answer_id}
+        chain = CFCRunnable(artifact=artifact, show_rejected=show_rejected, **parts, **ids)
         with err().status("drawing and scoring candidates"):
             result = chain.invoke(prompt, {"max_concurrency": 1} if replay is not None else None, alpha=alpha)
     if as_json:
@@ -108,12 +116,21 @@ def _attribute(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        msg = f"cannot import {path!r}: {error}; expected MODULE:NAME, such as mybot:model"
+    except Exception as error:  # whatever the user's module does while it is imported
+        msg = (
+            f"cannot import {path!r}: {type(error).__name__}: {error}; expected MODULE:NAME, such as "
+            "mybot:model"
+        )
         raise InputError(msg) from error
 
 
 def _made(part: Any) -> Any:
     """Call a factory: a function without parameters; anything else is the part itself."""
     code = getattr(part, "__code__", None)
-    return part() if code is not None and code.co_argcount == 0 else part
+    if code is None or code.co_argcount > 0:
+        return part
+    try:
+        return part()
+    except Exception as error:
+        msg = f"the factory {part.__name__} failed with {type(error).__name__}: {error}"
+        raise InputError(msg) from error

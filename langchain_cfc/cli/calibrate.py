@@ -12,7 +12,15 @@ from rich.table import Table
 
 from langchain_cfc import calibration
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.output import counted, emit_json, facts_lines, failures_explained, group_label, out
+from langchain_cfc.cli.output import (
+    check_output,
+    counted,
+    emit_json,
+    facts_lines,
+    failures_explained,
+    group_label,
+    out,
+)
 from langchain_cfc.records import read_records
 
 
@@ -50,7 +58,10 @@ def calibrate(
         typer.Option(help="conditional holds for every weighting that the features span."),
     ] = ThresholdRuleChoice.conditional,
     n: Annotated[
-        int | None, typer.Option(help="Use the first n candidates of each prompt; default all.")
+        int | None,
+        typer.Option(
+            help="Use the first n candidates; only for verifiers that score each by itself. Default all."
+        ),
     ] = None,
     cap: Annotated[
         float, typer.Option(help="Success score of a prompt without a correct candidate, above 1.")
@@ -71,6 +82,7 @@ def calibrate(
 ) -> None:
     """Build a calibration artifact from labelled records."""
     with failures_explained():
+        check_output(out_path)
         source = read_records(*records)
         artifact = calibration.calibrate(
             counted(source, "reading records"),
@@ -108,12 +120,15 @@ def artifact_data(artifact: CalibrationArtifact) -> dict[str, object]:
 def groups_table(artifact: CalibrationArtifact) -> Table:
     """Attainable coverage by guaranteed group; groups where the strictest level is out of reach in red."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("guaranteed group", overflow="ellipsis", no_wrap=True, max_width=42)
+    promised = artifact.guarantee(artifact.alphas[0]).kind == "conditional"
+    table.add_column(
+        "guaranteed group" if promised else "group", overflow="ellipsis", no_wrap=True, max_width=42
+    )
     table.add_column("prompts", justify="right")
     table.add_column("attainable", justify="right")
     table.add_column("smallest alpha", justify="right")
     for group in artifact.calibration.groups:
-        out_of_reach = float(artifact.alphas[0]) < group.smallest_alpha - 1e-12
+        out_of_reach = not group.allows(artifact.alphas[0])
         smallest = f"{group.smallest_alpha:.3f}"
         table.add_row(
             group_label(group.words),

@@ -14,6 +14,7 @@ from rich.padding import Padding
 
 from langchain_cfc.cli.output import (
     EXIT_NO,
+    check_output,
     counted,
     emit_json,
     failures_explained,
@@ -38,6 +39,7 @@ def demo(
     Exit code 1 if the promise was kept too rarely for chance on some guaranteed group.
     """
     with failures_explained():
+        check_output(out_path)
         out_path.parent.mkdir(parents=True, exist_ok=True)
         seen = run_demo(
             seed, out_path, lambda prompts, total: counted(prompts, "serving held-out prompts", total)

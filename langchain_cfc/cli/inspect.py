@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc.artifact import CalibrationArtifact
@@ -30,11 +32,14 @@ def inspect(
         console.print(
             f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(artifact.guarantee(alpha).sentence)}"
         )
-    console.print("\n[bold]It rests on[/]")
     promise = artifact.guarantee(artifact.alphas[0])
-    for assumption in promise.assumptions:
-        console.print(f"- {escape(assumption)}")
-    console.print("\n[bold]It does not say[/]")
-    for limit in promise.not_promised:
-        console.print(f"- {escape(limit)}")
+    if promise.kind != "heuristic":
+        _print_list(console, "It rests on", promise.assumptions)
+        _print_list(console, "It does not say", promise.not_promised)
     console.print("", groups_table(artifact))
+
+
+def _print_list(console: Console, title: str, sentences: Sequence[str]) -> None:
+    console.print(f"\n[bold]{title}[/]")
+    for sentence in sentences:
+        console.print(f"- {escape(sentence)}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import typer
@@ -24,18 +26,35 @@ from rich.progress import (
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
+from langchain_cfc.errors import (
+    ArtifactDigestError,
+    ArtifactFormatError,
+    CFCError,
+    CFCWarning,
+    InputError,
+    UnattainableTargetError,
+)
 from langchain_cfc.evaluation import EvaluationReport, GroupReport
 
 Item = TypeVar("Item")
 
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
+EXIT_BROKEN_PIPE = 141  # as shells report it; 1 would read as "no"
+
+
+class _Results(Console):
+    """A console whose reader may leave early, as `head` does."""
+
+    def on_broken_pipe(self) -> None:
+        """End quietly, with nothing left to flush."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_BROKEN_PIPE)
 
 
 def out() -> Console:
     """The console of results, on standard output; made anew so that it follows redirection."""
-    return Console(highlight=False)
+    return _Results(highlight=False)
 
 
 def err() -> Console:
@@ -45,7 +64,9 @@ def err() -> Console:
 
 def emit_json(data: Any) -> None:
     """Write machine-readable output: strict JSON on standard output."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    # Where the terminal is not UTF-8, JSON's own escapes keep it valid.
+    escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False) + "\n")
 
 
 @contextmanager
@@ -59,6 +80,8 @@ def failures_explained() -> Iterator[None]:
             fail(error, EXIT_NO)
         except CFCError as error:
             fail(error, EXIT_BAD_INPUT)
+        except OSError as error:  # a full disk, a file where a folder should be: never exit code 1, "no"
+            fail(f"{error.strerror or error}: {error.filename or 'file'}", EXIT_BAD_INPUT)
         finally:
             for note in dict.fromkeys(str(warning.message) for warning in caught):
                 err().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
@@ -68,6 +91,26 @@ def fail(error: Exception | str, code: int) -> NoReturn:
     """Print one error and end."""
     err().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
     raise typer.Exit(code)
+
+
+def check_output(path: Path) -> None:
+    """Refuse to write an artifact over anything that is none, such as the records it is made from.
+
+    Raises:
+        InputError: If the path holds something else, or is `-`.
+    """
+    if str(path) == "-":
+        msg = "artifacts are written to files: give --out a path"
+        raise InputError(msg)
+    if not path.exists():
+        return
+    try:
+        CalibrationArtifact.load(path)
+    except ArtifactDigestError:
+        return  # one that was damaged may be replaced
+    except ArtifactFormatError as error:
+        msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
+        raise InputError(msg) from error
 
 
 def counted(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
@@ -154,16 +197,20 @@ def _kept(group: GroupReport, target: float) -> str:
 
 def group_label(words: str) -> str:
     """What a weighting speaks of, short for a table: `prompts whose topic is 'sums'` is `topic is 'sums'`."""
+    words = re.sub(r"\d+\.\d+(?:e[-+]?\d+)?", lambda found: f"{float(found[0]):.4g}", words)
     soft = re.fullmatch(r"prompts weighted.* how near their (.*) is to (\S+).*", words)
     if soft:
         return escape(f"{soft[1]} near {soft[2]} (soft)")
-    return escape(words.removeprefix("prompts ").removeprefix("whose "))
+    return escape(words.removeprefix("prompts ").removeprefix("whose ").replace("\n", " "))
 
 
 def verdict(report: EvaluationReport) -> str:
     """One line: whether what was seen contradicts the promise."""
+    if report.guarantee == "heuristic":
+        return "No promise was made here: the threshold rule has no guarantee."
     if not report.contradicted:
-        return "Nothing seen here contradicts the promise."
+        scope = " (made for all prompts together only)" if report.guarantee == "marginal" else ""
+        return f"Nothing seen here contradicts the promise{scope}."
     return f"[bold red]Kept too rarely for chance:[/] {escape(', '.join(report.contradicted))}"
 
 

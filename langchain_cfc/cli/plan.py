@@ -44,8 +44,12 @@ def plan(
         float, typer.Option(help="Share of prompts that will fit the feature map.")
     ] = 0.2,
     test_fraction: Annotated[float, typer.Option(help="Share of prompts that will be held out.")] = 0.2,
-    cost_per_candidate: Annotated[float, typer.Option(help="Cost to draw and score one candidate.")] = 0.0,
-    cost_per_prompt: Annotated[float, typer.Option(help="Cost to label the candidates of one prompt.")] = 0.0,
+    cost_per_candidate: Annotated[
+        float, typer.Option(help="Cost to draw, score and label one candidate.")
+    ] = 0.0,
+    cost_per_prompt: Annotated[
+        float, typer.Option(help="Cost of one prompt beside its candidates, such as a reference answer.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Say how many prompts to label, with which n, at what cost, and which alpha is attainable, per group.
@@ -64,11 +68,21 @@ def plan(
             "cost_per_candidate": cost_per_candidate,
             "cost_per_prompt": cost_per_prompt,
         }
+        if pilot and (attainable is not None or assumed_group):
+            msg = "a pilot says what is attainable: leave --attainable and --assumed-group out"
+            raise InputError(msg)
         if pilot:
             labelled = tabulate(counted(read_records(*pilot), "reading records"))
             made = plan_from_pilot(labelled, group=group, n=n, **settings)
+        elif group is not None:
+            msg = "--group needs a pilot; without one state groups with --assumed-group"
+            raise InputError(msg)
         elif attainable is not None and n is not None:
-            groups = dict(_assumed(text) for text in assumed_group or [])
+            stated = [_assumed(text) for text in assumed_group or []]
+            groups = dict(stated)
+            if len(groups) < len(stated):
+                msg = "two assumed groups have the same name"
+                raise InputError(msg)
             made = plan_from_assumptions(n=n, attainable=attainable, groups=groups, **settings)
         else:
             msg = "give a pilot file, or state --n and --attainable"

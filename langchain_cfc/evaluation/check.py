@@ -42,7 +42,9 @@ def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, 
     size, trials = math.floor(calibration), math.floor(test)
     rank = conformal_rank(size, exact_tau(alpha))
     if rank > size or trials == 0:
-        return False  # nothing can be certified, so everything there is flagged, and flags keep the promise
+        return (
+            False  # in a group nothing can be certified then: all of it is flagged, which keeps the promise
+        )
     law = require("scipy.stats", "calibrate", "checking the promise").betabinom(trials, rank, size + 1 - rank)
     count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
     return bool(law.cdf(count) < FALSE_ALARM / tests)

@@ -15,7 +15,7 @@ from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapEr
 from langchain_cfc.evaluation.check import kept_too_rarely
 from langchain_cfc.evaluation.intervals import clopper_pearson
 from langchain_cfc.evaluation.report import EvaluationReport, GroupReport, MethodReport
-from langchain_cfc.features import GuaranteedWeight
+from langchain_cfc.features import GuaranteedWeight, naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level
 
@@ -59,7 +59,8 @@ def evaluate(
     labelled, which = held_out(artifact, tabulate(records, n=artifact.n))
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
-    own = _method(artifact, labelled, decide(artifact, labelled.draws, level))
+    with naming(labelled.ids):
+        own = _method(artifact, labelled, decide(artifact, labelled.draws, level))
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
         methods["marginal"] = _method(
@@ -74,6 +75,7 @@ def evaluate(
         attainable_coverage=float(np.mean(success < artifact.cap)),
         test_prompts=which,
         artifact_digest=artifact.digest,
+        guarantee=artifact.guarantee(level).kind,
         contradicted=_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
     )

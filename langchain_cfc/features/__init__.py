@@ -4,7 +4,10 @@
 text in which a user names them, `map` puts them together, and `weights` says what the columns guarantee.
 """
 
+from __future__ import annotations
+
 from langchain_cfc.features.map import FeatureMap
+from langchain_cfc.features.naming import naming
 from langchain_cfc.features.weights import GuaranteedWeight
 
-__all__ = ["FeatureMap", "GuaranteedWeight"]
+__all__ = ["FeatureMap", "GuaranteedWeight", "naming"]

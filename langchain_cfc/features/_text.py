@@ -24,8 +24,8 @@ def written_category(value: Scalar) -> str:
 
 
 def number(value: float) -> str:
-    """A number for readers, to four significant digits."""
-    return f"{value:.4g}"
+    """A number for readers, to twelve significant digits: cut-offs that differ must read differently."""
+    return f"{value:.12g}"
 
 
 def listed(items: Iterable[str]) -> str:

@@ -175,7 +175,7 @@ def metadata_value(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
             f"prompt {row} has no metadata {key!r}, which the feature map reads; its metadata keys are: "
             f"{listed(entries)}"
         )
-        raise FeatureError(msg)
+        raise FeatureError(msg, row)
     return entries[key]
 
 
@@ -187,7 +187,7 @@ def _metadata_number(row: int, entries: Mapping[str, Scalar], key: str) -> float
             f"metadata {key!r} of prompt {row} is {value!r}; meta({written_key(key)}) needs a finite number "
             f"of size at most {LARGEST:g}. For categories take group({written_key(key)})"
         )
-        raise FeatureError(msg)
+        raise FeatureError(msg, row)
     return float(value)
 
 

@@ -43,7 +43,7 @@ class GuaranteedWeight:
             features: (N, d) features, from the same map.
 
         Returns:
-            (N,) non-negative weights.
+            (N,) weights, non-negative up to the round-off of Bernstein polynomials.
 
         Raises:
             FeatureError: If the features have another number of columns.

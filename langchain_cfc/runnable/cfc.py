@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from langchain_core.callbacks import (
@@ -29,6 +30,9 @@ from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
 from langchain_cfc.sampling import DRAW_TAG, NOSTREAM, Draw, adraw, draw, quiet, total_usage
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import VerifierInput, checked_scores, verifier_target
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class CFCRunnable(RunnableSerializable[Any, CFCResult]):
@@ -116,25 +120,16 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
             self._describe = Call("metadata function", self.metadata, DescriptionError)
 
     def _bind(self) -> Binding:
+        """Compare what serves with what was calibrated."""
+        self._check_extractor()
         provenance = self.artifact.provenance
         if provenance is None:
             return "unbound"
-        if self.artifact.needs_answers and (self.answer is None) != (provenance.answer is None):
-            says = (
-                "without an answer extractor"
-                if provenance.answer is None
-                else f"with the answer extractor {provenance.answer}"
-            )
-            msg = (
-                f"the artifact was calibrated {says}, and its set rule or features look at distinct "
-                "answers: make answer= fit"
-            )
-            raise FingerprintError(msg)
         parts = {
             "generator": (self.generator, self.generator_id, provenance.generator),
             "verifier": (self.verifier, self.verifier_id, provenance.verifier),
         }
-        if self.artifact.needs_answers and self.answer is not None:
+        if self.answer is not None or provenance.answer is not None:
             parts["answer"] = (self.answer, self.answer_id, provenance.answer)
         unknown = [
             name
@@ -144,12 +139,34 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         if unknown:
             ids = ", ".join(f"{name}_id={(parts[name][2] or {}).get('id')!r}" for name in unknown)
             msg = (
-                f"nothing says whether {' and '.join(unknown)} are those that the artifact was calibrated "
-                "for, and the guarantee will say so. If "
-                f"they are, state it: {ids}"
+                f"nothing says for sure whether {' and '.join(unknown)} are those that the artifact was "
+                "calibrated "
+                f"for, and the guarantee will say so. If they are, state it: {ids}"
             )
             warnings.warn(msg, FingerprintWarning, stacklevel=4)
         return "unverified" if unknown else "matched"
+
+    def _check_extractor(self) -> None:
+        """Distinct answers must be told apart as in calibration, wherever the decision depends on them."""
+        extracted = bool(self.artifact.calibration.extracted_answers)
+        if self.artifact.needs_answers and extracted != (self.answer is not None):
+            named = self.artifact.provenance.answer if self.artifact.provenance is not None else None
+            was = (
+                f"with the answer extractor {named or 'of its records'}"
+                if extracted
+                else "without an answer extractor"
+            )
+            msg = (
+                f"the artifact was calibrated {was}, and its set rule or features look at distinct answers: "
+                f"{'pass that extractor as answer=' if extracted else 'leave answer= out'}"
+            )
+            raise FingerprintError(msg)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, checked like a new one: what was compared once must be what serves."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        copied = copy.deepcopy(fields) if deep else fields
+        return type(self)(**{**copied, **(update or {})})
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> CFCResult:  # noqa: A002 - LangChain's name
         """Answer or abstain.

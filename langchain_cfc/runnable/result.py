@@ -79,15 +79,16 @@ class CFCResult(BaseModel):
         if self.reason == "not_certifiable":
             decision = (
                 f"Abstained: for prompts like this, no set made of {n} candidates can be certified to "
-                f"hold a correct answer at {percent}. "
-                "Too many calibration prompts like it had no correct candidate, or there were too few of "
-                "them."
+                "hold a correct "
+                f"answer at {percent}. Too many calibration prompts like it had no correct candidate, or "
+                "there "
+                "were too few of them."
             )
         elif self.reason == "no_candidate_accepted":
             decision = (
                 f"Abstained: none of the {n} candidates reached the threshold {self.threshold:.4g}; the "
-                f"lowest score was {lowest:.4g} "
-                "(smaller is better)."
+                "lowest "
+                f"score was {lowest:.4g} (smaller is better)."
             )
         else:
             answers = "answer" if len(self.answers) == 1 else "distinct answers"
@@ -103,13 +104,16 @@ class CFCResult(BaseModel):
         promise = self.guarantee
         if promise.kind == "heuristic":
             return promise.sentence
-        groups = len(promise.weightings) - 1
-        scope = f" and in each of {groups} guaranteed groups" if groups else ""
+        groups = sum(weighting.kind == "indicator" for weighting in promise.weightings)
+        soft = len(promise.weightings) - 1 - groups
+        kinds = [f"{groups} groups" if groups else "", f"{soft} soft weightings" if soft else ""]
+        scope = f", and over each of {' and '.join(filter(None, kinds))}" if groups or soft else ""
         assumed = "" if promise.binding == "matched" else f" {promise.assumptions[-1]}"
         return (
-            f"Over prompts like those calibrated on{scope}, at least {100 * promise.target_coverage:g} % "
-            "of sets "
-            f"hold a correct answer or are flagged; that says nothing about one answer by itself.{assumed}"
+            f"With probability at least {100 * promise.target_coverage:g} % a set holds a correct answer "
+            "or is "
+            f"flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "
+            f"nothing.{assumed}"
         )
 
 

@@ -329,3 +329,90 @@ def test_plan_from_assumptions_says_no_where_the_target_is_out_of_reach() -> Non
 )
 def test_plan_without_pilot_or_assumptions_is_bad_input(arguments: list[str]) -> None:
     assert run("plan", *arguments).code == 2
+
+
+def test_calibrate_never_overwrites_what_is_no_artifact(records: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "labels.jsonl"
+    mine.write_bytes(records.read_bytes())
+    ran = run("calibrate", mine, "-o", mine, "--alpha", "0.2")
+    assert ran.code == 2
+    assert "will not be overwritten" in " ".join(ran.err.split())
+    assert mine.read_bytes() == records.read_bytes()
+    path = tmp_path / "a.json"
+    assert [run("calibrate", mine, "-o", path, "--alpha", "0.2").code for _ in range(2)] == [0, 0]
+
+
+def test_errors_name_the_record_and_not_a_row(records: Path, tmp_path: Path) -> None:
+    lines = records.read_text().splitlines()
+    broken = json.loads(lines[600])
+    broken["metadata"] = {}
+    lines[600] = json.dumps(broken)
+    path = tmp_path / "broken.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    ran = run("calibrate", path, "-o", tmp_path / "a.json", "--alpha", "0.2", "--features", "group(topic)")
+    assert ran.code == 2
+    assert f"record '{broken['id']}' has no metadata 'topic'" in " ".join(ran.err.split())
+
+
+def test_a_folder_that_cannot_be_made_and_a_factory_that_fails_are_bad_input(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    ran = run("demo", "-o", tmp_path / "file" / "a.json")
+    assert ran.code == 2
+    assert "error:" in ran.err
+    (tmp_path / "failing_bot.py").write_text("def model():\n    raise RuntimeError('no key')\n")
+    monkeypatch.chdir(tmp_path)
+    ran = run("ask", artifact, "?", "--generator", "failing_bot:model", "--verifier", "failing_bot:model")
+    assert ran.code == 2
+    assert "no key" in ran.err
+
+
+def test_options_that_would_be_ignored_are_refused(records: Path, artifact: Path) -> None:
+    stated = ["--n", "5", "--attainable", "0.9"]
+    assert run("plan", records, *stated).code == 2
+    assert run("plan", *stated, "--group", "topic").code == 2
+    assert run("plan", *stated, "--assumed-group", "a=0.5:0.9", "--assumed-group", "a=0.3:0.9").code == 2
+    assert run("ask", artifact, "?", "--replay", "demo", "--generator", "x:y").code == 2
+
+
+def test_rules_without_a_guarantee_are_shown_without_one(records: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    options = ["--alpha", "0.2", "--test-fraction", "0.3", "--threshold-rule", "learned"]
+    assert "guaranteed group" not in run("calibrate", records, "-o", path, *options).out
+    assert "It rests on" not in run("inspect", path).out
+    assert "No promise was made here" in run("evaluate", path, records).out
+
+
+def test_help_names_the_exit_codes() -> None:
+    assert "Exit codes: 0 done, 1 the answer is no" in " ".join(run("--help").out.split())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_any_terminal_encoding_is_survived(encoding: str, tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("langchain-cfc")
+    environment = {"PYTHONIOENCODING": encoding, "PATH": "", "PYTHONUTF8": "0"}
+    command: list[str | Path] = [script, "demo", "-o", tmp_path / "a.json", "--seed", "1"]
+    ran = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert b"The artifact is in" in ran.stdout
+    asked: list[str | Path] = [
+        script,
+        "ask",
+        tmp_path / "a.json",
+        "What is the currency of Costa Rica?",
+        "--replay",
+        "demo",
+        "--json",
+    ]
+    ran = subprocess.run([*asked, "--show-rejected"], capture_output=True, env=environment, check=False)
+    assert ran.returncode in {0, 1}, ran.stderr
+    assert any("Col\u00f3n" in str(one["text"]) for one in json.loads(ran.stdout)["candidates"])
+
+
+def test_a_reader_that_leaves_early_is_no_answer(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("langchain-cfc")
+    line = f"{script} demo -o {tmp_path / 'a.json'} | head -1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert ran.returncode in {0, 141}
+    assert "Traceback" not in ran.stderr

@@ -154,14 +154,14 @@ def test_words_and_names() -> None:
         "hat(max_score, 3)[2]": "prompts weighted by how near their max score is to 0.9 or more "
         "(falling to zero at 0.6)",
         'bins(meta("my year"), 3)[0]': 'prompts whose "my year" is below 2',
-        'bins(meta("my year"), 3)[1]': 'prompts whose "my year" lies in [2, 1.235e+04)',
-        'bins(meta("my year"), 3)[2]': 'prompts whose "my year" is at least 1.235e+04',
+        'bins(meta("my year"), 3)[1]': 'prompts whose "my year" lies in [2, 12345.678)',
+        'bins(meta("my year"), 3)[2]': 'prompts whose "my year" is at least 12345.678',
         "group(topic)=true": "prompts whose topic is true",
         "group(topic)=7": "prompts whose topic is 7",
         "group(topic)=capital": "prompts whose topic is 'capital'",
-        "hard(entropy, min_score, 0.75)=easy": "prompts whose entropy is below 0.6931 "
+        "hard(entropy, min_score, 0.75)=easy": "prompts whose entropy is below 0.69314718056 "
         "and whose min score is below 0.5",
-        "hard(entropy, min_score, 0.75)=hard": "prompts whose entropy is at least 0.6931 "
+        "hard(entropy, min_score, 0.75)=hard": "prompts whose entropy is at least 0.69314718056 "
         "or whose min score is at least 0.5",
     }
 

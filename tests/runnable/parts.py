@@ -157,7 +157,7 @@ def topic_of(prompt: Any) -> dict[str, str]:
     return {"topic": str(prompt).rpartition(" ")[2]}
 
 
-def records(topic: str = "easy", size: int = 39) -> list[PromptRecord]:
+def records(topic: str = "easy", size: int = 39, *, extracted: bool = False) -> list[PromptRecord]:
     """Prompts whose success scores split [0, 1] evenly: at alpha = 0.25 the 30th of 39 is 0.75."""
     return [
         PromptRecord(
@@ -165,7 +165,12 @@ def records(topic: str = "easy", size: int = 39) -> list[PromptRecord]:
             input=f"prompt {rank} {topic}",
             metadata={"topic": topic},
             candidates=tuple(
-                Candidate(text=f"a{slot}", score=rank / (size + 1) if slot == 0 else 1.0, correct=slot == 0)
+                Candidate(
+                    text=f"a{slot}",
+                    score=rank / (size + 1) if slot == 0 else 1.0,
+                    correct=slot == 0,
+                    answer=f"a{slot}" if extracted else None,
+                )
                 for slot in range(N)
             ),
         )
@@ -191,9 +196,9 @@ def by_topic(*topics: str) -> FeatureMap:
     return FeatureMap.parse("group(topic)").fit(draws)
 
 
-def plain_artifact(**settings: Any) -> CalibrationArtifact:
+def plain_artifact(*, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
     """One threshold for all prompts; at alpha = 0.25 it is 0.75."""
-    return calibrate(records(), **{"alpha": 0.25, "features": "1", **settings})
+    return calibrate(records(extracted=extracted), **{"alpha": 0.25, "features": "1", **settings})
 
 
 def chain_of(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:

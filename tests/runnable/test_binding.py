@@ -110,7 +110,7 @@ def test_ids_alone_are_enough_to_match() -> None:
 
 
 def test_only_the_part_that_says_nothing_is_named() -> None:
-    with pytest.warns(FingerprintWarning, match="nothing says whether verifier are") as caught:
+    with pytest.warns(FingerprintWarning, match="nothing says for sure whether verifier are") as caught:
         matching(bound_artifact(), verifier=verify)
     assert "generator_id" not in str(caught[0].message)
 
@@ -168,7 +168,7 @@ def distinct_answers() -> FeatureMap:
 
 @pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": distinct_answers()}])
 def test_extractors_must_fit_where_distinct_answers_matter(settings: dict[str, Any]) -> None:
-    with_answer = bound_artifact(**settings, stated={"answer": ANSWER})
+    with_answer = bound_artifact(**settings, stated={"answer": ANSWER}, extracted=True)
     assert matching(with_answer, answer=NamedExtractor(**ANSWER)).invoke("x").guarantee.binding == "matched"
     with pytest.raises(FingerprintError, match=r"was calibrated with the answer extractor .*first-word"):
         matching(with_answer)
@@ -182,10 +182,46 @@ def test_extractors_must_fit_where_distinct_answers_matter(settings: dict[str, A
         matching(bound_artifact(**settings), answer=answer_of)
 
 
-def test_extractors_are_free_where_only_scores_matter() -> None:
-    chain = matching(bound_artifact(), answer=answer_of)
-    assert chain.invoke("x").guarantee.binding == "matched"
-    assert matching(bound_artifact(stated={"answer": ANSWER})).invoke("x").answers == ("lima|0.1", "lima|0.3")
+@pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": distinct_answers()}])
+def test_recorded_answers_need_an_extractor_whether_or_not_a_header_names_it(
+    settings: dict[str, Any],
+) -> None:
+    """Records with answers and no word of an extractor: serving raw texts would be another method."""
+    for artifact in (plain_artifact(**settings, extracted=True), bound_artifact(**settings, extracted=True)):
+        with pytest.raises(FingerprintError, match="pass that extractor as answer="):
+            matching(artifact)
+    unbound = matching(plain_artifact(**settings, extracted=True), answer=answer_of)
+    assert unbound.invoke("x").guarantee.binding == "unbound"
+
+
+def test_where_only_scores_matter_another_extractor_is_refused_and_an_unknown_one_unverified() -> None:
+    """The answers shown are the promised set, so who extracts them matters there as well."""
+    stated = bound_artifact(stated={"answer": ANSWER}, extracted=True)
+    with pytest.raises(FingerprintError, match=r"the answer is not the one"):
+        matching(stated, answer=answer_of, answer_id="other")
+    for artifact, fields in ((bound_artifact(), {"answer": answer_of}), (stated, {})):
+        with pytest.warns(FingerprintWarning, match="whether answer are"):
+            chain = matching(artifact, **fields)
+        assert chain.invoke("x").guarantee.binding == "unverified"
+
+
+def test_what_was_calibrated_but_is_not_stated_when_serving_leaves_it_unverified() -> None:
+    artifact = bound_artifact(stated={"generator": {"model": "m", "temperature": 0.0}})
+    generator = NamedModel(texts=TEXTS, fingerprint={"model": "m"})
+    with pytest.warns(FingerprintWarning, match="whether generator are"):
+        chain = matching(artifact, generator=generator)
+    assert chain.invoke("x").guarantee.binding == "unverified"
+
+
+def test_a_copy_is_checked_like_a_new_one() -> None:
+    """What was compared once must be what serves: another artifact brings its own promise."""
+    chain = matching(bound_artifact())
+    other = bound_artifact(threshold_rule="learned")
+    copied = chain.model_copy(update={"artifact": other})
+    assert copied.invoke("x").guarantee.kind == "heuristic"
+    assert copied.invoke("x").guarantee.artifact_digest == other.digest
+    with pytest.raises(FingerprintError):
+        chain.model_copy(update={"generator": model(id="other")})
 
 
 def test_the_result_names_the_artifact_it_came_from() -> None:

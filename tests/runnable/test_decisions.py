@@ -145,7 +145,7 @@ def test_two_hundred_prompts_at_once_give_what_they_give_one_by_one(by_topics: C
 
 
 def test_under_unique_each_answer_enters_once() -> None:
-    artifact = plain_artifact(set_rule="unique(all)")
+    artifact = plain_artifact(set_rule="unique(all)", extracted=True)
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "quito|0.7")
     chain = chain_of(artifact, generator=ScriptedModel(texts=texts), answer=answer_of)
     result = chain.invoke("where?")

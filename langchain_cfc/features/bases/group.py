@@ -90,7 +90,7 @@ class Group(Term[Category]):
                 f"metadata {self.key!r} of prompt {row} is {value!r}; {self.text} needs a text, a whole "
                 f"number or a boolean. For quantities take bins(meta({written_key(self.key)}), 5)"
             )
-            raise FeatureError(msg)
+            raise FeatureError(msg, row)
         return value
 
     def _place(self, row: int, category: Category, places: Mapping[tuple[str, Category], int]) -> int:
@@ -101,7 +101,7 @@ class Group(Term[Category]):
                 "the records, or merge rare categories into one (such as 'other') in the metadata, and "
                 "calibrate again"
             )
-            raise FeatureError(msg)
+            raise FeatureError(msg, row)
         return places[_typed(category)]
 
 
