@@ -10,9 +10,9 @@ GuaranteeKind = Literal["conditional", "marginal", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 NOT_CERTIFIABLE = (
-    "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. "
-    "It is flagged and "
-    "abstained on, and the promise counts it as kept: the guaranteed event is 'covered or flagged'."
+    "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. It "
+    "is flagged and abstained on, and a promise counts it as kept: the guaranteed event is 'covered or "
+    "flagged'."
 )
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
@@ -21,6 +21,7 @@ NOT_PROMISED = (
     "A set left empty because the threshold is low counts as a miss of the promise.",
     "The probability is over calibration sets as well as prompts: for this one artifact it may be lower.",
 )
+NOTHING_PROMISED = ("Nothing is promised: coverage may be lower, on average and in any group.",)
 _PROVEN: dict[str, GuaranteeKind] = {"conditional": "conditional", "marginal": "marginal"}
 _BINDING = {
     "unchecked": "Generator and verifier are those calibrated: serving compares their fingerprints.",
@@ -122,8 +123,7 @@ def promise(
         )
     event = (
         "the answer set holds a correct answer, or the prompt is flagged as not certifiable, with "
-        "probability "
-        "at least"
+        "probability at least"
     )
     sentence = (
         f"For a new prompt exchangeable with the {calibration_size} calibration prompts, {event} {percent}"

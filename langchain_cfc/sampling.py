@@ -145,7 +145,7 @@ def _as_draw(slot: int, output: Any) -> Draw:
         return Draw(text)
     except (TypeError, ValueError) as error:
         msg = (
-            f"candidate {slot} is a {type(output).__name__}, which cannot be read as text: let the generator "
-            "return a message, text or plain data"
+            f"candidate {slot} is a {type(output).__name__}, which cannot be read as text: let the "
+            "generator return a message, text or plain data"
         )
         raise DrawError(msg) from error

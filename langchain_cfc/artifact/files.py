@@ -56,7 +56,8 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
     try:
         file = json.loads(data)
     except (ValueError, RecursionError) as error:
-        msg = f"{source}: not JSON, perhaps truncated or damaged ({error})"
+        hint = "; this looks like a records file" if b"langchain-cfc/records" in data[:200] else ""
+        msg = f"{source}: not JSON, perhaps truncated or damaged ({error}){hint}"
         raise ArtifactFormatError(msg) from error
     if not isinstance(file, dict) or file.get("format") != FORMAT:
         msg = f'{source}: not a calibration artifact: expected an object with "format": "{FORMAT}"'
@@ -80,8 +81,8 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
         intact = False
     if not intact:
         msg = (
-            f"{source}: the content does not match its digest: the file was changed or damaged after it "
-            "was saved; calibrate again"
+            f"{source}: the content does not match its digest: the file was changed or damaged after it was "
+            "saved; calibrate again"
         )
         raise ArtifactDigestError(msg)
     return content

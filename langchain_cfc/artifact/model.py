@@ -18,7 +18,16 @@ from langchain_cfc.artifact.facts import ArtifactData, CalibrationFacts
 from langchain_cfc.artifact.packed import PackedArray
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.guarantee import Binding, Guarantee, Weighting, assumptions, guarantee_kind, promise
+from langchain_cfc.guarantee import (
+    NOT_PROMISED,
+    NOTHING_PROMISED,
+    Binding,
+    Guarantee,
+    Weighting,
+    assumptions,
+    guarantee_kind,
+    promise,
+)
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.thresholds import (
@@ -258,6 +267,7 @@ class CalibrationArtifact(ArtifactData):
                 map_came_fitted=facts.map_came_fitted,
                 fewer_than_recorded=self.n < facts.recorded_candidates,
             ),
+            not_promised=NOTHING_PROMISED if kind == "heuristic" else NOT_PROMISED,
             calibration_size=facts.size,
             binding=binding,
             artifact_digest=self.digest,

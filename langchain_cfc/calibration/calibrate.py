@@ -38,6 +38,8 @@ from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
 from langchain_cfc.thresholds import Level, MarginalThreshold, ThresholdRule, alpha_text
 
 DEFAULT_FIT_FRACTION = 0.2
+# Groups that a warning names.
+MOST_LISTED = 10
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ def calibrate(
         fit_fraction = DEFAULT_FIT_FRACTION if given.needs_fit and not came_fitted else 0.0
     if came_fitted and fit_fraction > 0.0:
         msg = (
-            "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
-            "fitted here"
+            "the feature map came fitted: leave fit_fraction out, or give the map's text to have it fitted "
+            "here"
         )
         raise InputError(msg)
     plan = split_plan(seed, fit=fit_fraction, test=test_fraction)
@@ -195,8 +197,8 @@ def _check_answers(labelled: LabelledDraws, provenance: Provenance | None, *, ne
         raise InputError(msg)
     if needed and provenance is not None and provenance.answer is not None and not labelled.extracted:
         msg = (
-            f"the provenance names the answer extractor {provenance.answer}, but not every candidate has "
-            "an `answer`"
+            f"the provenance names the answer extractor {provenance.answer}, but not every candidate has an "
+            "`answer`"
         )
         raise InputError(msg)
 
@@ -206,11 +208,9 @@ def _fitted(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
         return feature_map
     if feature_map.needs_fit and len(fit_split) == 0:
         msg = (
-            f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but "
-            "the fit "
-            "split is empty: raise fit_fraction, or bring more records (a cluster is never split, so "
-            "many clusters "
-            "are needed)"
+            f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but the "
+            "fit split is empty: raise fit_fraction, or bring more records (a cluster is never split, so "
+            "many clusters are needed)"
         )
         raise CalibrationError(msg)
     with naming(fit_split.ids):
@@ -240,16 +240,19 @@ def _check_attainable(
         msg = (
             f"alpha = {strictest} is out of reach: {reached} of {size} calibration prompts have a correct "
             f"candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; for "
-            f"alpha = {strictest} {more}. Draw more candidates, improve the model, choose a larger alpha, or "
-            "pass allow_unattainable=True (on the command line --allow-unattainable) to have prompts flagged "
-            "as not certifiable"
+            f"alpha = {strictest} {more}. Draw more candidates, improve the model, choose a larger alpha, "
+            "or pass allow_unattainable=True (on the command line --allow-unattainable) to have prompts "
+            "flagged as not certifiable"
         )
         raise UnattainableTargetError(msg)
     if threshold_rule != "conditional":
         return  # no other rule guarantees anything for a group
     hopeless = [group for group in data.groups[1:] if not group.allows(strictest)]
     if hopeless:
-        listed = "; ".join(f"{group.name} (smallest alpha {group.smallest_alpha:.3f})" for group in hopeless)
+        worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MOST_LISTED]
+        listed = "; ".join(f"{group.name} (smallest alpha {group.smallest_alpha:.3f})" for group in worst)
+        if len(hopeless) > len(worst):
+            listed += f"; and {len(hopeless) - len(worst)} more"
         msg = (
             f"alpha = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "
             f"will often be flagged: {listed}"

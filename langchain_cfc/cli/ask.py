@@ -99,8 +99,8 @@ def _imported(
 ) -> dict[str, Any]:
     if generator is None or verifier is None:
         msg = (
-            "say who answers: --generator and --verifier with MODULE:NAME each, or --replay with a "
-            "records file"
+            "say who answers: --generator and --verifier with MODULE:NAME each, or --replay with a records "
+            "file"
         )
         raise InputError(msg)
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a module beside the artifact is found

@@ -42,9 +42,9 @@ def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, 
     size, trials = math.floor(calibration), math.floor(test)
     rank = conformal_rank(size, exact_tau(alpha))
     if rank > size or trials == 0:
-        return (
-            False  # in a group nothing can be certified then: all of it is flagged, which keeps the promise
-        )
+        # In a group nothing can be certified then: all of it is flagged, which keeps the promise. A soft
+        # weighting as light as that is not checked: thresholds of other prompts reach into it.
+        return False
     law = require("scipy.stats", "calibrate", "checking the promise").betabinom(trials, rank, size + 1 - rank)
     count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
     return bool(law.cdf(count) < FALSE_ALARM / tests)

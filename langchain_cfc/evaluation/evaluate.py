@@ -101,8 +101,8 @@ def held_out(artifact: CalibrationArtifact, labelled: LabelledDraws) -> tuple[La
         if plan.test == 0.0:
             msg = (
                 "these are the records that the artifact was calibrated on, and none were held out: "
-                "evaluate on other records, or calibrate "
-                "with test_fraction (on the command line --test-fraction) above 0"
+                "evaluate on other records, or calibrate with test_fraction (on the command line "
+                "--test-fraction) above 0"
             )
             raise OverlapError(msg)
         labelled = labelled.take(plan.rows(labelled)["test"])

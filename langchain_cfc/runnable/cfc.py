@@ -140,8 +140,7 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
             ids = ", ".join(f"{name}_id={(parts[name][2] or {}).get('id')!r}" for name in unknown)
             msg = (
                 f"nothing says for sure whether {' and '.join(unknown)} are those that the artifact was "
-                "calibrated "
-                f"for, and the guarantee will say so. If they are, state it: {ids}"
+                f"calibrated for, and the guarantee will say so. If they are, state it: {ids}"
             )
             warnings.warn(msg, FingerprintWarning, stacklevel=4)
         return "unverified" if unknown else "matched"
@@ -291,8 +290,7 @@ def _checked_answer(slot: int, answer: Any) -> str:
         return answer
     msg = (
         f"the answer extractor returned a {type(answer).__name__} for candidate {slot}; expected text, an "
-        "empty "
-        "one where there is no answer"
+        "empty one where there is no answer"
     )
     raise DescriptionError(msg)
 

@@ -78,24 +78,20 @@ class CFCResult(BaseModel):
         percent = f"{100 * self.guarantee.target_coverage:g} %"
         if self.reason == "not_certifiable":
             decision = (
-                f"Abstained: for prompts like this, no set made of {n} candidates can be certified to "
-                "hold a correct "
-                f"answer at {percent}. Too many calibration prompts like it had no correct candidate, or "
-                "there "
-                "were too few of them."
+                f"Abstained: for prompts like this, no set made of {n} candidates can be certified to hold "
+                f"a correct answer at {percent}. Too many calibration prompts like it had no correct "
+                "candidate, or there were too few of them."
             )
         elif self.reason == "no_candidate_accepted":
             decision = (
-                f"Abstained: none of the {n} candidates reached the threshold {self.threshold:.4g}; the "
-                "lowest "
-                f"score was {lowest:.4g} (smaller is better)."
+                f"Abstained: all {n} scores lie above the threshold {self.threshold:.4g}; the lowest was "
+                f"{lowest:.4g} (smaller is better)."
             )
         else:
             answers = "answer" if len(self.answers) == 1 else "distinct answers"
             decision = (
-                f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the "
-                "lowest of "
-                f"{n} scores was {lowest:.4g} (smaller is better)."
+                f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the lowest "
+                f"of {n} scores was {lowest:.4g} (smaller is better)."
             )
         features = ", ".join(_feature(name, value) for name, value in self.features.items() if value != 0.0)
         return f"{decision} Features: {features}. {self._promise()}"
@@ -110,9 +106,8 @@ class CFCResult(BaseModel):
         scope = f", and over each of {' and '.join(filter(None, kinds))}" if groups or soft else ""
         assumed = "" if promise.binding == "matched" else f" {promise.assumptions[-1]}"
         return (
-            f"With probability at least {100 * promise.target_coverage:g} % a set holds a correct answer "
-            "or is "
-            f"flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "
+            f"With probability at least {100 * promise.target_coverage:g} % a set holds a correct answer or "
+            f"is flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "
             f"nothing.{assumed}"
         )
 

@@ -50,8 +50,8 @@ class Unique(SetRule):
             row, slot = (int(i) for i in np.argwhere(clash)[0])
             msg = (
                 f"record {labelled.ids[row]!r}: candidates {codes[row, slot]} and {slot} give the same "
-                "answer, but one is labelled "
-                f"correct and the other wrong; set_rule='{self.text}' needs one label per distinct answer"
+                f"answer, but one is labelled correct and the other wrong; set_rule='{self.text}' needs one "
+                "label per distinct answer"
             )
             raise InputError(msg)
         self._base.check_labels(labelled)

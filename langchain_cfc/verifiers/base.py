@@ -32,8 +32,8 @@ Verifier: TypeAlias = (
 )
 
 _HINT = (
-    "a verifier returns one score in [0, 1] per candidate, smaller is better; wrap one that judges a single "
-    "candidate with langchain_cfc.verifiers.pairwise"
+    "a verifier returns one score in [0, 1] per candidate, smaller is better; wrap one that judges a "
+    "single candidate with langchain_cfc.verifiers.pairwise"
 )
 
 

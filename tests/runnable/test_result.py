@@ -110,7 +110,7 @@ def test_the_explanation_of_an_answer(result: CFCResult) -> None:
 @pytest.mark.parametrize("result", ["no_candidate_accepted"], indirect=True)
 def test_the_explanation_of_a_low_threshold(result: CFCResult) -> None:
     text = result.explain()
-    assert text.startswith("Abstained: none of the 4 candidates reached the threshold 0.75")
+    assert text.startswith("Abstained: all 4 scores lie above the threshold 0.75")
     assert "lowest score was 0.8" in text
 
 

@@ -63,8 +63,8 @@ class Bins(Term[float]):
         cuts = sorted({float(ordered[start]) for start in starts} - {float(ordered[0])})
         if not cuts:
             msg = (
-                f"{self.text} finds a single bin: {self.statistic.words} is {number(float(ordered[0]))} "
-                f"for nearly all {len(ordered)} prompts of the fit split; ask for more bins, take another "
+                f"{self.text} finds a single bin: {self.statistic.words} is {number(float(ordered[0]))} for "
+                f"nearly all {len(ordered)} prompts of the fit split; ask for more bins, take another "
                 "statistic, or leave the term out"
             )
             raise FeatureError(msg)
