@@ -111,7 +111,7 @@ def test_the_explanation_of_an_answer(result: CFCResult) -> None:
 def test_the_explanation_of_a_low_threshold(result: CFCResult) -> None:
     text = result.explain()
     assert text.startswith("Abstained: all 4 scores lie above the threshold 0.75")
-    assert "lowest score was 0.8" in text
+    assert "the lowest was 0.8" in text
 
 
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
