@@ -11,9 +11,10 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.growing import grown_fit
 from langchain_cfc.thresholds.levels import exact_tau
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, check_state
-from langchain_cfc.thresholds.simplex import QuantileSimplex
+from langchain_cfc.thresholds.simplex import QuantileSimplex, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,9 @@ class CalibrationData:
     def simplex(self) -> QuantileSimplex:
         """The solver, started at the mean prompt, from which every other is a few pivots away."""
         reduced, _ = self.columns.reduce(self.features)
-        simplex = QuantileSimplex(reduced, self.success_scores, exact_tau(self.alpha))
-        simplex.warm_start(reduced.mean(axis=0))
-        return simplex
+        rows, tau = Rows.unweighted(reduced, self.success_scores), exact_tau(self.alpha)
+        base = grown_fit(rows, tau)
+        return QuantileSimplex(rows, tau, start=None if base is None else base.vertex)
 
 
 @dataclass(frozen=True)

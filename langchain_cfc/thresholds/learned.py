@@ -13,7 +13,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.columns import Columns
 from langchain_cfc.thresholds.levels import exact_tau
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, check_state
-from langchain_cfc.thresholds.simplex import EPS, QuantileSimplex
+from langchain_cfc.thresholds.simplex import EPS, QuantileSimplex, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class LearnedThreshold(ThresholdRule[Regression]):
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Regression:
         columns = Columns.of(features)
         reduced, _ = columns.reduce(features)
-        simplex = QuantileSimplex(reduced, success_scores, exact_tau(self.alpha))
+        simplex = QuantileSimplex(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
         fit = simplex.minimise(np.zeros(reduced.shape[1]))
         if fit is None:  # a regression without linear term is bounded below by zero
             msg = "quantile regression came out unbounded"

@@ -26,6 +26,10 @@ F_k) / q). Residuals change at rates f a_i, a = X X_B^-1 e_k, f = +-1. Each row 
 flips its side and slows the descent by |a_i|; the row at which descent would turn into ascent enters the
 basis. If none is left the problem is unbounded: the threshold is infinite.
 
+*Weights.* A row of weight w counts like w equal rows: its eta lies in w [tau - 1, tau], its F in q w [-1, 0],
+and it enters sums and slows a descent w-fold. Rows outside a window enter `low` and `sum_i x_i` by their
+sums.
+
 *Ties.* Pivots run on scores perturbed by seeded noise, which makes every step a strict descent. The basis so
 found is then checked on the true scores; if a residual lies on the wrong side by more than round-off, the
 noise is made smaller, and at last left out. A basis counts only if box, sides and face rule hold on the true
@@ -113,31 +117,77 @@ class Fit:
         return float(w @ self.scores), bound
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The calibration prompts of a regression.
+
+    Attributes:
+        features: (N, d) rows x_i.
+        scores: (N,) success scores S_i.
+        weights: (N,) positive weights; a row of weight 2 counts like two equal rows.
+    """
+
+    features: FloatArray
+    scores: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def unweighted(cls, features: FloatArray, scores: FloatArray) -> Rows:
+        """Rows that each count once."""
+        return cls(features, scores, np.ones(len(scores)))
+
+    def __len__(self) -> int:
+        """The number of rows N."""
+        return len(self.scores)
+
+    def take(self, rows: IntArray | BoolArray) -> Rows:
+        """Some of the rows, by their numbers or by flags."""
+        return Rows(self.features[rows], self.scores[rows], self.weights[rows])
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Rows that take part by their sums only, their sides fixed.
+
+    Attributes:
+        low: (d,) weighted sum of those below the fit.
+        total: (d,) weighted sum of all of them.
+        mass: (d,) weighted sum of their absolute values, for bounds on round-off.
+    """
+
+    low: FloatArray
+    total: FloatArray
+    mass: FloatArray
+
+    @classmethod
+    def of(cls, rows: Rows, below: BoolArray) -> Rest:
+        """The sums of some rows with their (N,) sides."""
+        x, w = rows.features, rows.weights
+        return cls((w * below) @ x, w @ x, w @ np.abs(x))
+
+
 class QuantileSimplex:
     """Quantile regressions on one data set that differ in their linear term only.
 
     Args:
-        features: (N, d) rows x_i of full column rank.
-        scores: (N,) success scores S_i.
+        rows: Calibration prompts whose features have full column rank.
         tau: Target coverage p / q in (0, 1).
+        rest: Sums of further rows whose sides are taken for granted.
+        start: A vertex to start from; by default one is made from the rows.
     """
 
-    def __init__(self, features: FloatArray, scores: FloatArray, tau: Fraction) -> None:
-        self._x = features
-        self._s = scores
+    def __init__(
+        self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None
+    ) -> None:
+        self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
         self._p, self._q = float(tau.numerator), float(tau.denominator)
-        self._total = features.sum(axis=0)
-        self._mass = np.abs(features).sum(axis=0)
-        spread = max(1.0, float(np.abs(scores).max()))
-        self._noise = spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(scores))
-        self._start = self._crash()
-
-    def warm_start(self, phi: FloatArray) -> Fit | None:
-        """Solve for (d,) `phi` and start later searches from there; returns what `minimise` does."""
-        fit = self.minimise(phi)
-        if fit is not None:
-            self._start = fit.vertex
-        return fit
+        own = Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
+        self._low = own.low if rest is None else rest.low
+        self._total = own.total if rest is None else own.total + rest.total
+        self._mass = own.mass if rest is None else own.mass + rest.mass
+        spread = max(1.0, float(np.abs(self._s).max()))
+        self._noise = spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
+        self._start = start or self._crash()
 
     def minimise(self, phi: FloatArray) -> Fit | None:
         """The minimiser with the smallest phi' beta.
@@ -176,30 +226,35 @@ class QuantileSimplex:
         inverse = inverted(rows)
         return Fit(refined(rows, inverse, scores), inverse, rows, scores, vertex)
 
-    def _residuals(
-        self, basis: IntArray, scores: FloatArray, inverse: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """(N,) residuals, exactly zero on the basis, and (N,) bounds on their round-off."""
+    def _residuals(self, basis: IntArray, scores: FloatArray, inverse: FloatArray) -> FloatArray:
+        """(N,) residuals, exactly zero on the basis."""
+        residuals = scores - self._x @ refined(self._x[basis], inverse, scores[basis])
+        residuals[basis] = 0.0
+        return residuals
+
+    def _round_off(self, basis: IntArray, scores: FloatArray, inverse: FloatArray) -> FloatArray:
+        """(N,) bounds on the round-off in the residuals."""
         rows = self._x[basis]
         beta = refined(rows, inverse, scores[basis])
         # The last term is of second order: what one refinement leaves, spread over all equations.
         left = EPS * (np.abs(rows) @ (np.abs(inverse) @ np.abs(scores[basis]))).max(initial=0.0)
         fitted = np.abs(inverse) @ (np.abs(scores[basis]) + np.abs(rows) @ np.abs(beta) + left)
-        size = np.abs(scores) + np.abs(self._x) @ fitted
-        residuals = scores - self._x @ beta
-        residuals[basis] = 0.0
-        return residuals, 4 * (len(beta) + 2) * EPS * size
+        size: FloatArray = np.abs(scores) + np.abs(self._x) @ fitted
+        return 4 * (len(beta) + 2) * EPS * size
 
     def _take_sides(self, vertex: Vertex, scores: FloatArray) -> None:
         """Set sides by the signs of the residuals; rows on the fit within round-off keep their side."""
-        residuals, bound = self._residuals(vertex.basis, scores, inverted(self._x[vertex.basis]))
-        vertex.below = np.where(np.abs(residuals) > bound, residuals < 0.0, vertex.below)
+        inverse = inverted(self._x[vertex.basis])
+        residuals = self._residuals(vertex.basis, scores, inverse)
+        off = np.abs(residuals) > self._round_off(vertex.basis, scores, inverse)
+        vertex.below = np.where(off, residuals < 0.0, vertex.below)
         vertex.below[vertex.basis] = False
 
     def _wrong_sides(self, vertex: Vertex, fit: Fit) -> int:
         """How many rows lie on the wrong side of the fit on the true scores by more than round-off."""
-        residuals, bound = self._residuals(vertex.basis, self._s, fit.inverse)
-        return int(np.sum(np.where(vertex.below, residuals, -residuals) > bound))
+        residuals = self._residuals(vertex.basis, self._s, fit.inverse)
+        wrong = np.where(vertex.below, residuals, -residuals)
+        return int(np.sum(wrong > self._round_off(vertex.basis, self._s, fit.inverse)))
 
     def _descend(self, vertex: Vertex, scores: FloatArray, phi: FloatArray) -> bool:
         """Pivot until the vertex is optimal for these scores; False if the problem is unbounded."""
@@ -217,11 +272,11 @@ class QuantileSimplex:
         """Which row to let go; None at the optimum."""
         if len(phi) == 0:  # all features are zero, and so is every fit
             return None
-        low = self._x[vertex.below].sum(axis=0)
+        low = self._low + (self._weights * vertex.below) @ self._x
         f = (self._q * low - self._p * (phi + self._total)) @ inverse
         w = phi @ inverse
         noise = 8 * EPS * (self._p + self._q) * ((self._mass + np.abs(phi)) @ np.abs(inverse))
-        above, under = f, -self._q - f
+        above, under = f, -self._q * self._weights[vertex.basis] - f
         excess = np.maximum(above, under)
         k = int(np.argmax(excess - noise))
         if excess[k] > noise[k]:
@@ -238,13 +293,13 @@ class QuantileSimplex:
         """Let a row of the basis go; the row that ends the descent takes its place. False if none does."""
         k, f, rate = leaving
         change = f * (self._x @ inverse[:, k])
-        residuals, _ = self._residuals(vertex.basis, scores, inverse)
+        residuals = self._residuals(vertex.basis, scores, inverse)
         toward = np.where(vertex.below, change, -change)
         toward[vertex.basis] = 0.0
         moving = np.flatnonzero(toward > STILL * float(np.abs(change).max()))
         steps = np.maximum(np.where(vertex.below, -residuals, residuals)[moving], 0.0) / toward[moving]
         order = np.argsort(steps, kind="stable")
-        slowed = np.cumsum(self._q * toward[moving][order])
+        slowed = np.cumsum(self._q * (self._weights[moving] * toward[moving])[order])
         # Round-off in the running sum must not let a descent of exactly this rate slip past its end.
         last = int(np.searchsorted(slowed, rate * (1.0 - 1e-12), side="left"))
         if last == len(order):
