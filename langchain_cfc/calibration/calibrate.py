@@ -135,16 +135,7 @@ def calibrate(
     rule = parse_set_rule(set_rule)
     _ = MarginalThreshold(alphas[0], cap)  # refuses an impossible cap before it shapes success scores
     given = FeatureMap.parse(features) if isinstance(features, str) else features
-    came_fitted = given.needs_fit and given.fitted
-    if fit_fraction is None:
-        fit_fraction = DEFAULT_FIT_FRACTION if given.needs_fit and not came_fitted else 0.0
-    if came_fitted and fit_fraction > 0.0:
-        msg = (
-            "the feature map came fitted: leave fit_fraction out, or give the map's text to have it fitted "
-            "here"
-        )
-        raise InputError(msg)
-    plan = split_plan(seed, fit=fit_fraction, test=test_fraction)
+    plan = _plan(given, seed, fit_fraction, test_fraction)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     labelled = _by_id(tabulate(records, n=n, provenance=provenance))
@@ -169,7 +160,7 @@ def calibrate(
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=_facts(plan, labelled, parts, data, within_clusters, came_fitted=came_fitted),
+        calibration=_facts(plan, labelled, parts, data, within_clusters, came_fitted=_came_fitted(given)),
     )
 
 
@@ -180,6 +171,26 @@ def _alphas(alpha: Level | Sequence[Level]) -> list[str]:
         msg = "alpha: at least one error level is needed"
         raise InputError(msg)
     return sorted(texts, key=float)
+
+
+def _came_fitted(feature_map: FeatureMap) -> bool:
+    return feature_map.needs_fit and feature_map.fitted
+
+
+def _plan(
+    feature_map: FeatureMap, seed: str | int, fit_fraction: float | None, test_fraction: float
+) -> SplitPlan:
+    """The split, with a part to fit on only where there is something to fit."""
+    if _came_fitted(feature_map) and fit_fraction:
+        msg = (
+            "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
+            "fitted here"
+        )
+        raise InputError(msg)
+    if fit_fraction is None:
+        learns = feature_map.needs_fit and not feature_map.fitted
+        fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
+    return split_plan(seed, fit=fit_fraction, test=test_fraction)
 
 
 def _by_id(labelled: LabelledDraws) -> LabelledDraws:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -198,11 +199,7 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        level = self._level(alpha)
-
-        def child(name: str) -> RunnableConfig:
-            return _quiet_child(config, run_manager.get_child(name))
-
+        level, child = self._level(alpha), partial(_child, config, run_manager)
         metadata = self._describe.run(prompt, child("cfc:metadata")) if self._describe else {}
         draws = draw(self._drawn_from, prompt, [_draw_config(child, slot) for slot in range(self.artifact.n)])
         scores = self._verify.run(VerifierInput(prompt=prompt, candidates=draws), child("cfc:verifier"))
@@ -218,11 +215,7 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        level = self._level(alpha)
-
-        def child(name: str) -> RunnableConfig:
-            return _quiet_child(config, run_manager.get_child(name))
-
+        level, child = self._level(alpha), partial(_child, config, run_manager)
         metadata = await self._describe.arun(prompt, child("cfc:metadata")) if self._describe else {}
         configs = [_draw_config(child, slot) for slot in range(self.artifact.n)]
         draws = await adraw(self._drawn_from, prompt, configs)
@@ -276,8 +269,13 @@ class CFCRunnable(RunnableSerializable[Any, CFCResult]):
         )
 
 
-def _quiet_child(config: RunnableConfig, callbacks: BaseCallbackManager) -> RunnableConfig:
+def _child(
+    config: RunnableConfig,
+    run_manager: CallbackManagerForChainRun | AsyncCallbackManagerForChainRun,
+    name: str,
+) -> RunnableConfig:
     """Config of a child run that streams into no graph: a judge may quote the candidate that it rejects."""
+    callbacks: BaseCallbackManager = run_manager.get_child(name)
     return merge_configs(patch_config(config, callbacks=callbacks), RunnableConfig(tags=[NOSTREAM]))
 
 
