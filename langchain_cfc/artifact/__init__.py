@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.artifact.facts import AttainableGroup, CalibrationFacts
+from langchain_cfc.artifact.files import looks_like_artifact
 from langchain_cfc.artifact.model import THRESHOLD_RULES, CalibrationArtifact, LevelState, ThresholdRuleName
 from langchain_cfc.artifact.packed import PackedArray
 
@@ -14,4 +15,5 @@ __all__ = [
     "LevelState",
     "PackedArray",
     "ThresholdRuleName",
+    "looks_like_artifact",
 ]

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 
 FORMAT = "langchain-cfc/artifact"
 VERSION = 1
+# Keys are sorted, so `format` and `version` are the last lines of a file.
+TAIL_BYTES = 256
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -86,6 +89,13 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
         )
         raise ArtifactDigestError(msg)
     return content
+
+
+def looks_like_artifact(path: Path) -> bool:
+    """Whether a file ends like an artifact, of any version and in any state: one that may be replaced."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return f'"format": "{FORMAT}"'.encode() in file.read()
 
 
 def first_problem(error: Exception) -> str:

@@ -45,7 +45,14 @@ def demo(
             seed, out_path, lambda prompts, total: counted(prompts, "serving held-out prompts", total)
         )
     if as_json:
-        emit_json({"artifact": str(out_path), "seed": seed, **seen.report.model_dump(mode="json")})
+        emit_json(
+            {
+                "artifact": str(out_path),
+                "seed": seed,
+                "notes": list(seen.notes),
+                **seen.report.model_dump(mode="json"),
+            }
+        )
     else:
         console = out()
         show_report(console, seen)
@@ -86,6 +93,8 @@ def show_report(console: Console, seen: Demo) -> None:
         f"{verdict(report)} In brackets 95 % intervals, for all groups together; red where the interval lies "
         "below the target.\n"
     )
+    for note in seen.notes:
+        console.print(f"[yellow]note:[/] {escape(note)}\n")
 
 
 def _show_prompts(console: Console, seen: Demo) -> None:

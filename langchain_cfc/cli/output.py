@@ -25,10 +25,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
 from langchain_cfc.errors import (
-    ArtifactDigestError,
-    ArtifactFormatError,
     CFCError,
     CFCWarning,
     InputError,
@@ -102,15 +100,9 @@ def check_output(path: Path) -> None:
     if str(path) == "-":
         msg = "artifacts are written to files: give --out a path"
         raise InputError(msg)
-    if not path.exists():
-        return
-    try:
-        CalibrationArtifact.load(path)
-    except ArtifactDigestError:
-        return  # one that was damaged may be replaced
-    except ArtifactFormatError as error:
+    if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
-        raise InputError(msg) from error
+        raise InputError(msg)
 
 
 def counted(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

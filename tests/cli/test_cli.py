@@ -88,6 +88,7 @@ def test_demo_reports_a_kept_promise_overall_and_on_every_group(demo: tuple[Ran,
         } <= set(group)
         assert group["kept_promise_ci"][1] >= 0.8, group
     assert report["contradicted"] == []
+    assert ["hard(mean_score, 0.8)=hard" in note for note in report["notes"]] == [True]
     assert CalibrationArtifact.load(path).digest == report["artifact_digest"]
 
 
@@ -108,6 +109,7 @@ def test_demo_is_readable_in_eighty_columns(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     assert ran.out.count("Answered with") == 3
     assert ran.out.count("Abstained: ") == 2
+    assert "out of reach for" in " ".join(ran.out.split())
     assert str(tmp_path / "a.json") in ran.out
 
 
@@ -340,6 +342,13 @@ def test_calibrate_never_overwrites_what_is_no_artifact(records: Path, tmp_path:
     assert mine.read_bytes() == records.read_bytes()
     path = tmp_path / "a.json"
     assert [run("calibrate", mine, "-o", path, "--alpha", "0.2").code for _ in range(2)] == [0, 0]
+    # An artifact of another version, or a damaged one, is an artifact still.
+    path.write_text(
+        path.read_text().replace('"version": 1\n', '"version": 99\n').replace('"cap": 2.0', '"cap": 3.0')
+    )
+    assert run("inspect", path).code == 2
+    assert run("calibrate", mine, "-o", path, "--alpha", "0.2").code == 0
+    assert run("inspect", path).code == 0
 
 
 def test_errors_name_the_record_and_not_a_row(records: Path, tmp_path: Path) -> None:
