@@ -8,6 +8,7 @@ A caller may catch any branch of the tree:
     │   └── FeatureError                 feature text, a category or metadata unknown to the feature map
     ├── NotFittedError                   a rule or feature map used before it was fitted
     ├── ThresholdError                   the solver could not prove its threshold
+    │   └── OutsideCertifiedRegionError  the calibration data kept does not decide the threshold
     ├── CalibrationError
     │   ├── UnattainableTargetError      the target coverage is out of reach for these records
     │   └── OverlapError                 records that the artifact was calibrated on, used as if they were new
@@ -82,6 +83,26 @@ class NotFittedError(CFCError):
 
 class ThresholdError(CFCError):
     """The solver stopped without a threshold that it can prove; never raised for an infinite threshold."""
+
+
+class OutsideCertifiedRegionError(ThresholdError):
+    """The calibration prompts that the rule kept do not decide a threshold, so none is given.
+
+    Attributes:
+        rows: Positions of the prompts asked about, counted from 0.
+    """
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+        listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")  # noqa: PLR2004
+        super().__init__(
+            f"outside the certified region: the thresholds of prompts {listed} depend on calibration prompts "
+            "that were not kept; keep more of them with a larger window=..., or all with window=None"
+        )
+
+    def __reduce__(self) -> tuple[type[OutsideCertifiedRegionError], tuple[list[int]]]:
+        """Pickle by the rows, so that the error survives a worker process."""
+        return type(self), (self.rows,)
 
 
 class CalibrationError(CFCError):

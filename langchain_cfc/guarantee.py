@@ -10,9 +10,10 @@ GuaranteeKind = Literal["conditional", "marginal", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 NOT_CERTIFIABLE = (
-    "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. It "
-    "is flagged and abstained on, and a promise counts it as kept: the guaranteed event is 'covered or "
-    "flagged'."
+    "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. Or "
+    "the prompt is so unlike those calibrated on that the calibration data kept in the artifact does not "
+    "decide its threshold. It is flagged and abstained on, and a promise counts it as kept: the guaranteed "
+    "event is 'covered or flagged'."
 )
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",

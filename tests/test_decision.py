@@ -136,7 +136,7 @@ def test_a_threshold_within_its_round_off_of_a_score_reaches_it() -> None:
     # The success score is the feature itself, so that every prompt lies on the fit: with exact arithmetic all
     # are accepted, with a plain comparison of floats those whose threshold was rounded down are lost.
     rng = np.random.default_rng(0)
-    features = FeatureMap.parse("min_score^2 + mean_score").fit(Draws.of([[0.0], [1.0]]))
+    features = FeatureMap.parse("hat(min_score, 5)").fit(Draws.of(rng.random((50, 1))))
     artifact = calibrate(certain(rng.random(60).tolist()), alpha="0.2", features=features)
     decisions = decide(artifact, Draws.of(rng.random((300, 1))))
     plain = decisions.levels <= decisions.thresholds[:, None]

@@ -14,6 +14,7 @@ from langchain_cfc.errors import (
     CFCWarning,
     InputError,
     MissingExtraError,
+    OutsideCertifiedRegionError,
     RecordError,
 )
 
@@ -85,7 +86,16 @@ def test_a_record_error_survives_a_worker_process(protocol: int) -> None:
 
 
 def test_every_other_error_survives_one_too() -> None:
-    for name in actual_bases().keys() - {"RecordError"}:
+    for name in actual_bases().keys() - {"RecordError", "OutsideCertifiedRegionError"}:
         error = getattr(errors, name)("what happened")
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
         assert (type(again), str(again)) == (type(error), "what happened")
+
+
+def test_a_refusal_outside_the_certified_region_names_prompts_and_survives_one() -> None:
+    error = OutsideCertifiedRegionError([3, 4])
+    assert "prompts 3, 4 depend" in str(error)
+    assert "..." not in str(OutsideCertifiedRegionError(list(range(10)))).split("depend")[0]
+    assert "9, ... depend" in str(OutsideCertifiedRegionError(list(range(11))))
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert (type(again), str(again), again.rows) == (type(error), str(error), [3, 4])

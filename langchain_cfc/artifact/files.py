@@ -15,7 +15,7 @@ from typing import Any
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 
 FORMAT = "langchain-cfc/artifact"
-VERSION = 1
+VERSION = 2
 # Keys are sorted, so `format` and `version` are the last lines of a file.
 TAIL_BYTES = 256
 

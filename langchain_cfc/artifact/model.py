@@ -229,7 +229,8 @@ class CalibrationArtifact(ArtifactData):
         solved = [rule.solve(features) for level, rule in rules.items() if float(level) >= float(text)]
         values = np.max([one.values for one in solved], axis=0)
         errors = np.max([one.errors for one in solved], axis=0)
-        return Thresholds(values, np.where(np.isinf(values), 0.0, errors))
+        outside = np.any([one.outside for one in solved], axis=0)
+        return Thresholds(values, np.where(np.isinf(values), 0.0, errors), outside)
 
     def guarantee(self, alpha: Level | None = None, binding: Binding | None = None) -> Guarantee:
         """The promise at a level.

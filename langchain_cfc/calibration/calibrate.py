@@ -35,7 +35,14 @@ from langchain_cfc.features import FeatureMap, naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
-from langchain_cfc.thresholds import Level, MarginalThreshold, ThresholdRule, alpha_text
+from langchain_cfc.thresholds import (
+    WINDOW,
+    ConditionalThreshold,
+    Level,
+    MarginalThreshold,
+    ThresholdRule,
+    alpha_text,
+)
 
 DEFAULT_FIT_FRACTION = 0.2
 # Groups that a warning names.
@@ -80,6 +87,7 @@ def calibrate(
     threshold_rule: ThresholdRuleName = "conditional",
     n: int | None = None,
     cap: float = 2.0,
+    window: int | None = WINDOW,
     seed: str | int = 0,
     fit_fraction: float | None = None,
     test_fraction: float = 0.0,
@@ -105,6 +113,8 @@ def calibrate(
             a verifier that scores each candidate by itself: scores made by comparing all of them would
             differ.
         cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
+        window: How many calibration prompts the artifact keeps for each level of the conditional rule; None
+            keeps all. Thresholds that the kept ones do not decide are flagged as not certifiable.
         seed: Another seed gives another split.
         fit_fraction: Share of the prompts not held out that fits the feature map; by default 0.2, or 0 where
             nothing is to be fitted.
@@ -148,7 +158,8 @@ def calibrate(
     s = rule.success_scores(prompts, cap)
     data = _Calibration(prompts, feature_map, x, s, float(cap))
     _check_attainable(data, alphas, threshold_rule, allow_unattainable=allow_unattainable)
-    levels, arrays = _fit_levels(data, alphas, threshold_rule)
+    rules = [_rule(threshold_rule, level, cap, window) for level in alphas]
+    levels, arrays = _fit_levels(data, rules)
     return CalibrationArtifact(
         library_version=__version__,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -271,8 +282,15 @@ def _check_attainable(
         warnings.warn(msg, AttainabilityWarning, stacklevel=3)
 
 
+def _rule(name: ThresholdRuleName, alpha: str, cap: float, window: int | None) -> ThresholdRule[Any]:
+    """The rule to fit at one level."""
+    if name == "conditional":
+        return ConditionalThreshold(alpha, cap, window=window)
+    return THRESHOLD_RULES[name](alpha, cap)
+
+
 def _fit_levels(
-    data: _Calibration, alphas: Sequence[str], threshold_rule: ThresholdRuleName
+    data: _Calibration, rules: Sequence[ThresholdRule[Any]]
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
     """The fitted rules at every level, and the arrays that they refer to, equal ones stored once."""
     arrays: dict[str, PackedArray] = {}
@@ -285,11 +303,9 @@ def _fit_levels(
 
     levels = [
         LevelState(
-            alpha=alpha,
-            rule=stored(THRESHOLD_RULES[threshold_rule](alpha, data.cap)),
-            marginal=stored(MarginalThreshold(alpha, data.cap)),
+            alpha=str(rule.alpha), rule=stored(rule), marginal=stored(MarginalThreshold(rule.alpha, rule.cap))
         )
-        for alpha in alphas
+        for rule in rules
     ]
     return levels, arrays
 

@@ -22,6 +22,7 @@ from langchain_cfc.cli.output import (
     out,
 )
 from langchain_cfc.records import read_records
+from langchain_cfc.thresholds import WINDOW
 
 
 class ThresholdRuleChoice(str, Enum):
@@ -66,6 +67,9 @@ def calibrate(
     cap: Annotated[
         float, typer.Option(help="Success score of a prompt without a correct candidate, above 1.")
     ] = 2.0,
+    window: Annotated[
+        int, typer.Option(help="Calibration prompts that the artifact keeps for each level; 0 keeps all.")
+    ] = WINDOW,
     seed: Annotated[str, typer.Option(help="Another seed gives another split.")] = "0",
     fit_fraction: Annotated[
         float | None,
@@ -92,6 +96,7 @@ def calibrate(
             threshold_rule=threshold_rule.value,
             n=n,
             cap=cap,
+            window=window or None,
             seed=seed,
             fit_fraction=fit_fraction,
             test_fraction=test_fraction,

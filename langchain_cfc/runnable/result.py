@@ -48,7 +48,7 @@ class CFCResult(BaseModel):
     Attributes:
         abstained: Whether there is no answer.
         reason: `answered`, `no_candidate_accepted` (the threshold lies below every level) or
-            `not_certifiable` (it reached the cap).
+            `not_certifiable` (it reached the cap, or the artifact keeps too little to decide it).
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
             else texts.
         best: The first of them; None on abstention.
@@ -80,7 +80,7 @@ class CFCResult(BaseModel):
             decision = (
                 f"Abstained: for prompts like this, no set made of {n} candidates can be certified to hold "
                 f"a correct answer at {percent}. Too many calibration prompts like it had no correct "
-                "candidate, or there were too few of them."
+                "candidate, or there were too few of them, or too few were kept in the artifact."
             )
         elif self.reason == "no_candidate_accepted":
             decision = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from langchain_cfc.thresholds.conditional import ConditionalThreshold
+from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
 from langchain_cfc.thresholds.learned import LearnedThreshold
 from langchain_cfc.thresholds.levels import Level, alpha_text, conformal_rank, exact_tau
 from langchain_cfc.thresholds.marginal import MarginalThreshold
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds
 
 __all__ = [
+    "WINDOW",
     "ConditionalThreshold",
     "LearnedThreshold",
     "Level",

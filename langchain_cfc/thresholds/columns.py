@@ -18,6 +18,8 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 # carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
 # 1e-9 lies well above that.
 DEPENDENT = 1e-9
+# Rows of which one block is factored, and rows that are laid side by side to find the largest entries.
+BLOCK, WIDE = 8192, 64
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,21 @@ class Columns:
     mixture: FloatArray
 
     @classmethod
-    def of(cls, features: FloatArray) -> Columns:
-        """Choose columns of an (N, d) matrix."""
-        largest = np.abs(features).max(axis=0)
+    def of(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
+        """Choose columns of an (N, d) matrix.
+
+        Returns:
+            The choice, and the (r, r) upper triangular M with M' M = X' X / N for the kept, scaled columns X.
+        """
+        largest = np.maximum(_column_maxima(features), -_column_maxima(features, np.minimum))
         scale = np.exp2(np.ceil(np.log2(np.where(largest > 0.0, largest, 1.0))))
-        scaled = features / scale
-        kept = independent_columns(scaled)
+        # Lengths and angles of the columns are those of the triangular factor's, which is small.
+        factor = triangular(features) / scale
+        kept = independent_columns(factor)
         dropped = np.setdiff1d(np.arange(features.shape[1]), kept)
-        mixture = np.linalg.lstsq(scaled[:, kept], scaled[:, dropped], rcond=None)[0]
-        return cls(kept, dropped, scale, mixture.astype(np.float64, copy=False))
+        mixture = np.linalg.lstsq(factor[:, kept], factor[:, dropped], rcond=None)[0]
+        root = triangular(factor[:, kept]) / np.sqrt(len(features))
+        return cls(kept, dropped, scale, mixture.astype(np.float64, copy=False)), root
 
     def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Kept, scaled columns, and which rows the calibration data can speak for.
@@ -60,12 +68,24 @@ class Columns:
         Returns:
             (m, r) reduced features and (m,) flags, True where the row lies in the row space.
         """
+        if len(self.dropped) == 0:
+            same = bool((self.scale == 1.0).all())
+            return features if same else features / self.scale, np.ones(len(features), dtype=np.bool_)
         scaled = features / self.scale
         kept, dropped = scaled[:, self.kept], scaled[:, self.dropped]
         size = np.abs(dropped) + np.abs(kept) @ np.abs(self.mixture)
         size = np.maximum(size, np.abs(scaled).max(axis=1, keepdims=True))
         inside = np.abs(dropped - kept @ self.mixture) <= DEPENDENT * size
         return np.ascontiguousarray(kept), inside.all(axis=1)
+
+    def reduce_one(self, phi: FloatArray) -> FloatArray | None:
+        """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
+        if phi.shape != self.scale.shape or not np.isfinite(phi).all():
+            return None
+        if len(self.dropped) == 0:
+            return phi / self.scale
+        reduced, inside = self.reduce(phi[np.newaxis])
+        return reduced[0] if inside[0] else None
 
 
 def independent_columns(matrix: FloatArray) -> IntArray:
@@ -93,3 +113,30 @@ def independent_columns(matrix: FloatArray) -> IntArray:
         for _ in range(2):
             rest -= np.outer(direction, direction @ rest)
     return np.array(sorted(kept), dtype=np.int64)
+
+
+def triangular(matrix: FloatArray) -> FloatArray:
+    """The upper triangular factor R of a QR decomposition, by blocks of rows.
+
+    Args:
+        matrix: (N, d).
+
+    Returns:
+        (min(N, d), d) R with R' R = matrix' matrix.
+    """
+    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)]
+    factors = [np.linalg.qr(block, mode="r") for block in blocks]
+    factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
+    return np.asarray(factor, dtype=np.float64)
+
+
+def _column_maxima(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
+    """Largest (or smallest) entry of each column; taken over long rows first, which memory likes better."""
+    size, d = matrix.shape
+    whole = size - size % WIDE
+    parts = [matrix[whole:]]
+    if whole and matrix.flags.c_contiguous:
+        parts.append(ufunc.reduce(matrix[:whole].reshape(-1, WIDE * d)).reshape(WIDE, d))
+    else:
+        parts.append(matrix[:whole])
+    return np.asarray(ufunc.reduce(np.vstack(parts)), dtype=np.float64)

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from langchain_cfc._arrays import FloatArray
-from langchain_cfc.thresholds.columns import Columns
-from langchain_cfc.thresholds.growing import grown_fit
+from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.levels import exact_tau
-from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, check_state
-from langchain_cfc.thresholds.simplex import QuantileSimplex, Rows
+from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, float_array
+from langchain_cfc.thresholds.state import Calibrated
+from langchain_cfc.thresholds.vertex import Fit
 
-
-@dataclass(frozen=True, eq=False)
-class CalibrationData:
-    """All calibration data, (N, d) features and (N,) success scores, and the solver made from them."""
-
-    features: FloatArray
-    success_scores: FloatArray
-    alpha: str
-
-    @cached_property
-    def columns(self) -> Columns:
-        """The independent columns."""
-        return Columns.of(self.features)
-
-    @cached_property
-    def simplex(self) -> QuantileSimplex:
-        """The solver, started at the mean prompt, from which every other is a few pivots away."""
-        reduced, _ = self.columns.reduce(self.features)
-        rows, tau = Rows.unweighted(reduced, self.success_scores), exact_tau(self.alpha)
-        base = grown_fit(rows, tau)
-        return QuantileSimplex(rows, tau, start=None if base is None else base.vertex)
+WINDOW = 1024
 
 
 @dataclass(frozen=True)
-class ConditionalThreshold(ThresholdRule[CalibrationData]):
+class ConditionalThreshold(ThresholdRule[Calibrated]):
     """The exact conditional threshold: valid under every non-negative reweighting that the features span.
 
     For features phi it is sup{s : s <= g(s)}, where g(s) is the fit at the prompt itself of the quantile
@@ -48,12 +28,16 @@ class ConditionalThreshold(ThresholdRule[CalibrationData]):
     (see `simplex`), and among several minimisers the smallest value counts, which for a constant or for
     disjoint groups is the order statistic of rank ceil((N + 1) tau).
 
+    Only the calibration prompts nearest to the fit are kept, with a proof for every threshold that the others
+    do not matter (see `neighbourhood`). A threshold that cannot be proven so is not given.
+
     Source: the paper's CFC rule; Gibbs, Cherian and Candes (2023), "Conformal prediction with conditional
     guarantees".
 
     Args:
         alpha: Error level, 0 < alpha < 1, read as a decimal.
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
+        window: How many calibration prompts to keep; None for all of them.
 
     >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
     >>> rule = ConditionalThreshold(alpha=0.5).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 0.9])
@@ -63,28 +47,70 @@ class ConditionalThreshold(ThresholdRule[CalibrationData]):
 
     kind: ClassVar[str] = "conditional"
 
+    window: int | None = field(default=WINDOW, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a window without rows."""
+        super().__post_init__()
+        if self.window is not None and (isinstance(self.window, bool) or self.window < 1):
+            msg = f"window must be a number of calibration prompts, at least 1, or None; got {self.window!r}"
+            raise InputError(msg)
+
     @property
     def dimension(self) -> int:
         """Number of features d of the calibration data."""
-        return int(self.fitted.features.shape[1])
+        return len(self.fitted.columns.scale)
+
+    def threshold(self, phi: npt.ArrayLike) -> float:
+        """The threshold of one prompt.
+
+        Args:
+            phi: (d,) features.
+
+        Returns:
+            The unclipped threshold; `inf` if it cannot be certified; possibly negative.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If the shape does not fit the calibration data or a number is not finite.
+            OutsideCertifiedRegionError: If the threshold is not known.
+        """
+        vector, state = float_array(phi, "features"), self.fitted
+        reduced = state.columns.reduce_one(vector)
+        if reduced is not None:
+            answer = state.windows.find(reduced)
+            if isinstance(answer, Fit):
+                value, error = answer.value(reduced)
+                return value if value < self.cap - error else np.inf
+        return super().threshold(vector)  # infinite, not known, or no features at all
 
     def state_data(self) -> dict[str, FloatArray]:
-        """`features`: (N, d) and `success_scores`: (N,), the calibration data."""
-        return {"features": self.fitted.features, "success_scores": self.fitted.success_scores}
+        """The fitted state, independent of N unless `window` says otherwise.
+
+        `features` (K, r), `success_scores` (K,) and `weights` (K,): the prompts kept, equal ones merged, in
+        the independent columns; (0,) weights stand for ones. `rest` (3, r) and `rest_scores` (2,): sums over
+        the others. `root` (r, r) and `radius` (1,): the metric, and how near the others come; (0,) if there
+        are none. `kept` (r,), `scale` (d,), `mixture` (r, d - r): the columns.
+        """
+        return self.fitted.to_arrays()
 
     def restore(self, data: Mapping[str, FloatArray]) -> ConditionalThreshold:
         """A fitted copy from `state_data`."""
-        check_state(data, {"features": 2, "success_scores": 1})
-        return self.fit(data["features"], data["success_scores"])
+        return replace(self, _state=Calibrated.from_arrays(data, exact_tau(self.alpha), self.cap))
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> CalibrationData:
-        return CalibrationData(features, success_scores, str(self.alpha))
+    def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
+        return Calibrated.on(features, success_scores, exact_tau(self.alpha), self.window)
 
-    def _answer(self, state: CalibrationData, features: FloatArray) -> Thresholds:
-        reduced, inside = state.columns.reduce(features)
+    def _answer(self, state: Calibrated, features: FloatArray) -> Thresholds:
+        reduced, reached = state.columns.reduce(features)
         values, errors = np.full(len(features), np.inf), np.zeros(len(features))
-        for row in np.flatnonzero(inside):
-            fit = state.simplex.minimise(reduced[row])
-            if fit is not None:
-                values[row], errors[row] = fit.value(reduced[row])
-        return Thresholds.capped(values, errors, self.cap)
+        outside = np.zeros(len(features), dtype=np.bool_)
+        inside = np.flatnonzero(reached)
+        answers, which = state.windows.find_each(reduced[inside])
+        for number, answer in enumerate(answers):
+            rows = inside[which == number]
+            if isinstance(answer, Fit):
+                values[rows], errors[rows] = answer.values(reduced[rows])
+            elif answer is None:
+                outside[rows] = state.windows.at_least(reduced[rows[0]]) < self.cap
+        return Thresholds.capped(values, errors, self.cap, outside)

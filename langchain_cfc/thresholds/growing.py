@@ -11,81 +11,100 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.thresholds.simplex import Fit, QuantileSimplex, Rest, Rows, Vertex
+from langchain_cfc.errors import ThresholdError
+from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc.thresholds.simplex import TOO_DEPENDENT, Endless, QuantileSimplex
+from langchain_cfc.thresholds.vertex import Fit, Vertex
 
 FIRST = 2000
-GROWTH = 20
+# At most this many times more rows in one step.
+GROWTH = 25
 
 
-def grown_fit(rows: Rows, tau: Fraction) -> Fit | None:
-    """The regression whose linear term is the mean prompt, the start of every search.
+class Base(NamedTuple):
+    """Plain quantile regression, the centre of every search, and the sums over all rows at its fit."""
+
+    fit: Fit
+    sums: Rest
+
+
+def base_regression(rows: Rows, tau: Fraction) -> Base:
+    """Plain quantile regression on any number of rows.
 
     Args:
         rows: Calibration prompts whose features have full column rank.
         tau: Target coverage.
 
     Returns:
-        The optimal vertex over all rows; None where the mean prompt's threshold is infinite.
+        The optimal vertex over all rows, and their sums.
 
     Raises:
         ThresholdError: If no vertex could be proven optimal.
     """
-    phi = (rows.weights @ rows.features) / rows.weights.sum()
+    nothing = np.zeros(rows.features.shape[1])
+    if len(rows) <= FIRST:
+        fit = bounded(QuantileSimplex(rows, tau).minimise(nothing))
+        return Base(fit, Rest.of(rows, fit.vertex.below))
+    steps = math.ceil(math.log(len(rows) / FIRST) / math.log(GROWTH))
+    sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
     # Seeded, so that equal data give equal bits.
-    order = np.random.default_rng(0).permutation(len(rows)) if len(rows) > FIRST else np.arange(len(rows))
-    shuffled, size = rows.take(order), min(FIRST, len(rows))
-    fit = QuantileSimplex(shuffled.take(np.arange(size)), tau).minimise(phi)
-    while size < len(rows):
-        more = min(GROWTH * size, len(rows))
-        part = shuffled.take(np.arange(more))
-        # On few rows the mean prompt can be endless and on more of them not.
-        fit = (
-            QuantileSimplex(part, tau).minimise(phi)
-            if fit is None
-            else _on_more_rows(part, tau, phi, fit, size)
-        )
-        size = more
-    if fit is None:
-        return None
-    below = np.empty(len(rows), dtype=np.bool_)
-    below[order] = fit.vertex.below
-    return replace(fit, vertex=Vertex(order[fit.vertex.basis], below))
+    sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
+    fit, known = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing)), FIRST
+    for size in sizes[1:]:
+        fit = _on_more_rows(rows.take(sample[:size]), tau, fit.beta, fit.vertex.basis, known).fit
+        known = size
+    return _on_more_rows(rows, tau, fit.beta, sample[fit.vertex.basis], known)
 
 
-def _on_more_rows(rows: Rows, tau: Fraction, phi: FloatArray, fit: Fit, known: int) -> Fit | None:
-    """The fit on all rows, from the fit on the first `known` of them."""
-    residuals = rows.scores - rows.features @ fit.beta
-    basis, below = fit.vertex.basis, residuals < 0.0
-    band = _nearest(residuals, _band_size(len(rows), known, len(phi), tau))
-    band[basis] = True
+def bounded(found: Fit | Endless) -> Fit:
+    """The plain regression on all rows: its loss is never negative, so it has a minimiser."""
+    if isinstance(found, Endless):
+        msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
+        raise ThresholdError(msg)
+    return found
+
+
+def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> Base:
+    """The fit on all rows, from the fit on `known` of them."""
+    residuals = rows.scores - rows.features @ beta
+    below = residuals < 0.0
+    everyone = Rest.of(rows, below)
+    count = _band_size(len(rows), known, len(beta), tau)
+    band = _nearest(residuals, count)
     while True:
+        band[basis] = True
         inside = np.flatnonzero(band)
+        near = rows.take(inside)
+        rest = everyone - Rest.of(near, below[inside])
         start = Vertex(np.searchsorted(inside, basis), below[inside])
-        rest = Rest.of(rows.take(~band), below[~band])
-        found = QuantileSimplex(rows.take(inside), tau, rest, start).minimise(phi)
-        if found is None:
-            # Rows outside the band cannot end a descent: whether it really is endless takes all rows to say.
-            return QuantileSimplex(rows, tau, start=Vertex(basis, below)).minimise(phi)
-        basis = inside[found.vertex.basis]
-        below[inside] = found.vertex.below
-        crossed = ((rows.scores - rows.features @ found.beta < 0.0) != below) & ~band
+        found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
+        if isinstance(found, Endless) and not band.all():
+            # The rows that would end the descent lie outside a band so narrow.
+            count *= GROWTH
+            band |= _nearest(residuals, count)
+            continue
+        fit = bounded(found)
+        crossed = ((rows.scores - rows.features @ fit.beta < 0.0) != below) & ~band
         if not crossed.any():
-            return replace(found, vertex=Vertex(basis, below))
+            sums = rest + Rest.of(near, fit.vertex.below)
+            below[inside] = fit.vertex.below
+            return Base(replace(fit, vertex=Vertex(inside[fit.vertex.basis], below)), sums)
         band |= crossed  # it grows, so this ends
 
 
 def _band_size(size: int, known: int, d: int, tau: Fraction) -> int:
     """How many rows may lie between the fit on `known` rows and that on `size`: four standard deviations."""
-    return min(math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known)), size - 1)
+    return math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known))
 
 
 def _nearest(residuals: FloatArray, count: int) -> BoolArray:
-    """(N,) flags of the `count` rows with the smallest residuals."""
-    band = np.zeros(len(residuals), dtype=np.bool_)
-    chosen: IntArray = np.argpartition(np.abs(residuals), count)[:count]
-    band[chosen] = True
-    return band
+    """(N,) flags of the `count` rows with the smallest residuals, and of those with equal ones."""
+    if count >= len(residuals):
+        return np.ones(len(residuals), dtype=np.bool_)
+    distances = np.abs(residuals)
+    return np.asarray(distances <= np.partition(distances, count)[count], dtype=np.bool_)

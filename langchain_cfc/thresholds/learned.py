@@ -11,9 +11,11 @@ import numpy as np
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.growing import base_regression
 from langchain_cfc.thresholds.levels import exact_tau
+from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, check_state
-from langchain_cfc.thresholds.simplex import EPS, QuantileSimplex, Rows
+from langchain_cfc.thresholds.vertex import EPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +69,10 @@ class LearnedThreshold(ThresholdRule[Regression]):
         return replace(self, _state=Regression(columns, beta))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Regression:
-        columns = Columns.of(features)
+        columns, _ = Columns.of(features)
         reduced, _ = columns.reduce(features)
-        simplex = QuantileSimplex(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
-        fit = simplex.minimise(np.zeros(reduced.shape[1]))
-        if fit is None:  # a regression without linear term is bounded below by zero
-            msg = "quantile regression came out unbounded"
-            raise AssertionError(msg)
-        return Regression(columns, fit.beta)
+        base = base_regression(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
+        return Regression(columns, base.fit.beta)
 
     def _answer(self, state: Regression, features: FloatArray) -> Thresholds:
         reduced, inside = state.columns.reduce(features)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.errors import InputError, NotFittedError
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds.levels import Level, alpha_text, exact_tau
 
 if TYPE_CHECKING:
@@ -30,20 +30,26 @@ class Thresholds:
         errors: (m,) bounds >= 0 on the round-off in the values. Whoever compares a threshold with a level
             lets anything within the bound count as reached: measured, a plain `<=` lost 20 points of coverage
             to round-off.
+        outside: (m,) True where the rule kept too little of the calibration data to know the threshold; the
+            value then is `inf`.
     """
 
     values: FloatArray
     errors: FloatArray
+    outside: BoolArray
 
     @classmethod
-    def capped(cls, values: FloatArray, errors: FloatArray, cap: float) -> Thresholds:
+    def capped(
+        cls, values: FloatArray, errors: FloatArray, cap: float, outside: BoolArray | None = None
+    ) -> Thresholds:
         """Turn thresholds that reach the cap, within their error bound, into `inf`.
 
         A prompt without a correct candidate has success score `cap`, so a threshold there certifies nothing.
         Where the exact value is the cap, floats fall below it half of the time, hence the bound.
         """
         reached = ~(values < cap - errors)  # NaN counts as reached: nothing is certified by accident
-        return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors))
+        known = np.zeros(len(values), dtype=np.bool_) if outside is None else outside
+        return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors), known)
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,17 @@ class ThresholdRule(ABC, Generic[State]):
         return self._answer(state, x)
 
     def thresholds(self, features: npt.ArrayLike) -> FloatArray:
-        """Thresholds of several prompts: (m, d) features to (m,) floats, `inf` where nothing is certified."""
-        return self.solve(features).values
+        """Thresholds of several prompts: (m, d) features to (m,) floats, `inf` where nothing is certified.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If the shape does not fit the calibration data or a number is not finite.
+            OutsideCertifiedRegionError: If a threshold is not known; `solve` goes on without it.
+        """
+        solved = self.solve(features)
+        if solved.outside.any():
+            raise OutsideCertifiedRegionError(np.flatnonzero(solved.outside).tolist())
+        return solved.values
 
     def threshold(self, phi: npt.ArrayLike) -> float:
         """The threshold of one prompt.
@@ -144,8 +159,9 @@ class ThresholdRule(ABC, Generic[State]):
         Raises:
             NotFittedError: Before `fit`.
             InputError: If the shape does not fit the calibration data or a number is not finite.
+            OutsideCertifiedRegionError: If the threshold is not known.
         """
-        return float(self.solve(float_array(phi, "features")[np.newaxis]).values[0])
+        return float(self.thresholds(float_array(phi, "features")[np.newaxis])[0])
 
     @property
     @abstractmethod

@@ -47,32 +47,22 @@ import numpy as np
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.columns import independent_columns
+from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc.thresholds.vertex import EPS, Box, Fit, Vertex
 
-EPS = float(np.finfo(np.float64).eps)
 # Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
 # may be needed: a row on the fit within the round-off of one vertex lies off it within the smaller round-off
 # of the next.
 NOISE = (1e-9, 1e-12, 0.0, 0.0, 0.0, 0.0)
-# Rates below this share of the largest are round-off of rows that do not move.
+# Rates below this share of the largest possible are round-off of rows that do not move.
 STILL = 1e-11
+# Pivots after which distances are computed afresh.
+REFRESH = 50
+# Pivots below this share amplify the round-off of an updated inverse; then it is computed afresh.
+SMALL_PIVOT = 1e-6
+# Breakpoints put in order at first.
+FIRST_PART = 64
 TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer features"
-
-
-@dataclass
-class Vertex:
-    """A basis and a side for every row.
-
-    Attributes:
-        basis: (d,) numbers of the rows that the fit goes through.
-        below: (N,) True for rows below the fit; False on basis rows.
-    """
-
-    basis: IntArray
-    below: BoolArray
-
-    def copy(self) -> Vertex:
-        """An independent copy to pivot on."""
-        return Vertex(self.basis.copy(), self.below.copy())
 
 
 class Leaving(NamedTuple):
@@ -83,87 +73,31 @@ class Leaving(NamedTuple):
     rate: float
 
 
-@dataclass(frozen=True)
-class Fit:
-    """An optimal vertex in numbers.
+class Endless(NamedTuple):
+    """A direction of beta in which the objective falls forever: the threshold is infinite."""
+
+    ray: FloatArray
+
+
+@dataclass
+class Search:
+    """Where a descent stands: a vertex, and how far every row lies from its fit.
 
     Attributes:
-        beta: (d,) coefficients X_B^-1 S_B.
-        inverse: (d, d) inverse of X_B.
-        rows: (d, d) X_B.
-        scores: (d,) S_B.
-        vertex: Where it was found.
+        basis: (d,) numbers of the rows that the fit goes through.
+        side: (N,) 1 above the fit, -1 below it, 0 on the basis.
+        distance: (N,) how far each row lies from the fit, towards its side.
+        inverse: (d, d) inverse of the basis rows.
     """
 
-    beta: FloatArray
+    basis: IntArray
+    side: FloatArray
+    distance: FloatArray
     inverse: FloatArray
-    rows: FloatArray
-    scores: FloatArray
-    vertex: Vertex
 
-    def value(self, phi: FloatArray) -> tuple[float, float]:
-        """The threshold phi' beta and a bound on its round-off.
-
-        The value is computed as w' S_B with w = X_B^-T phi: for a prompt whose features equal a basis row
-        that is the row's score itself, to the bit. The bound adds the forward error of w (Skeel), of the
-        products, and of features that were themselves rounded.
-        """
-        same = (self.rows == phi).all(axis=1)
-        w = same.astype(np.float64) if same.any() else refined(self.rows.T, self.inverse.T, phi)
-        solved = (np.abs(w) @ np.abs(self.rows) + np.abs(phi)) @ np.abs(self.inverse)
-        products = np.abs(w) @ (np.abs(self.scores) + np.abs(self.rows) @ np.abs(self.beta))
-        products += np.abs(phi) @ np.abs(self.beta)
-        bound = 4 * (len(phi) + 2) * EPS * float(solved @ np.abs(self.scores) + products)
-        return float(w @ self.scores), bound
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The calibration prompts of a regression.
-
-    Attributes:
-        features: (N, d) rows x_i.
-        scores: (N,) success scores S_i.
-        weights: (N,) positive weights; a row of weight 2 counts like two equal rows.
-    """
-
-    features: FloatArray
-    scores: FloatArray
-    weights: FloatArray
-
-    @classmethod
-    def unweighted(cls, features: FloatArray, scores: FloatArray) -> Rows:
-        """Rows that each count once."""
-        return cls(features, scores, np.ones(len(scores)))
-
-    def __len__(self) -> int:
-        """The number of rows N."""
-        return len(self.scores)
-
-    def take(self, rows: IntArray | BoolArray) -> Rows:
-        """Some of the rows, by their numbers or by flags."""
-        return Rows(self.features[rows], self.scores[rows], self.weights[rows])
-
-
-@dataclass(frozen=True)
-class Rest:
-    """Rows that take part by their sums only, their sides fixed.
-
-    Attributes:
-        low: (d,) weighted sum of those below the fit.
-        total: (d,) weighted sum of all of them.
-        mass: (d,) weighted sum of their absolute values, for bounds on round-off.
-    """
-
-    low: FloatArray
-    total: FloatArray
-    mass: FloatArray
-
-    @classmethod
-    def of(cls, rows: Rows, below: BoolArray) -> Rest:
-        """The sums of some rows with their (N,) sides."""
-        x, w = rows.features, rows.weights
-        return cls((w * below) @ x, w @ x, w @ np.abs(x))
+    def copy(self) -> Search:
+        """An independent copy to pivot on."""
+        return Search(self.basis.copy(), self.side.copy(), self.distance.copy(), self.inverse)
 
 
 class QuantileSimplex:
@@ -179,36 +113,41 @@ class QuantileSimplex:
     def __init__(
         self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None
     ) -> None:
+        self.rows = rows
         self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
         self._p, self._q = float(tau.numerator), float(tau.denominator)
-        own = Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
-        self._low = own.low if rest is None else rest.low
-        self._total = own.total if rest is None else own.total + rest.total
-        self._mass = own.mass if rest is None else own.mass + rest.mass
+        self._lowest = -self._q * self._weights
+        self._rest = Rest.nothing(self._x.shape[1]) if rest is None else rest
+        everything = self._rest + Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
+        self._total, self._mass = everything.total, everything.mass
+        one = np.eye(self._x.shape[1])
+        self._sides = np.hstack([one, one, one, -one])
         spread = max(1.0, float(np.abs(self._s).max()))
         self._noise = spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
-        self._start = start or self._crash()
+        self._start = self._search(start or self._crash(), NOISE[0])
 
-    def minimise(self, phi: FloatArray) -> Fit | None:
+    def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
         """The minimiser with the smallest phi' beta.
 
         Args:
             phi: (d,) linear term; zeros for plain quantile regression.
+            start: A vertex near it, if one is known.
 
         Returns:
-            The optimal vertex, or None where the problem is unbounded (the threshold is infinite).
+            The optimal vertex, or the direction in which the problem is unbounded.
 
         Raises:
             ThresholdError: If no vertex could be proven optimal.
         """
-        vertex = self._start.copy()
-        for noise in NOISE:
-            scores = self._s + noise * self._noise
-            self._take_sides(vertex, scores)
-            if not self._descend(vertex, scores, phi):
-                return None
-            fit = self._fit(vertex)
-            if self._wrong_sides(vertex, fit) == 0:
+        search = self._start.copy() if start is None else self._search(start, NOISE[0])
+        for attempt, noise in enumerate(NOISE):
+            if attempt > 0:
+                search = self._search(Vertex(search.basis, search.side < 0.0), noise)
+            ray = self._descend(search, noise, phi)
+            if ray is not None:
+                return Endless(ray)
+            fit = self._proven(search, phi)
+            if fit is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
@@ -221,95 +160,187 @@ class QuantileSimplex:
             raise ThresholdError(msg)
         return Vertex(basis, np.zeros(len(self._s), dtype=np.bool_))
 
-    def _fit(self, vertex: Vertex) -> Fit:
-        rows, scores = self._x[vertex.basis], self._s[vertex.basis]
+    def _search(self, vertex: Vertex, noise: float) -> Search:
+        """A search that starts at a vertex, on scores perturbed by noise.
+
+        Sides follow from the signs of the residuals; rows on the fit within round-off keep theirs.
+        """
+        scores = self._s + noise * self._noise
+        rows = self._x[vertex.basis]
         inverse = inverted(rows)
-        return Fit(refined(rows, inverse, scores), inverse, rows, scores, vertex)
+        beta = refined(rows, inverse, scores[vertex.basis])
+        residuals = scores - self._x @ beta
+        off = np.abs(residuals) > self._round_off(scores, inverse, rows, vertex.basis, beta)
+        below = np.where(off, residuals < 0.0, vertex.below)
+        side = np.where(below, -1.0, 1.0)
+        side[vertex.basis] = 0.0
+        return Search(vertex.basis.copy(), side, side * residuals, inverse)
 
-    def _residuals(self, basis: IntArray, scores: FloatArray, inverse: FloatArray) -> FloatArray:
-        """(N,) residuals, exactly zero on the basis."""
-        residuals = scores - self._x @ refined(self._x[basis], inverse, scores[basis])
-        residuals[basis] = 0.0
-        return residuals
-
-    def _round_off(self, basis: IntArray, scores: FloatArray, inverse: FloatArray) -> FloatArray:
+    def _round_off(
+        self, scores: FloatArray, inverse: FloatArray, rows: FloatArray, basis: IntArray, beta: FloatArray
+    ) -> FloatArray:
         """(N,) bounds on the round-off in the residuals."""
-        rows = self._x[basis]
-        beta = refined(rows, inverse, scores[basis])
+        on_basis = np.abs(scores[basis])
+        rows, inverse = np.abs(rows), np.abs(inverse)
         # The last term is of second order: what one refinement leaves, spread over all equations.
-        left = EPS * (np.abs(rows) @ (np.abs(inverse) @ np.abs(scores[basis]))).max(initial=0.0)
-        fitted = np.abs(inverse) @ (np.abs(scores[basis]) + np.abs(rows) @ np.abs(beta) + left)
-        size: FloatArray = np.abs(scores) + np.abs(self._x) @ fitted
+        left = EPS * rows.dot(inverse.dot(on_basis)).max(initial=0.0)
+        fitted = inverse.dot(on_basis + rows.dot(np.abs(beta)) + left)
+        size: FloatArray = np.abs(scores) + np.abs(self._x).dot(fitted)
         return 4 * (len(beta) + 2) * EPS * size
 
-    def _take_sides(self, vertex: Vertex, scores: FloatArray) -> None:
-        """Set sides by the signs of the residuals; rows on the fit within round-off keep their side."""
-        inverse = inverted(self._x[vertex.basis])
-        residuals = self._residuals(vertex.basis, scores, inverse)
-        off = np.abs(residuals) > self._round_off(vertex.basis, scores, inverse)
-        vertex.below = np.where(off, residuals < 0.0, vertex.below)
-        vertex.below[vertex.basis] = False
-
-    def _wrong_sides(self, vertex: Vertex, fit: Fit) -> int:
-        """How many rows lie on the wrong side of the fit on the true scores by more than round-off."""
-        residuals = self._residuals(vertex.basis, self._s, fit.inverse)
-        wrong = np.where(vertex.below, residuals, -residuals)
-        return int(np.sum(wrong > self._round_off(vertex.basis, self._s, fit.inverse)))
-
-    def _descend(self, vertex: Vertex, scores: FloatArray, phi: FloatArray) -> bool:
-        """Pivot until the vertex is optimal for these scores; False if the problem is unbounded."""
-        for _ in range(200 + 20 * len(scores)):
-            inverse = inverted(self._x[vertex.basis])
-            leaving = self._leaving(vertex, inverse, phi)
+    def _descend(self, search: Search, noise: float, phi: FloatArray) -> FloatArray | None:
+        """Pivot until the vertex is optimal for these scores; the ray if the problem is unbounded."""
+        if len(phi) == 0:  # all features are zero, and so is every fit
+            return None
+        linear = self._p * (phi + self._total)
+        size = self._noise_of(phi)
+        for count in range(1, 200 + 20 * len(self._s)):
+            if count % REFRESH == 0:
+                fresh = self._search(Vertex(search.basis, search.side < 0.0), noise)
+                search.side, search.distance = fresh.side, fresh.distance
+            low = self._low(search.side < 0.0)
+            leaving = self._leaving(search, self._q * low - linear, size, phi)
             if leaving is None:
-                return True
-            if not self._pivot(vertex, scores, inverse, leaving):
-                return False
+                return None
+            if not self._pivot(search, leaving):
+                ray: FloatArray = -leaving.sign * search.inverse[:, leaving.position]
+                return ray
         msg = f"the simplex did not settle: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _leaving(self, vertex: Vertex, inverse: FloatArray, phi: FloatArray) -> Leaving | None:
+    def _low(self, below: BoolArray) -> FloatArray:
+        """The (d,) weighted sum of all rows below the fit."""
+        low: FloatArray = self._rest.low + (self._weights * below).dot(self._x)
+        return low
+
+    def _noise_of(self, phi: FloatArray) -> FloatArray:
+        """Round-off in the balance of a basis, for each unit of its inverse."""
+        size: FloatArray = 8 * EPS * (self._p + self._q) * (self._mass + np.abs(phi))
+        return size
+
+    def _leaving(
+        self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
+    ) -> Leaving | None:
         """Which row to let go; None at the optimum."""
-        if len(phi) == 0:  # all features are zero, and so is every fit
-            return None
-        low = self._low + (self._weights * vertex.below) @ self._x
-        f = (self._q * low - self._p * (phi + self._total)) @ inverse
-        w = phi @ inverse
-        noise = 8 * EPS * (self._p + self._q) * ((self._mass + np.abs(phi)) @ np.abs(inverse))
-        above, under = f, -self._q * self._weights[vertex.basis] - f
-        excess = np.maximum(above, under)
-        k = int(np.argmax(excess - noise))
-        if excess[k] > noise[k]:
-            return Leaving(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k]))
-        still = STILL * float(np.abs(w).max(initial=0.0))
+        above = balance.dot(search.inverse)
+        noise = size.dot(np.abs(search.inverse))
+        under = self._lowest[search.basis] - above
+        excess = np.maximum(above, under) - noise
+        k = int(excess.argmax())
+        if excess[k] > 0.0:
+            return Leaving(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k] + noise[k]))
+        if (excess < -2.0 * noise).all():
+            return None  # strictly inside the box
+        w = phi @ search.inverse
+        still = STILL * float(np.abs(w).max())
         outward = np.where((np.abs(above) <= noise) & (w > still), w, 0.0)
         outward = np.where((np.abs(under) <= noise) & (w < -still), -w, outward)
-        k = int(np.argmax(outward))
+        k = int(outward.argmax())
         if outward[k] > 0.0:
             return Leaving(k, 1.0 if w[k] > 0.0 else -1.0, 0.0)
         return None
 
-    def _pivot(self, vertex: Vertex, scores: FloatArray, inverse: FloatArray, leaving: Leaving) -> bool:
+    def _pivot(self, search: Search, leaving: Leaving) -> bool:
         """Let a row of the basis go; the row that ends the descent takes its place. False if none does."""
         k, f, rate = leaving
-        change = f * (self._x @ inverse[:, k])
-        residuals = self._residuals(vertex.basis, scores, inverse)
-        toward = np.where(vertex.below, change, -change)
-        toward[vertex.basis] = 0.0
-        moving = np.flatnonzero(toward > STILL * float(np.abs(change).max()))
-        steps = np.maximum(np.where(vertex.below, -residuals, residuals)[moving], 0.0) / toward[moving]
-        order = np.argsort(steps, kind="stable")
-        slowed = np.cumsum(self._q * (self._weights[moving] * toward[moving])[order])
-        # Round-off in the running sum must not let a descent of exactly this rate slip past its end.
-        last = int(np.searchsorted(slowed, rate * (1.0 - 1e-12), side="left"))
-        if last == len(order):
+        column = search.inverse[:, k]
+        toward = search.side * self._x.dot(-f * column)
+        # The row that is let go moves at rate one.
+        still = STILL * max(1.0, float(np.abs(toward).max()))
+        moving = (toward > still).nonzero()[0]
+        if len(moving) == 0:
             return False
-        flipped, entering = moving[order[:last]], moving[order[last]]
-        vertex.below[flipped] ^= True
-        vertex.below[entering] = False
-        vertex.below[vertex.basis[k]] = f < 0.0
-        vertex.basis[k] = entering
+        rates = toward[moving]
+        steps = np.maximum(search.distance[moving], 0.0) / rates
+        slowing = -self._lowest[moving] * rates
+        passed, last = _long_step(steps, slowing, rate)
+        if last < 0:
+            return False
+        passed = moving[passed]
+        entering = moving[last]
+        search.distance -= steps[last] * toward
+        search.side[passed] *= -1.0
+        search.distance[passed] *= -1.0
+        left = search.basis[k]
+        search.side[left], search.distance[left] = f, steps[last]
+        search.side[entering] = search.distance[entering] = 0.0
+        search.basis[k] = entering
+        search.inverse = self._exchanged(search, k)
         return True
+
+    def _exchanged(self, search: Search, k: int) -> FloatArray:
+        """The inverse after row k of the basis was exchanged."""
+        inverse = search.inverse
+        w = self._x[search.basis[k]].dot(inverse)
+        pivot = w[k]
+        if abs(pivot) < SMALL_PIVOT:
+            return inverted(self._x[search.basis])
+        w[k] -= 1.0
+        updated: FloatArray = inverse - (inverse[:, k] / pivot)[:, np.newaxis] * w
+        return updated
+
+    def _proven(self, search: Search, phi: FloatArray) -> Fit | None:
+        """The vertex in numbers if sides, box and face rule hold on the true scores, all computed afresh."""
+        basis = np.sort(search.basis)
+        rows, scores = self._x[basis], self._s[basis]
+        inverse = inverted(rows)
+        beta = refined(rows, inverse, scores)
+        residuals = self._s - self._x.dot(beta)
+        residuals[basis] = 0.0
+        bound = self._round_off(self._s, inverse, rows, basis, beta)
+        if (search.side * residuals < -bound).any():
+            return None
+        fresh = Search(basis, search.side, search.distance, inverse)
+        below = search.side < 0.0
+        if len(phi) > 0:
+            low = self._low(below)
+            balance = self._q * low - self._p * (phi + self._total)
+            if self._leaving(fresh, balance, self._noise_of(phi), phi) is not None:
+                return None
+        alone = int(np.count_nonzero(np.abs(residuals) <= bound)) == len(basis)
+        return Fit(beta, inverse, rows, scores, Vertex(basis, below), alone)
+
+    def box(self, fit: Fit) -> Box:
+        """The prompts for which a vertex that was proven here is the only optimal one."""
+        inverse, lowest = fit.inverse, self._lowest[fit.vertex.basis]
+        balance = (self._q * self._low(fit.vertex.below) - self._p * self._total).dot(inverse)
+        # Round-off grows with phi, so the box holds no prompt beyond this reach.
+        reach = 1.0 + self._mass
+        noise = 2.0 * self._noise_of(reach).dot(np.abs(inverse))
+        sides, d = self._sides.copy(), len(inverse)
+        sides[:, :d], sides[:, d : 2 * d] = inverse, -inverse
+        ends = np.concatenate([balance - lowest - noise, -balance - noise, self._p * reach, self._p * reach])
+        return Box(sides, ends / self._p)
+
+    def loss(self, fit: Fit) -> float:
+        """The pinball loss of a fit over all rows, those that take part by their sums included."""
+        tau, below = self._p / self._q, fit.vertex.below
+        residuals = self._s - self._x @ fit.beta
+        inside = self._weights @ ((tau - below) * residuals)
+        everyone = self._rest.all_scores - self._rest.total @ fit.beta
+        return float(inside + tau * everyone - (self._rest.below_scores - self._rest.low @ fit.beta))
+
+
+def _long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[IntArray, int]:
+    """The breakpoints that a descent passes, and the one at which it ends; -1 if it never does.
+
+    Few breakpoints are passed as a rule, so no more than a first part of them is put in order.
+    """
+    # Round-off in the running sum must not let a descent of exactly this rate slip past its end.
+    enough = rate * (1.0 - 1e-12)
+    first = int(steps.argmin())
+    if slowing[first] >= enough:
+        return np.zeros(0, dtype=np.int64), first
+    count = FIRST_PART
+    while True:
+        part = np.argpartition(steps, count)[:count] if count < len(steps) else np.arange(len(steps))
+        order = part[np.argsort(steps[part], kind="stable")]
+        end = int(np.searchsorted(np.cumsum(slowing[order]), enough, side="left"))
+        if end < len(order):
+            return order[:end], int(order[end])
+        if len(order) == len(steps):
+            return order, -1
+        count *= 8
 
 
 def inverted(matrix: FloatArray) -> FloatArray:
@@ -325,5 +356,5 @@ def refined(matrix: FloatArray, inverse: FloatArray, right: FloatArray) -> Float
     and no vertex could be proven. One step of refinement makes the residual of each equation small by itself
     (Skeel 1980).
     """
-    solution = inverse @ right
-    return solution + inverse @ (right - matrix @ solution)
+    solution = inverse.dot(right)
+    return np.asarray(solution + inverse.dot(right - matrix.dot(solution)))

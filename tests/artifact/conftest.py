@@ -47,7 +47,7 @@ def sealed_file(content: dict[str, Any], **envelope: Any) -> bytes:
     """An artifact file whose digest fits its content, whatever that is."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     digest = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
-    file = {"format": "langchain-cfc/artifact", "version": 1, "digest": digest, "content": content}
+    file = {"format": "langchain-cfc/artifact", "version": 2, "digest": digest, "content": content}
     return (json.dumps({**file, **envelope}, sort_keys=True, indent=1) + "\n").encode()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import Candidate, PromptRecord, __version__, calibrate, read_records, write_records
+from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError, RecordError
@@ -60,16 +61,39 @@ def test_a_group_threshold_is_the_order_statistic_of_the_group(prompts: Prompts)
         assert set(thresholds[rows]) == {success[rank - 1]}
 
 
+def success_scores(artifact: CalibrationArtifact) -> FloatArray:
+    """The calibration scores of a small artifact, which keeps them all, equal prompts as one."""
+    state = artifact.levels[0].rule
+    scores, weights = (artifact.arrays[state[name]].unpack() for name in ("success_scores", "weights"))
+    return np.repeat(scores, weights.astype(np.int64)) if len(weights) else scores
+
+
 def test_prompts_without_a_correct_candidate_count_as_the_cap(prompts: Prompts) -> None:
     records = prompts(0, 40, n=1, right=0.5)
     for cap in (1.25, 2.0):
         artifact = calibrate(records, alpha="0.6", features="1", cap=cap)
         assert artifact.cap == cap
-        scores = artifact.arrays[artifact.levels[0].rule["success_scores"]].unpack()
+        scores = success_scores(artifact)
         hopeless = sum(not record.candidates[0].correct for record in records)
         assert hopeless > 5
         assert (scores == cap).sum() == hopeless
         assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
+
+
+def test_the_artifact_keeps_a_window_and_flags_what_it_does_not_decide(prompts: Prompts) -> None:
+    records = prompts(0, 900, n=4)
+    small = calibrate(records, alpha="0.3", features="mean_score", window=20)
+    whole = calibrate(records, alpha="0.3", features="mean_score", window=None)
+    assert len(success_scores(small)) == 20
+    assert len(success_scores(whole)) == whole.calibration.size > 500
+    draws = tabulate(prompts(1, 200, n=4)).draws
+    some, all_ = decide(small, draws), decide(whole, draws)
+    known = ~some.not_certifiable
+    assert known.mean() > 0.5
+    np.testing.assert_allclose(some.thresholds[known], all_.thresholds[known], atol=1e-12)
+    far = small.solve(np.array([[1.0, 0.5], [300.0, 0.0]]))
+    assert far.outside.tolist() == [False, True]
+    assert np.isinf(far.values).tolist() == [False, True]
 
 
 def test_n_uses_the_first_slots(prompts: Prompts) -> None:
@@ -165,8 +189,7 @@ def test_the_success_score_is_that_of_the_set_rule(prompts: Prompts) -> None:
         )
         assert artifact.set_rule == text
         expected = artifact.parsed_set_rule.success_scores(tabulate(records), 2.0)
-        found = artifact.arrays[artifact.levels[0].rule["success_scores"]].unpack()
-        np.testing.assert_array_equal(np.sort(found), np.sort(expected))
+        np.testing.assert_array_equal(np.sort(success_scores(artifact)), np.sort(expected))
 
 
 def test_records_bring_their_provenance_and_a_list_has_none(prompts: Prompts, tmp_path: Path) -> None:

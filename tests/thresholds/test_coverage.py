@@ -207,9 +207,12 @@ def test_score_one_for_prompts_without_a_correct_candidate_is_caught() -> None:
 
 
 def test_comparing_floats_without_their_error_bound_is_caught() -> None:
-    # The scores lie on the fit; round-off decides half of the plain comparisons.
+    # The scores lie on the fit; round-off decides half of the plain comparisons. It does in a basis in which
+    # the fit has other coefficients than 0 and 1.
+    basis = np.array([[0.3, 0.7], [0.1, -0.9]])
+
     def plain(features: FloatArray, scores: FloatArray, phi: FloatArray) -> float:
-        return ConditionalThreshold("0.1", cap=CAP).fit(features, scores).threshold(phi)
+        return ConditionalThreshold("0.1", cap=CAP).fit(features @ basis, scores).threshold(phi @ basis)
 
     assert breaks_the_promise(POOLS["smallest score among the features"], plain)
 

@@ -8,10 +8,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, growing
-from langchain_cfc.thresholds.growing import FIRST, grown_fit
-from langchain_cfc.thresholds.simplex import Fit, QuantileSimplex, Rows
+from langchain_cfc.thresholds.growing import FIRST, base_regression
+from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds.vertex import Fit
 
 from .oracles import order_statistic
 
@@ -47,12 +48,8 @@ KINDS = [continuous, with_hopeless, tied, grouped, sorted_by_score]
 Kind = Callable[[np.random.Generator, int], Rows]
 
 
-def mean_prompt(rows: Rows) -> FloatArray:
-    return np.asarray((rows.weights @ rows.features) / rows.weights.sum(), dtype=np.float64)
-
-
 def assert_optimal(rows: Rows, fit: Fit, tau: Fraction) -> None:
-    """First-order conditions of the mean prompt's regression, over every row: sides, box and balance."""
+    """First-order conditions of quantile regression, over every row: sides, box and balance."""
     residuals = rows.scores - rows.features @ fit.beta
     basis, below = fit.vertex.basis, fit.vertex.below
     off = np.ones(len(rows), dtype=np.bool_)
@@ -60,7 +57,7 @@ def assert_optimal(rows: Rows, fit: Fit, tau: Fraction) -> None:
     assert (residuals[off & below] <= 1e-12).all()
     assert (residuals[off & ~below] >= -1e-12).all()
     eta = float(tau) - below.astype(np.float64)
-    rest = float(tau) * mean_prompt(rows) + (eta[off] * rows.weights[off]) @ rows.features[off]
+    rest = (eta[off] * rows.weights[off]) @ rows.features[off]
     on_fit = np.linalg.solve(rows.features[basis].T, -rest) / rows.weights[basis]
     assert (on_fit >= float(tau) - 1 - 1e-9).all()
     assert (on_fit <= float(tau) + 1e-9).all()
@@ -70,9 +67,11 @@ def assert_optimal(rows: Rows, fit: Fit, tau: Fraction) -> None:
 @pytest.mark.parametrize("size", [FIRST, FIRST + 1, 7_000, 50_000])
 def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
     rows = kind(np.random.default_rng(size), size)
-    fit = grown_fit(rows, TAU)
-    assert fit is not None
+    fit, sums = base_regression(rows, TAU)
     assert_optimal(rows, fit, TAU)
+    expected = Rest.of(rows, fit.vertex.below)
+    for name, expected_sum in vars(expected).items():
+        np.testing.assert_allclose(getattr(sums, name), expected_sum, rtol=1e-12, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,14 +79,11 @@ def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = kind(np.random.default_rng(1), 7_000)
-    wide = grown_fit(rows, TAU)
+    wide = base_regression(rows, TAU).fit
     monkeypatch.setattr(growing, "_band_size", lambda *_: 1)
-    narrow = grown_fit(rows, TAU)
-    assert wide is not None
-    assert narrow is not None
+    narrow = base_regression(rows, TAU).fit
     assert_optimal(rows, narrow, TAU)
-    phi = mean_prompt(rows)
-    assert narrow.value(phi)[0] == pytest.approx(wide.value(phi)[0], abs=1e-12)
+    np.testing.assert_allclose(narrow.beta, wide.beta, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +93,8 @@ def test_thresholds_do_not_depend_on_where_the_search_starts(kind: Kind) -> None
     plain = QuantileSimplex(rows, TAU)
     for phi in rows.features[:5]:
         fit = plain.minimise(phi)
-        expected = np.inf if fit is None or fit.value(phi)[0] >= 2.0 - 1e-9 else fit.value(phi)[0]
+        expected = np.inf if isinstance(fit, Endless) else fit.value(phi)[0]
+        expected = np.inf if expected >= 2.0 - 1e-9 else expected
         assert rule.threshold(phi) == pytest.approx(expected, abs=1e-12)
 
 
@@ -109,21 +106,12 @@ def test_beyond_the_first_subsample_groups_are_still_order_statistics_to_the_bit
         assert rule.threshold(np.eye(4)[group]) == order_statistic(scores, "0.1")
 
 
-def test_where_the_mean_prompt_is_endless_there_is_no_fit_and_thresholds_are_infinite() -> None:
-    rows = continuous(np.random.default_rng(4), 3_000)
-    assert grown_fit(rows, Fraction(9999, 10_000)) is None
-    assert (
-        ConditionalThreshold("0.0001").fit(rows.features, rows.scores).threshold(rows.features[0]) == np.inf
-    )
-
-
-def test_a_subsample_too_small_for_the_level_is_no_obstacle() -> None:
-    """At 1 - 1/4000 the mean prompt is endless on 2,000 rows and not on 12,000."""
-    rows, tau = continuous(np.random.default_rng(6), 12_000), 1 - Fraction(1, 4_000)
-    assert grown_fit(rows.take(np.arange(FIRST)), tau) is None
-    fit = grown_fit(rows, tau)
-    assert fit is not None
-    assert_optimal(rows, fit, tau)
+def test_at_a_level_that_few_rows_reach_the_base_fit_is_found_all_the_same() -> None:
+    """At 1 - 1/10000 a subsample of 2,000 rows has no row above the fit, nor have 3,000 rows in all."""
+    tau = Fraction(9999, 10_000)
+    for size in (3_000, 12_000):
+        rows = continuous(np.random.default_rng(size), size)
+        assert_optimal(rows, base_regression(rows, tau).fit, tau)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,6 +123,6 @@ def test_a_weight_counts_like_repeated_rows(kind: Kind) -> None:
     repeated = QuantileSimplex(rows.take(np.repeat(np.arange(len(rows)), times)), TAU)
     for phi in rows.features[:20]:
         one, other = weighted.minimise(phi), repeated.minimise(phi)
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
+        assert isinstance(one, Endless) == isinstance(other, Endless)
+        if isinstance(one, Fit) and isinstance(other, Fit):
             assert one.value(phi)[0] == pytest.approx(other.value(phi)[0], abs=1e-12)

@@ -1,0 +1,183 @@
+r"""The calibration prompts near the fit, which decide every threshold, and a proof that the others do not.
+
+Let beta0 be the plain quantile regression on all N prompts and r_i their residuals. The fit beta that answers
+a prompt lies near beta0, so most rows keep their side. With any positive definite W, |v|_W^2 = v' W v and the
+dual norm |x|_* = max x' v / |v|_W,
+
+    |x_i' (beta - beta0)| <= |x_i|_* |beta - beta0|_W < |r_i|   if   |beta - beta0|_W < D_i = |r_i| / |x_i|_*
+
+and then row i has not changed sides. So the K rows with the smallest D_i are kept, the others take part by
+their sums, and R is the smallest D_i among those. A vertex of that small problem with |beta - beta0|_W < R
+has every row of the full problem on its side: it meets the full problem's conditions of optimality, face rule
+included, and its threshold is exact for all N prompts. The proof costs O(d^2) and needs none of the rows.
+
+W = X' X / N makes D_i the same under any change of basis of the features. It is kept as the triangular root M
+of a QR decomposition, |v|_W = |M v| and |x|_* = |M^-T x|. Any other W would be as right, only less tight;
+round-off matters in so far as the two norms must be dual to each other, which `SLACK` covers.
+
+*Rows on the fit.* Equal rows are merged into one row with their weight. Where still more rows than are kept
+lie on the base fit, R = 0. Then a vertex is proven if its fit is the base fit, that is, if all its basis rows
+lie on that: rows on a fit are as right on either side.
+
+*Infinity.* A small problem that is unbounded proves nothing by itself: a row left out might end the descent.
+It does if the descent moves along columns in which all rows left out are zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc.thresholds.growing import base_regression
+from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc.thresholds.simplex import inverted, refined
+from langchain_cfc.thresholds.vertex import EPS, Fit
+
+# Relative, for round-off in norms whose root has a condition number of up to 1 / `columns.DEPENDENT`.
+SLACK = 1e-6
+# Rows whose distances are computed for each one kept.
+CANDIDATES = 16
+
+
+@dataclass(frozen=True)
+class Centre:
+    """The base fit and the metric around it.
+
+    Attributes:
+        beta: (d,) its coefficients beta0.
+        blur: (d,) bound on their round-off.
+        root: (d, d) upper triangular root M of the metric.
+    """
+
+    beta: FloatArray
+    blur: FloatArray
+    root: FloatArray
+
+    @classmethod
+    def through(cls, rows: FloatArray, scores: FloatArray, root: FloatArray) -> Centre:
+        """The fit through d independent rows."""
+        inverse = inverted(rows)
+        beta = refined(rows, inverse, scores)
+        size = np.abs(inverse) @ (np.abs(scores) + np.abs(rows) @ np.abs(beta))
+        return cls(beta, 4 * (len(beta) + 2) * EPS * size, root)
+
+    @cached_property
+    def dual(self) -> FloatArray:
+        """(d, d) inverse of the root: |x|_* = |x' dual|."""
+        return inverted(self.root)
+
+    def residuals(self, rows: Rows) -> FloatArray:
+        """(N,) lower bounds on how far rows lie from the base fit; 0 on it."""
+        factor = 4 * (len(self.beta) + 2) * EPS
+        off = np.abs(rows.scores - rows.features @ self.beta)
+        # Entries are at most one in size, so this bounds the round-off of every row.
+        off -= (self.blur + factor * np.abs(self.beta)).sum() + factor * np.abs(rows.scores).max(initial=0.0)
+        return np.maximum(off, 0.0, out=off)
+
+    def distances(self, rows: Rows) -> FloatArray:
+        """(N,) lower bounds D_i on how far a fit must go for a row to change sides; 0 on the base fit."""
+        y = rows.features @ self.dual
+        length = np.sqrt(np.einsum("ij,ij->i", y, y))
+        # A row of zeros has the same residual under every fit.
+        far = np.full(len(rows), np.inf)
+        np.divide(self.residuals(rows), length, out=far, where=length > 0.0)
+        return far
+
+    @property
+    def longest(self) -> float:
+        """A positive upper bound on |x|_* for rows with entries of at most one in size."""
+        return max(float(np.linalg.norm(np.abs(self.dual).sum(axis=0))), EPS)
+
+    def way(self, fit: Fit) -> float:
+        """An upper bound on how far a fit lies from the base fit."""
+        step = np.abs(self.root @ (fit.beta - self.beta))
+        step += np.abs(self.root) @ (self.blur + fit.blur)
+        return float(np.sqrt(step @ step)) * (1.0 + SLACK)
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The rows kept, and what is known of the others.
+
+    Attributes:
+        rows: K rows; the first d are the basis of the base fit, the others follow by distance.
+        rest: Sums of the rows left out.
+        root: (d, d) upper triangular root of the metric.
+        radius: The smallest distance among the rows left out; `inf` if there are none.
+    """
+
+    rows: Rows
+    rest: Rest
+    root: FloatArray
+    radius: float
+
+    @classmethod
+    def of(cls, rows: Rows, tau: Fraction, root: FloatArray, keep: int | None) -> Neighbourhood:
+        """Choose the rows to keep.
+
+        Args:
+            rows: All calibration prompts, of full column rank.
+            tau: Target coverage.
+            root: (d, d) upper triangular M with M' M = X' X / N.
+            keep: How many rows to keep, equal ones counted once; None for all.
+
+        Returns:
+            The neighbourhood of the plain quantile regression on them.
+        """
+        base, sums = base_regression(rows, tau)
+        centre = Centre.through(base.rows, base.scores, root)
+        size = len(rows) if keep is None else max(keep, len(root))
+        inside, radius = _nearest(rows, centre, base.vertex.basis, size)
+        near = rows.take(inside)
+        if len(inside) == len(rows):
+            return cls(near.merged(), Rest.nothing(len(root)), root, np.inf)
+        return cls(near.merged(), sums - Rest.of(near, base.vertex.below[inside]), root, radius)
+
+
+def _nearest(rows: Rows, centre: Centre, basis: IntArray, keep: int) -> tuple[IntArray, float]:
+    """Numbers of the rows that make the `keep` nearest different ones, nearest first, and the radius.
+
+    Distances are computed for rows with small residuals only; all others are at least as far as the smallest
+    of their residuals over the longest a row can be.
+    """
+    residuals = centre.residuals(rows)
+    residuals[basis] = 0.0
+    count = CANDIDATES * keep
+    while True:
+        near, cut = _smallest(residuals, count)
+        part = rows.take(near)
+        distances = centre.distances(part)
+        distances[np.isin(near, basis)] = -1.0
+        order = np.argsort(distances, kind="stable")
+        kept = _different(part, distances, order, keep)
+        others = np.ones(len(part), dtype=np.bool_)
+        others[kept] = False
+        beyond = min(float(distances[others].min(initial=np.inf)), cut / centre.longest)
+        if len(near) == len(rows) or (others.any() and float(distances[kept].max()) <= beyond):
+            return near[kept], beyond
+        count *= CANDIDATES
+
+
+def _different(rows: Rows, distances: FloatArray, order: IntArray, keep: int) -> IntArray:
+    """The first rows in an order by distance that make `keep` different ones, or all if there are fewer."""
+    ranked, count = distances[order], keep
+    while True:
+        # Equal rows are equally far, so none is torn from its equals.
+        count = int(np.searchsorted(ranked, ranked[min(count, len(order)) - 1], side="right"))
+        first = order[:count]
+        groups = rows.take(first).groups()
+        if count == len(order) or groups.max() + 1 >= keep:
+            return first[groups < keep]
+        count *= 2
+
+
+def _smallest(residuals: FloatArray, count: int) -> tuple[IntArray, float]:
+    """Numbers of the rows with the `count` smallest residuals or one as small, and a bound for all others."""
+    if count >= len(residuals):
+        return np.arange(len(residuals)), np.inf
+    cut = float(np.partition(residuals, count)[count])
+    return np.flatnonzero(residuals <= cut), cut

@@ -1,0 +1,323 @@
+"""Windows around the fit: what they answer is the full data's answer; what they cannot prove they refuse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
+from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, windows
+from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
+from langchain_cfc.thresholds.rows import Rows
+from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds.vertex import Fit
+
+from .oracles import dual_threshold, order_statistic
+
+TAU = Fraction(9, 10)
+SIZE = 4_000
+Sample = tuple[FloatArray, FloatArray]
+
+
+def continuous(rng: np.random.Generator, size: int) -> Sample:
+    t = rng.random(size)
+    features = np.stack([np.ones(size), t, t**2, rng.normal(size=size)], axis=1)
+    return features, 0.5 * t + 0.5 * rng.random(size)
+
+
+def with_hopeless(rng: np.random.Generator, size: int) -> Sample:
+    features, scores = continuous(rng, size)
+    return features, np.where(rng.random(size) < 0.07, 2.0, scores)
+
+
+def tied_scores(rng: np.random.Generator, size: int) -> Sample:
+    features, scores = continuous(rng, size)
+    return features, np.round(scores, 1)
+
+
+def tied_rows(rng: np.random.Generator, size: int) -> Sample:
+    features, scores = continuous(rng, size)
+    return np.round(features, 1), np.round(scores, 1)
+
+
+def grouped(rng: np.random.Generator, size: int) -> Sample:
+    return np.eye(5)[rng.choice(5, size, p=[0.5, 0.3, 0.15, 0.048, 0.002])], rng.random(size)
+
+
+def overlapping(rng: np.random.Generator, size: int) -> Sample:
+    a, b = rng.integers(0, 3, size), rng.integers(0, 4, size)
+    return np.hstack([np.eye(3)[a], np.eye(4)[b]]), rng.integers(0, 1001, size) / 1000
+
+
+def hats(rng: np.random.Generator, size: int) -> Sample:
+    t, knots = rng.beta(1.0, 3.0, size), np.linspace(0.0, 1.0, 6)
+    features = np.stack([np.interp(t, knots, row) for row in np.eye(6)], axis=1)
+    return features, np.where(rng.random(size) < 0.05 + 0.2 * t, 2.0, rng.random(size))
+
+
+def heavy_tails(rng: np.random.Generator, size: int) -> Sample:
+    features = np.exp(2.0 * rng.normal(size=(size, 3)))
+    return features, rng.random(size)
+
+
+def scores_on_the_fit(rng: np.random.Generator, size: int) -> Sample:
+    """More rows lie on the fit than any window holds, and no two are equal."""
+    m = rng.random(size)
+    return np.stack([np.ones(size), m], axis=1), np.where(rng.random(size) < 0.95, m, rng.random(size))
+
+
+KINDS = [
+    continuous,
+    with_hopeless,
+    tied_scores,
+    tied_rows,
+    grouped,
+    overlapping,
+    hats,
+    heavy_tails,
+    scores_on_the_fit,
+]
+Kind = Callable[[np.random.Generator, int], Sample]
+
+
+def asked(kind: Kind, rng: np.random.Generator, features: FloatArray) -> FloatArray:
+    """Calibration prompts, new ones, and some far from both."""
+    fresh, _ = kind(rng, 60)
+    far = features[:20] * rng.choice([-3.0, 5.0, 40.0], (20, 1))
+    return np.vstack([features[:60], fresh, far])
+
+
+def assert_same(found: Thresholds, expected: Thresholds) -> None:
+    """Where a threshold is given it is the expected one, infinite ones included."""
+    known = ~found.outside
+    assert not expected.outside.any()
+    np.testing.assert_array_equal(np.isinf(found.values[known]), np.isinf(expected.values[known]))
+    finite = known & np.isfinite(expected.values)
+    np.testing.assert_allclose(found.values[finite], expected.values[finite], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("keep", [1, 64, 300, 1024])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
+    rng = np.random.default_rng(1)
+    features, scores = kind(rng, SIZE)
+    queries = asked(kind, rng, features)
+    everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries)
+    found = ConditionalThreshold("0.1", window=keep).fit(features, scores).solve(queries)
+    assert np.isinf(found.values[found.outside]).all()
+    assert_same(found, everything)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_window_answers_every_ordinary_prompt(kind: Kind) -> None:
+    rng = np.random.default_rng(2)
+    features, scores = kind(rng, SIZE)
+    rule = ConditionalThreshold("0.1").fit(features, scores)
+    assert len(rule.state_data()["success_scores"]) <= 1024
+    found = rule.solve(np.vstack([features[:300], kind(rng, 300)[0]]))
+    assert found.outside.mean() <= (0.005 if kind is heavy_tails else 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_data_agrees_with_the_dual_linear_programme(kind: Kind) -> None:
+    rng = np.random.default_rng(3)
+    features, scores = kind(rng, SIZE)
+    queries = kind(rng, 4)[0]
+    found = ConditionalThreshold("0.1").fit(features, scores).thresholds(queries)
+    expected = np.array([dual_threshold(features, scores, "0.1", phi) for phi in queries])
+    expected = np.where(expected >= 2.0 - 1e-9, np.inf, expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
+    """The negative control: a window that believes itself is wrong where the certified one refuses."""
+    rng = np.random.default_rng(4)
+    features, scores = continuous(rng, SIZE)
+    queries = 2.0 * features[:60]
+    everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries).values
+    columns, root = Columns.of(features)
+    rows = Rows.unweighted(columns.reduce(features)[0], scores)
+    near = Neighbourhood.of(rows, TAU, root, 16)
+    certain = windows.Windows(near, TAU)
+    trusting = windows.Windows(Neighbourhood(near.rows, near.rest, near.root, np.inf), TAU)
+    refused = wrong = 0
+    for phi, exact in zip(columns.reduce(queries)[0], everything, strict=True):
+        careful, careless = certain.find(phi), trusting.find(phi)
+        refused += careful is None
+        value = careless.value(phi)[0] if isinstance(careless, Fit) else np.inf
+        wrong += careful is None and not np.isclose(min(value, 2.0), min(exact, 2.0), rtol=1e-6)
+    assert refused > 30
+    assert wrong > 30
+
+
+def test_what_is_outside_the_certified_region_is_a_typed_refusal() -> None:
+    features, scores = continuous(np.random.default_rng(5), SIZE)
+    rule = ConditionalThreshold("0.1", window=64).fit(features, scores)
+    queries = np.vstack([features[:3], np.array([[1.0, 0.0, 0.0, 40.0]])])
+    solved = rule.solve(queries)
+    assert solved.outside.tolist() == [False, False, False, True]
+    assert solved.values[3] == np.inf
+    assert rule.thresholds(queries[:3]).tolist() == solved.values[:3].tolist()
+    with pytest.raises(OutsideCertifiedRegionError, match="window=None") as refusal:
+        rule.thresholds(queries)
+    assert refusal.value.rows == [3]
+    with pytest.raises(OutsideCertifiedRegionError):
+        rule.threshold(queries[3])
+
+
+@pytest.mark.parametrize("window", [0, -1, True])
+def test_an_impossible_window_is_refused(window: int) -> None:
+    with pytest.raises(InputError, match="window"):
+        ConditionalThreshold("0.1", window=window)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_state_does_not_grow_with_the_calibration_data(kind: Kind) -> None:
+    def numbers(size: int) -> int:
+        rule = ConditionalThreshold("0.1", window=200).fit(*kind(np.random.default_rng(6), size))
+        return sum(array.size for array in rule.state_data().values())
+
+    assert numbers(20_000) <= 1.1 * numbers(2_000) + 250
+
+
+def test_the_full_data_can_be_kept() -> None:
+    features, scores = continuous(np.random.default_rng(7), SIZE)
+    state = ConditionalThreshold("0.1", window=None).fit(features, scores).state_data()
+    assert len(state["success_scores"]) == SIZE
+    assert state["radius"].size == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_bit_of_an_answer_depends_on_what_was_asked_before(kind: Kind) -> None:
+    rng = np.random.default_rng(8)
+    features, scores = kind(rng, SIZE)
+    rule = ConditionalThreshold("0.1", window=300)
+    fitted = rule.fit(features, scores)
+    queries = asked(kind, rng, features)
+    together = fitted.solve(queries)
+    state = fitted.state_data()
+    backwards = rule.restore(state)
+    for row in range(len(queries) - 1, -1, -1):
+        alone = backwards.solve(queries[row : row + 1])
+        assert alone.values[0] == together.values[row]
+        assert alone.outside[0] == together.outside[row]
+        if not together.outside[row]:
+            assert rule.restore(state).threshold(queries[row]) == together.values[row]
+
+
+def test_many_threads_get_the_answers_of_one() -> None:
+    rng = np.random.default_rng(9)
+    features, scores = continuous(rng, SIZE)
+    rule = ConditionalThreshold("0.1").fit(features, scores)
+    queries = continuous(rng, 400)[0]
+    expected = rule.restore(rule.state_data()).thresholds(queries)
+    wrong: list[int] = []
+
+    def ask(seed: int) -> None:
+        for row in np.random.default_rng(seed).permutation(len(queries)):
+            same = rule.threshold(queries[row]) == expected[row]
+            wrong.extend([] if same else [int(row)])
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(10)
+    features, scores = continuous(rng, SIZE)
+    queries = continuous(rng, 300)[0]
+    rule = ConditionalThreshold("0.1").fit(features, scores)
+    free = rule.thresholds(queries)
+    monkeypatch.setattr(windows, "MEMORY", 3)
+    bounded = rule.restore(rule.state_data())
+    assert bounded.thresholds(queries).tolist() == free.tolist()
+    assert len(bounded.fitted.windows._memory) == 3
+
+
+def test_no_row_changes_sides_within_its_distance() -> None:
+    """The inequality behind the radius, and that it is sharp: some row does change just beyond."""
+    rng = np.random.default_rng(11)
+    features, scores = continuous(rng, 500)
+    root = np.linalg.qr(features, mode="r") / np.sqrt(500)
+    rows = Rows.unweighted(features, scores)
+    centre = Centre.through(features[:4], scores[:4], root)
+    distances = centre.distances(rows)
+    before = scores - features @ centre.beta
+    changed = 0
+    for row in np.argsort(distances)[4:104]:
+        # The worst direction for this row: along W^-1 x.
+        direction = np.linalg.solve(root.T @ root, features[row]) * np.sign(before[row])
+        direction /= np.linalg.norm(root @ direction)
+        for way in (0.999, 1.001):
+            after = scores[row] - features[row] @ (centre.beta + way * distances[row] * direction)
+            crossed = bool(np.sign(after) != np.sign(before[row]))
+            assert not (crossed and way < 1.0)
+            changed += crossed
+    assert changed == 100
+
+
+def test_a_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
+    rng = np.random.default_rng(12)
+    codes = np.repeat(np.arange(3), [3_000, 2_000, 5])
+    features, scores = np.eye(3)[codes], rng.random(len(codes))
+    rule = ConditionalThreshold("0.1").fit(features, scores)
+    solved = rule.solve(np.eye(3))
+    assert not solved.outside.any()
+    assert solved.values.tolist() == [order_statistic(scores[codes == group], "0.1") for group in range(3)]
+    assert solved.values[2] == np.inf
+
+
+def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would_end_it() -> None:
+    rng = np.random.default_rng(13)
+    features, scores = continuous(rng, SIZE)
+    columns, root = Columns.of(features)
+    rows = Rows.unweighted(columns.reduce(features)[0], scores)
+    window = windows.Windows(Neighbourhood.of(rows, TAU, root, 64), TAU)._window(0)
+    phi = 20.0 * rows.features[0]
+    found = window.simplex.minimise(phi)
+    assert isinstance(found, Endless)
+    assert not window.proves(found)
+    assert isinstance(QuantileSimplex(rows, TAU).minimise(phi), Fit)
+
+
+def test_a_prompt_outside_the_region_is_infinite_if_half_its_weight_reaches_the_cap() -> None:
+    """The fit at the prompt never falls as its weight grows, so a bound at less than full weight suffices."""
+    rng = np.random.default_rng(15)
+    features, scores = continuous(rng, SIZE)
+    rule = ConditionalThreshold("0.1", window=16).fit(features, scores)
+    everything = ConditionalThreshold("0.1", window=None).fit(features, scores)
+    certain = rule.fitted.windows
+    settled = 0
+    for factor in (2.0, 3.0, 5.0):
+        for phi in factor * features[:40]:
+            reduced = rule.fitted.columns.reduce_one(phi)
+            assert reduced is not None
+            if certain.find(reduced) is not None:
+                continue
+            lowest, exact = certain.at_least(reduced), everything.threshold(phi)
+            assert lowest <= exact + 1e-9
+            assert rule.solve([phi]).outside[0] == (lowest < 2.0)
+            settled += lowest >= 2.0
+    assert settled > 40
+
+
+def test_equal_rows_are_kept_as_one_with_their_weight() -> None:
+    rng = np.random.default_rng(14)
+    features, scores = tied_rows(rng, 30_000)
+    features = features[:, :2]
+    state = ConditionalThreshold("0.1", window=None).fit(features, scores).state_data()
+    distinct = len(np.unique(np.column_stack([features, scores]), axis=0))
+    assert len(state["success_scores"]) == distinct < 300
+    assert state["weights"].sum() == 30_000
+    # So a window holds all of them: more equal rows than it has room for are no obstacle.
+    assert ConditionalThreshold("0.1", window=300).fit(features, scores).state_data()["radius"].size == 0
