@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
 from langchain_cfc.thresholds.learned import LearnedThreshold
 from langchain_cfc.thresholds.levels import Level, alpha_text, conformal_rank, exact_tau
@@ -10,6 +11,7 @@ from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds
 
 __all__ = [
     "WINDOW",
+    "Certificate",
     "ConditionalThreshold",
     "LearnedThreshold",
     "Level",

@@ -8,6 +8,7 @@ number.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +81,7 @@ class Columns:
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
         """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
-        if phi.shape != self.scale.shape or not np.isfinite(phi).all():
+        if phi.shape != self.scale.shape or not math.isfinite(phi.dot(phi)):
             return None
         if len(self.dropped) == 0:
             return phi / self.scale

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.levels import exact_tau
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, float_array
 from langchain_cfc.thresholds.state import Calibrated
@@ -83,6 +84,25 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
                 value, error = answer.value(reduced)
                 return value if value < self.cap - error else np.inf
         return super().threshold(vector)  # infinite, not known, or no features at all
+
+    def certificate(self, phi: npt.ArrayLike) -> Certificate | None:
+        """What proves the threshold of one prompt: a fit and a dual vector with the same objective.
+
+        Args:
+            phi: (d,) features.
+
+        Returns:
+            The certificate; None where the threshold is unbounded, since no fit proves that.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If the shape does not fit the calibration data or a number is not finite.
+            OutsideCertifiedRegionError: If the threshold is not known.
+        """
+        vector = float_array(phi, "features")
+        self.threshold(vector)  # refuses what has no threshold
+        reduced = self.fitted.columns.reduce_one(vector)
+        return None if reduced is None else self.fitted.windows.certificate(reduced)
 
     def state_data(self) -> dict[str, FloatArray]:
         """The fitted state, independent of N unless `window` says otherwise.

@@ -25,6 +25,7 @@ It does if the descent moves along columns in which all rows left out are zero.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -34,8 +35,7 @@ import numpy as np
 from langchain_cfc._arrays import FloatArray, IntArray
 from langchain_cfc.thresholds.growing import base_regression
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import inverted, refined
-from langchain_cfc.thresholds.vertex import EPS, Fit
+from langchain_cfc.thresholds.vertex import EPS, Fit, Solution, inverted
 
 # Relative, for round-off in norms whose root has a condition number of up to 1 / `columns.DEPENDENT`.
 SLACK = 1e-6
@@ -48,22 +48,12 @@ class Centre:
     """The base fit and the metric around it.
 
     Attributes:
-        beta: (d,) its coefficients beta0.
-        blur: (d,) bound on their round-off.
+        solution: The base fit.
         root: (d, d) upper triangular root M of the metric.
     """
 
-    beta: FloatArray
-    blur: FloatArray
+    solution: Solution
     root: FloatArray
-
-    @classmethod
-    def through(cls, rows: FloatArray, scores: FloatArray, root: FloatArray) -> Centre:
-        """The fit through d independent rows."""
-        inverse = inverted(rows)
-        beta = refined(rows, inverse, scores)
-        size = np.abs(inverse) @ (np.abs(scores) + np.abs(rows) @ np.abs(beta))
-        return cls(beta, 4 * (len(beta) + 2) * EPS * size, root)
 
     @cached_property
     def dual(self) -> FloatArray:
@@ -72,10 +62,10 @@ class Centre:
 
     def residuals(self, rows: Rows) -> FloatArray:
         """(N,) lower bounds on how far rows lie from the base fit; 0 on it."""
-        factor = 4 * (len(self.beta) + 2) * EPS
-        off = np.abs(rows.scores - rows.features @ self.beta)
+        solution = self.solution
+        off = np.abs(rows.scores - rows.features @ solution.beta)
         # Entries are at most one in size, so this bounds the round-off of every row.
-        off -= (self.blur + factor * np.abs(self.beta)).sum() + factor * np.abs(rows.scores).max(initial=0.0)
+        off -= solution.unit * (solution.size.sum() + np.abs(rows.scores).max(initial=0.0))
         return np.maximum(off, 0.0, out=off)
 
     def distances(self, rows: Rows) -> FloatArray:
@@ -94,9 +84,9 @@ class Centre:
 
     def way(self, fit: Fit) -> float:
         """An upper bound on how far a fit lies from the base fit."""
-        step = np.abs(self.root @ (fit.beta - self.beta))
-        step += np.abs(self.root) @ (self.blur + fit.blur)
-        return float(np.sqrt(step @ step)) * (1.0 + SLACK)
+        step = np.abs(self.root.dot(fit.beta - self.solution.beta))
+        step += self.solution.unit * np.abs(self.root).dot(self.solution.size + fit.solution.size)
+        return math.sqrt(step.dot(step)) * (1.0 + SLACK)
 
 
 @dataclass(frozen=True)
@@ -129,7 +119,7 @@ class Neighbourhood:
             The neighbourhood of the plain quantile regression on them.
         """
         base, sums = base_regression(rows, tau)
-        centre = Centre.through(base.rows, base.scores, root)
+        centre = Centre(base.solution, root)
         size = len(rows) if keep is None else max(keep, len(root))
         inside, radius = _nearest(rows, centre, base.vertex.basis, size)
         near = rows.take(inside)

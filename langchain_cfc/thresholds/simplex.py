@@ -48,7 +48,7 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.columns import independent_columns
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.vertex import EPS, Box, Fit, Vertex
+from langchain_cfc.thresholds.vertex import EPS, Box, Fit, Solution, Vertex, inverted
 
 # Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
 # may be needed: a row on the fit within the round-off of one vertex lies off it within the smaller round-off
@@ -117,11 +117,15 @@ class QuantileSimplex:
         self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
         self._p, self._q = float(tau.numerator), float(tau.denominator)
         self._lowest = -self._q * self._weights
+        self._unit = 8 * EPS * (self._p + self._q)
         self._rest = Rest.nothing(self._x.shape[1]) if rest is None else rest
         everything = self._rest + Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
         self._total, self._mass = everything.total, everything.mass
-        one = np.eye(self._x.shape[1])
-        self._sides = np.hstack([one, one, one, -one])
+        # Round-off grows with phi, so a box holds no prompt beyond this reach.
+        reach, one = 1.0 + self._mass, np.eye(self._x.shape[1])
+        self._box_noise = 2.0 * self._noise_of(reach)
+        self._box_sides = np.hstack([one, one, one, -one])
+        self._box_ends = self._p * np.tile(reach, 4)
         spread = max(1.0, float(np.abs(self._s).max()))
         self._noise = spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
         self._start = self._search(start or self._crash(), NOISE[0])
@@ -166,34 +170,17 @@ class QuantileSimplex:
         Sides follow from the signs of the residuals; rows on the fit within round-off keep theirs.
         """
         scores = self._s + noise * self._noise
-        rows = self._x[vertex.basis]
-        inverse = inverted(rows)
-        beta = refined(rows, inverse, scores[vertex.basis])
-        residuals = scores - self._x @ beta
-        off = np.abs(residuals) > self._round_off(scores, inverse, rows, vertex.basis, beta)
+        solution = Solution.through(self._x[vertex.basis], scores[vertex.basis])
+        residuals = scores - self._x.dot(solution.beta)
+        off = np.abs(residuals) > solution.round_off(self._x, scores)
         below = np.where(off, residuals < 0.0, vertex.below)
         side = np.where(below, -1.0, 1.0)
         side[vertex.basis] = 0.0
-        return Search(vertex.basis.copy(), side, side * residuals, inverse)
-
-    def _round_off(
-        self, scores: FloatArray, inverse: FloatArray, rows: FloatArray, basis: IntArray, beta: FloatArray
-    ) -> FloatArray:
-        """(N,) bounds on the round-off in the residuals."""
-        on_basis = np.abs(scores[basis])
-        rows, inverse = np.abs(rows), np.abs(inverse)
-        # The last term is of second order: what one refinement leaves, spread over all equations.
-        left = EPS * rows.dot(inverse.dot(on_basis)).max(initial=0.0)
-        fitted = inverse.dot(on_basis + rows.dot(np.abs(beta)) + left)
-        size: FloatArray = np.abs(scores) + np.abs(self._x).dot(fitted)
-        return 4 * (len(beta) + 2) * EPS * size
+        return Search(vertex.basis.copy(), side, side * residuals, solution.inverse)
 
     def _descend(self, search: Search, noise: float, phi: FloatArray) -> FloatArray | None:
         """Pivot until the vertex is optimal for these scores; the ray if the problem is unbounded."""
-        if len(phi) == 0:  # all features are zero, and so is every fit
-            return None
-        linear = self._p * (phi + self._total)
-        size = self._noise_of(phi)
+        linear, size = self._p * (phi + self._total), self._noise_of(phi)
         for count in range(1, 200 + 20 * len(self._s)):
             if count % REFRESH == 0:
                 fresh = self._search(Vertex(search.basis, search.side < 0.0), noise)
@@ -215,13 +202,15 @@ class QuantileSimplex:
 
     def _noise_of(self, phi: FloatArray) -> FloatArray:
         """Round-off in the balance of a basis, for each unit of its inverse."""
-        size: FloatArray = 8 * EPS * (self._p + self._q) * (self._mass + np.abs(phi))
+        size: FloatArray = self._unit * (self._mass + np.abs(phi))
         return size
 
     def _leaving(
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
     ) -> Leaving | None:
         """Which row to let go; None at the optimum."""
+        if len(phi) == 0:  # all features are zero, and so is every fit
+            return None
         above = balance.dot(search.inverse)
         noise = size.dot(np.abs(search.inverse))
         under = self._lowest[search.basis] - above
@@ -282,34 +271,29 @@ class QuantileSimplex:
     def _proven(self, search: Search, phi: FloatArray) -> Fit | None:
         """The vertex in numbers if sides, box and face rule hold on the true scores, all computed afresh."""
         basis = np.sort(search.basis)
-        rows, scores = self._x[basis], self._s[basis]
-        inverse = inverted(rows)
-        beta = refined(rows, inverse, scores)
-        residuals = self._s - self._x.dot(beta)
-        residuals[basis] = 0.0
-        bound = self._round_off(self._s, inverse, rows, basis, beta)
-        if (search.side * residuals < -bound).any():
+        solution = Solution.through(self._x[basis], self._s[basis])
+        towards = search.side * (self._s - self._x.dot(solution.beta))
+        bound = solution.round_off(self._x, self._s)
+        alone = int(np.count_nonzero(towards > bound)) == len(bound) - len(basis)
+        if not alone and (towards < -bound).any():
             return None
-        fresh = Search(basis, search.side, search.distance, inverse)
         below = search.side < 0.0
-        if len(phi) > 0:
-            low = self._low(below)
-            balance = self._q * low - self._p * (phi + self._total)
-            if self._leaving(fresh, balance, self._noise_of(phi), phi) is not None:
-                return None
-        alone = int(np.count_nonzero(np.abs(residuals) <= bound)) == len(basis)
-        return Fit(beta, inverse, rows, scores, Vertex(basis, below), alone)
+        low = self._low(below)
+        fresh = Search(basis, search.side, search.distance, solution.inverse)
+        balance = self._q * low - self._p * (phi + self._total)
+        if self._leaving(fresh, balance, self._noise_of(phi), phi) is not None:
+            return None
+        return Fit(solution, Vertex(basis, below), low, alone)
 
     def box(self, fit: Fit) -> Box:
         """The prompts for which a vertex that was proven here is the only optimal one."""
-        inverse, lowest = fit.inverse, self._lowest[fit.vertex.basis]
-        balance = (self._q * self._low(fit.vertex.below) - self._p * self._total).dot(inverse)
-        # Round-off grows with phi, so the box holds no prompt beyond this reach.
-        reach = 1.0 + self._mass
-        noise = 2.0 * self._noise_of(reach).dot(np.abs(inverse))
-        sides, d = self._sides.copy(), len(inverse)
+        inverse, lowest = fit.solution.inverse, self._lowest[fit.vertex.basis]
+        balance = (self._q * fit.low - self._p * self._total).dot(inverse)
+        noise = self._box_noise.dot(np.abs(inverse))
+        sides, d = self._box_sides.copy(), len(inverse)
         sides[:, :d], sides[:, d : 2 * d] = inverse, -inverse
-        ends = np.concatenate([balance - lowest - noise, -balance - noise, self._p * reach, self._p * reach])
+        ends = self._box_ends.copy()
+        ends[:d], ends[d : 2 * d] = balance - lowest - noise, -balance - noise
         return Box(sides, ends / self._p)
 
     def loss(self, fit: Fit) -> float:
@@ -341,20 +325,3 @@ def _long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[Int
         if len(order) == len(steps):
             return order, -1
         count *= 8
-
-
-def inverted(matrix: FloatArray) -> FloatArray:
-    """The inverse of a (d, d) matrix."""
-    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
-
-
-def refined(matrix: FloatArray, inverse: FloatArray, right: FloatArray) -> FloatArray:
-    """The solution of a (d, d) system, refined once.
-
-    Without it the round-off of the inverse enters, for which no bound in terms of the entries of matrix and
-    solution holds: a row [1, 0, ...] of the basis with score 0 was missed by 2e-16 while 1e-29 was allowed,
-    and no vertex could be proven. One step of refinement makes the residual of each equation small by itself
-    (Skeel 1980).
-    """
-    solution = inverse.dot(right)
-    return np.asarray(solution + inverse.dot(right - matrix.dot(solution)))

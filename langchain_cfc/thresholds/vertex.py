@@ -58,24 +58,70 @@ class Box:
 
 
 @dataclass(frozen=True)
+class Solution:
+    """The fit through d independent rows, X_B beta = S_B, with bounds on its round-off.
+
+    Attributes:
+        rows: (d, d) X_B.
+        scores: (d,) S_B.
+        inverse: (d, d) inverse of X_B.
+        beta: (d,) coefficients X_B^-1 S_B, refined once.
+        size: (d,) |X_B^-1| (|S_B| + |X_B| |beta|): round-off in beta for each unit of it in an operation.
+    """
+
+    rows: FloatArray
+    scores: FloatArray
+    inverse: FloatArray
+    beta: FloatArray
+    size: FloatArray
+
+    @classmethod
+    def through(cls, rows: FloatArray, scores: FloatArray) -> Solution:
+        """The fit through (d, d) rows with (d,) scores.
+
+        Without the refinement the round-off of the inverse enters, for which no bound in terms of the entries
+        of rows and beta holds: a row [1, 0, ...] of the basis with score 0 was missed by 2e-16 while 1e-29
+        was allowed, and no vertex could be proven. One step makes the residual of each equation small by
+        itself (Skeel 1980).
+        """
+        inverse = inverted(rows)
+        beta = inverse.dot(scores)
+        beta += inverse.dot(scores - rows.dot(beta))
+        large, right = np.abs(inverse), np.abs(scores)
+        # The last term is of second order: what one refinement leaves, spread over all equations.
+        left = EPS * np.abs(rows).dot(large.dot(right)).max(initial=0.0)
+        return cls(rows, scores, inverse, beta, large.dot(right + np.abs(rows).dot(np.abs(beta)) + left))
+
+    @property
+    def unit(self) -> float:
+        """Round-off of an operation of this size, relative to its operands."""
+        return 4 * (len(self.beta) + 2) * EPS
+
+    def round_off(self, features: FloatArray, scores: FloatArray) -> FloatArray:
+        """(N,) bounds on the round-off in the residuals of (N, d) features and (N,) scores."""
+        return np.asarray(self.unit * (np.abs(scores) + np.abs(features).dot(self.size)))
+
+
+@dataclass(frozen=True)
 class Fit:
     """An optimal vertex in numbers.
 
     Attributes:
-        beta: (d,) coefficients X_B^-1 S_B.
-        inverse: (d, d) inverse of X_B.
-        rows: (d, d) X_B.
-        scores: (d,) S_B.
+        solution: The fit through its basis.
         vertex: Where it was found.
+        low: (d,) weighted sum of all rows below it.
         alone: Whether no row but the basis lies on the fit.
     """
 
-    beta: FloatArray
-    inverse: FloatArray
-    rows: FloatArray
-    scores: FloatArray
+    solution: Solution
     vertex: Vertex
+    low: FloatArray
     alone: bool
+
+    @property
+    def beta(self) -> FloatArray:
+        """(d,) the coefficients."""
+        return self.solution.beta
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
         """The threshold phi' beta and a bound on its round-off.
@@ -85,29 +131,33 @@ class Fit:
         and the value one of the scores, to the bit. The bound holds the round-off of every product and sum,
         and that of features and scores that were themselves rounded.
         """
-        w = phi.dot(self.inverse)
-        value = w.dot(self.scores) + (phi - w.dot(self.rows)).dot(self.beta)
-        on_basis, on_prompt = self._round_off
-        return float(value), float(np.abs(w).dot(on_basis) + np.abs(phi).dot(on_prompt))
+        solution = self.solution
+        w = phi.dot(solution.inverse)
+        value = w.dot(solution.scores) + (phi - w.dot(solution.rows)).dot(solution.beta)
+        return float(value), float(self._error(np.abs(w), np.abs(phi)))
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The same for (m, d) prompts: (m,) thresholds, bit by bit those of `value`, and (m,) bounds."""
-        each = phis[:, np.newaxis, :]  # vector times matrix for each, as `value` does it
-        w = each @ self.inverse
-        value = w @ self.scores + (each - w @ self.rows) @ self.beta
-        on_basis, on_prompt = self._round_off
-        return value[:, 0], np.abs(w[:, 0]) @ on_basis + np.abs(phis) @ on_prompt
+        solution, each = self.solution, phis[:, np.newaxis, :]  # vector times matrix for each, as in `value`
+        w = each @ solution.inverse
+        value = w @ solution.scores + (each - w @ solution.rows) @ solution.beta
+        return value[:, 0], self._error(np.abs(w[:, 0]), np.abs(phis))
 
-    @cached_property
-    def blur(self) -> FloatArray:
-        """(d,) bound on the round-off in beta."""
-        return np.asarray(np.abs(self.inverse) @ self._round_off[0], dtype=np.float64)
+    def _error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
+        """Bounds on round-off for |w| and |phi|, (d,) or (m, d)."""
+        on_basis, on_prompt = self._round_off
+        return np.asarray(w.dot(on_basis) + phi.dot(on_prompt))
 
     @cached_property
     def _round_off(self) -> tuple[FloatArray, FloatArray]:
-        """Round-off of a value for each unit of |w| and of |phi|."""
-        factor = 4 * (len(self.beta) + 2) * EPS
-        beta, rows, inverse = np.abs(self.beta), np.abs(self.rows), np.abs(self.inverse)
-        on_basis = factor * (np.abs(self.scores) + rows @ beta)
-        # That of beta counts by what X_B' w misses of phi, which is round-off itself.
-        return on_basis, factor * (beta + inverse @ (rows @ (inverse @ on_basis)))
+        """Round-off in a value for each unit of |w| and of |phi|."""
+        solution = self.solution
+        beta, rows = np.abs(solution.beta), np.abs(solution.rows)
+        # Round-off in beta counts by what X_B' w misses of phi, which is round-off itself.
+        missed = EPS * np.abs(solution.inverse).dot(rows.dot(solution.size))
+        return solution.unit * (np.abs(solution.scores) + rows.dot(beta)), solution.unit * (beta + missed)
+
+
+def inverted(matrix: FloatArray) -> FloatArray:
+    """The inverse of a (d, d) matrix."""
+    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)

@@ -2,6 +2,7 @@
 
 A prompt is answered by the first of these that can prove its answer:
 
+0. what the same prompt was answered before;
 1. a vertex that answered another prompt before (`Box`): the optimal value is concave and piecewise linear in
    phi, one piece per vertex, so the smallest piece at phi tells which vertex to try;
 2. windows of the 64, 256, 1024, ... nearest rows, up to all that were kept, each solved by pivots from the
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -26,14 +27,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.thresholds.certificate import Certificate, certificate_of
 from langchain_cfc.thresholds.growing import bounded
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
-from langchain_cfc.thresholds.vertex import Box, Fit, Vertex
+from langchain_cfc.thresholds.vertex import Box, Fit, Solution, Vertex
 
 SMALLEST, FACTOR = 64, 4
-# Vertices that are remembered; a few kilobytes each.
+# Vertices and answers that are remembered; a few kilobytes each.
 MEMORY = 2048
 # Parts of a prompt's weight that are tried where all of it leads outside the certified region.
 SHARES = (0.0, 0.25, 0.5)
@@ -54,12 +56,16 @@ class Proven(NamedTuple):
 
 
 class Memory:
-    """Proven vertices, and which of them has the smallest value at a prompt.
+    """Answers to prompts, proven vertices, and which of these has the smallest value at a prompt.
 
     Safe to read while another thread adds: entries are written before the count that covers them.
+
+    Attributes:
+        answers: Answers by the bytes of the prompt; the first are forgotten first.
     """
 
     def __init__(self, d: int) -> None:
+        self.answers: dict[bytes, Answer] = {}
         self._lock = threading.Lock()
         self._proven: list[Proven] = []
         self._slopes = np.empty((SMALLEST, d))
@@ -93,6 +99,13 @@ class Memory:
             for start in range(0, len(phis), size)
         ]
         return np.concatenate(parts)
+
+    def keep(self, prompt: bytes, answer: Answer) -> None:
+        """Keep the answer to a prompt."""
+        with self._lock:
+            if len(self.answers) >= MEMORY:
+                self.answers = dict(list(self.answers.items())[MEMORY // 2 :])
+            self.answers[prompt] = answer
 
     def add(self, proven: Proven, tau: float, loss: float) -> None:
         """Remember a vertex, unless it is known or there is no room."""
@@ -151,17 +164,21 @@ class Windows:
         self._made: dict[int, Window] = {}
         self._memory = Memory(len(near.root))
 
-    def recall(self, phi: FloatArray) -> Fit | None:
-        """The answer to one prompt if a known vertex proves it: no search, a few microseconds."""
-        known = self._memory.nearest(phi)
-        return known.fit if known is not None and known.box.holds(phi) else None
-
     def find(self, phi: FloatArray) -> Answer:
         """The proven answer to one prompt of (d,) features.
 
         Raises:
             ThresholdError: If no vertex could be proven optimal.
         """
+        prompt = phi.tobytes()
+        answers = self._memory.answers
+        if prompt in answers:
+            return answers[prompt]
+        answer = self._search(phi)
+        self._memory.keep(prompt, answer)
+        return answer
+
+    def _search(self, phi: FloatArray) -> Answer:
         known = self._memory.nearest(phi)
         if known is not None and known.box.holds(phi):
             return known.fit
@@ -171,6 +188,20 @@ class Windows:
             if found is not None:
                 return found
         return None
+
+    def certificate(self, phi: FloatArray) -> Certificate | None:
+        """What proves the answer to one prompt; None unless that is a fit."""
+        fit = self.find(phi)
+        if not isinstance(fit, Fit):
+            return None
+        rows, below, centre = self._base
+        # Rows beyond the window that the fit was found in have not changed sides.
+        inside = len(fit.vertex.below)
+        known = replace(
+            fit, vertex=Vertex(fit.vertex.basis, np.concatenate([fit.vertex.below, below[inside:]]))
+        )
+        way, radius = centre.way(fit), self._near.radius
+        return certificate_of(known, phi, self._tau, rows, self._near.rest, distance=way, radius=radius)
 
     def at_least(self, phi: FloatArray) -> float:
         """A lower bound on the threshold of a prompt that lies outside the certified region.
@@ -245,7 +276,7 @@ class Windows:
     @cached_property
     def _sizes(self) -> list[int]:
         """Rows in each window."""
-        kept, sizes = len(self._near.rows), [max(SMALLEST, 4 * len(self._near.root))]
+        kept, sizes = len(self._near.rows), [max(SMALLEST, 10 * len(self._near.root))]
         while sizes[-1] < kept:
             sizes.append(FACTOR * sizes[-1])
         return [*sizes[:-1], kept]
@@ -259,7 +290,8 @@ class Windows:
         others = np.setdiff1d(np.arange(len(rows)), vertex.basis)
         order = np.concatenate([vertex.basis, others])
         rows = rows.take(order)
-        return rows, vertex.below[order], Centre.through(rows.features[:d], rows.scores[:d], self._near.root)
+        solution = Solution.through(rows.features[:d], rows.scores[:d])
+        return rows, vertex.below[order], Centre(solution, self._near.root)
 
     def _window(self, number: int) -> Window:
         if number not in self._made:

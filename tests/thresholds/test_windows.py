@@ -16,7 +16,7 @@ from langchain_cfc.thresholds.columns import Columns
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
-from langchain_cfc.thresholds.vertex import Fit
+from langchain_cfc.thresholds.vertex import Fit, Solution
 
 from .oracles import dual_threshold, order_statistic
 
@@ -250,16 +250,16 @@ def test_no_row_changes_sides_within_its_distance() -> None:
     features, scores = continuous(rng, 500)
     root = np.linalg.qr(features, mode="r") / np.sqrt(500)
     rows = Rows.unweighted(features, scores)
-    centre = Centre.through(features[:4], scores[:4], root)
+    centre = Centre(Solution.through(features[:4], scores[:4]), root)
     distances = centre.distances(rows)
-    before = scores - features @ centre.beta
+    before = scores - features @ centre.solution.beta
     changed = 0
     for row in np.argsort(distances)[4:104]:
         # The worst direction for this row: along W^-1 x.
         direction = np.linalg.solve(root.T @ root, features[row]) * np.sign(before[row])
         direction /= np.linalg.norm(root @ direction)
         for way in (0.999, 1.001):
-            after = scores[row] - features[row] @ (centre.beta + way * distances[row] * direction)
+            after = scores[row] - features[row] @ (centre.solution.beta + way * distances[row] * direction)
             crossed = bool(np.sign(after) != np.sign(before[row]))
             assert not (crossed and way < 1.0)
             changed += crossed

@@ -1,0 +1,115 @@
+"""Certificates: primal and dual objectives agree, and both are those of the full data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
+from langchain_cfc.thresholds import Certificate, ConditionalThreshold
+from langchain_cfc.thresholds.certificate import certificate_of
+from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc.thresholds.simplex import QuantileSimplex
+from langchain_cfc.thresholds.vertex import Fit
+
+from .cases import KINDS, cases
+
+TAU = 0.9
+
+
+def proves(certificate: Certificate, size: float) -> bool:
+    """Whether objectives agree, the dual is balanced and in its box, and the fit lies within the radius."""
+    inside = (certificate.basis_dual >= TAU - 1 - 1e-9) & (certificate.basis_dual <= TAU + 1e-9)
+    return bool(
+        abs(certificate.gap) <= 1e-12 * size
+        and certificate.balance <= 1e-13
+        and inside.all()
+        and certificate.distance <= certificate.radius
+    )
+
+
+def objective(features: FloatArray, scores: FloatArray, phi: FloatArray, beta: FloatArray) -> float:
+    residuals = scores - features @ beta
+    return float(np.maximum(TAU * residuals, (TAU - 1) * residuals).sum() - TAU * phi @ beta)
+
+
+@pytest.mark.parametrize("window", [64, 1024, None])
+def test_objectives_agree_and_are_those_of_the_full_data(window: int | None) -> None:
+    rng = np.random.default_rng(1)
+    size = 5_000
+    features = np.stack([np.ones(size), rng.random(size), rng.normal(size=size)], axis=1)
+    scores = np.where(rng.random(size) < 0.05, 2.0, 0.4 * features[:, 1] + 0.6 * rng.random(size))
+    rule = ConditionalThreshold("0.1", window=window).fit(features, scores)
+    for phi in features[:50]:
+        certificate = rule.certificate(phi)
+        assert certificate is not None
+        assert proves(certificate, size)
+        assert certificate.value == rule.threshold(phi)
+        state = rule.fitted.columns
+        rows = certificate.basis_features * state.scale
+        beta = np.asarray(np.linalg.solve(rows, certificate.basis_scores), dtype=np.float64)
+        assert certificate.primal == pytest.approx(objective(features, scores, phi, beta), rel=1e-11)
+        assert len(certificate.basis_dual) == 3
+        assert certificate.above + certificate.below + 3 <= size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_finite_threshold_of_every_kind_has_one(kind: str) -> None:
+    for case in cases(kind, 5):
+        rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores)
+        for phi in case.queries:
+            certificate = rule.certificate(phi)
+            if certificate is not None:
+                size = abs(certificate.primal) + len(case.scores)
+                assert abs(certificate.gap) <= 1e-9 * size
+                assert certificate.value == pytest.approx(rule.threshold(phi), rel=1e-12)
+            else:
+                assert rule.threshold(phi) == np.inf
+
+
+def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
+    """The negative control: another prompt's vertex, and the right one with a side changed."""
+    rng = np.random.default_rng(2)
+    features = np.stack([np.ones(200), rng.random(200)], axis=1)
+    rows = Rows.unweighted(features, rng.random(200))
+    simplex, rest = QuantileSimplex(rows, Fraction(9, 10)), Rest.nothing(2)
+    right, phi = simplex.minimise(features[0]), features[0]
+    other = simplex.minimise(np.array([0.2, 3.0]))
+    assert isinstance(right, Fit)
+    assert isinstance(other, Fit)
+
+    def certified(fit: Fit) -> Certificate:
+        return certificate_of(fit, phi, Fraction(9, 10), rows, rest, distance=0.0, radius=np.inf)
+
+    assert proves(certified(right), 200)
+    assert not proves(certified(other), 200)
+    flipped = right.vertex.below.copy()
+    flipped[np.setdiff1d(np.arange(200), right.vertex.basis)[0]] ^= True
+    assert not proves(certified(replace(right, vertex=replace(right.vertex, below=flipped))), 200)
+
+
+def test_where_there_is_no_threshold_there_is_no_certificate() -> None:
+    rng = np.random.default_rng(3)
+    features = np.stack([np.ones(3_000), rng.normal(size=3_000)], axis=1)
+    rule = ConditionalThreshold("0.1", window=64)
+    with pytest.raises(NotFittedError):
+        rule.certificate([1.0, 0.0])
+    fitted = rule.fit(features, rng.random(3_000))
+    with pytest.raises(InputError):
+        fitted.certificate([1.0])
+    with pytest.raises(OutsideCertifiedRegionError):
+        fitted.certificate([1.0, 60.0])
+    assert ConditionalThreshold("0.1").fit([[1.0, 0.0]] * 20, [0.5] * 20).certificate([0.0, 1.0]) is None
+
+
+def test_columns_of_a_certificate_are_the_independent_ones() -> None:
+    features = np.repeat(np.eye(2), 30, axis=0) @ np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    certificate = ConditionalThreshold("0.5").fit(features, np.linspace(0, 1, 60)).certificate(features[0])
+    assert certificate is not None
+    assert certificate.basis_features.shape == (2, 2)
+    assert len(Columns.of(features)[0].kept) == 2
