@@ -109,8 +109,9 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
         `features` (K, r), `success_scores` (K,) and `weights` (K,): the prompts kept, equal ones merged, in
         the independent columns; (0,) weights stand for ones. `rest` (3, r) and `rest_scores` (2,): sums over
-        the others. `root` (r, r) and `radius` (1,): the metric, and how near the others come; (0,) if there
-        are none. `kept` (r,), `scale` (d,), `mixture` (r, d - r): the columns.
+        the others. `centre` (r,), `root` (r, r) and `radius` (1,): the base fit, the metric around it, and
+        how near the others come; (0,) if there are none. `kept` (r,), `scale` (d,) and `mixture` (r, d - r):
+        the columns.
         """
         return self.fitted.to_arrays()
 

@@ -9,7 +9,6 @@ join the band.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -27,9 +26,16 @@ GROWTH = 25
 
 
 class Base(NamedTuple):
-    """Plain quantile regression, the centre of every search, and the sums over all rows at its fit."""
+    """A regression without linear term on all rows, the centre of every search.
 
-    fit: Fit
+    Attributes:
+        beta: (d,) its coefficients.
+        vertex: The rows that it goes through, and the sides of all others.
+        sums: Sums over all rows with these sides.
+    """
+
+    beta: FloatArray
+    vertex: Vertex
     sums: Rest
 
 
@@ -49,16 +55,17 @@ def base_regression(rows: Rows, tau: Fraction) -> Base:
     nothing = np.zeros(rows.features.shape[1])
     if len(rows) <= FIRST:
         fit = bounded(QuantileSimplex(rows, tau).minimise(nothing))
-        return Base(fit, Rest.of(rows, fit.vertex.below))
+        return Base(fit.beta, fit.vertex, Rest.of(rows, fit.vertex.below))
     steps = math.ceil(math.log(len(rows) / FIRST) / math.log(GROWTH))
     sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
     # Seeded, so that equal data give equal bits.
     sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
-    fit, known = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing)), FIRST
+    fit = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
+    beta, basis, known = fit.beta, fit.vertex.basis, FIRST
     for size in sizes[1:]:
-        fit = _on_more_rows(rows.take(sample[:size]), tau, fit.beta, fit.vertex.basis, known).fit
+        beta, (basis, _), _ = _on_more_rows(rows.take(sample[:size]), tau, beta, basis, known)
         known = size
-    return _on_more_rows(rows, tau, fit.beta, sample[fit.vertex.basis], known)
+    return _on_more_rows(rows, tau, beta, sample[basis], known)
 
 
 def bounded(found: Fit | Endless) -> Fit:
@@ -93,7 +100,7 @@ def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, 
         if not crossed.any():
             sums = rest + Rest.of(near, fit.vertex.below)
             below[inside] = fit.vertex.below
-            return Base(replace(fit, vertex=Vertex(inside[fit.vertex.basis], below)), sums)
+            return Base(fit.beta, Vertex(inside[fit.vertex.basis], below), sums)
         band |= crossed  # it grows, so this ends
 
 

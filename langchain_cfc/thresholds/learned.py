@@ -72,7 +72,7 @@ class LearnedThreshold(ThresholdRule[Regression]):
         columns, _ = Columns.of(features)
         reduced, _ = columns.reduce(features)
         base = base_regression(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
-        return Regression(columns, base.fit.beta)
+        return Regression(columns, base.beta)
 
     def _answer(self, state: Regression, features: FloatArray) -> Thresholds:
         reduced, inside = state.columns.reduce(features)

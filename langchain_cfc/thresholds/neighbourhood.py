@@ -1,8 +1,8 @@
 r"""The calibration prompts near the fit, which decide every threshold, and a proof that the others do not.
 
-Let beta0 be the plain quantile regression on all N prompts and r_i their residuals. The fit beta that answers
-a prompt lies near beta0, so most rows keep their side. With any positive definite W, |v|_W^2 = v' W v and the
-dual norm |x|_* = max x' v / |v|_W,
+Let beta0 be the regression on all N prompts without a linear term, penalised or not, and r_i their residuals.
+The fit beta that answers a prompt lies near beta0, so most rows keep their side. With any positive definite
+W, |v|_W^2 = v' W v and the dual norm |x|_* = max x' v / |v|_W,
 
     |x_i' (beta - beta0)| <= |x_i|_* |beta - beta0|_W < |r_i|   if   |beta - beta0|_W < D_i = |r_i| / |x_i|_*
 
@@ -27,15 +27,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from langchain_cfc._arrays import FloatArray, IntArray
-from langchain_cfc.thresholds.growing import base_regression
+from langchain_cfc.thresholds.growing import Base
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.vertex import EPS, Fit, Solution, inverted
+from langchain_cfc.thresholds.vertex import EPS, inverted
 
 # Relative, for round-off in norms whose root has a condition number of up to 1 / `columns.DEPENDENT`.
 SLACK = 1e-6
@@ -48,11 +47,11 @@ class Centre:
     """The base fit and the metric around it.
 
     Attributes:
-        solution: The base fit.
+        beta: (d,) coefficients beta0. They are taken as they are: the proof needs no property of them.
         root: (d, d) upper triangular root M of the metric.
     """
 
-    solution: Solution
+    beta: FloatArray
     root: FloatArray
 
     @cached_property
@@ -62,10 +61,10 @@ class Centre:
 
     def residuals(self, rows: Rows) -> FloatArray:
         """(N,) lower bounds on how far rows lie from the base fit; 0 on it."""
-        solution = self.solution
-        off = np.abs(rows.scores - rows.features @ solution.beta)
+        off = np.abs(rows.scores - rows.features @ self.beta)
         # Entries are at most one in size, so this bounds the round-off of every row.
-        off -= solution.unit * (solution.size.sum() + np.abs(rows.scores).max(initial=0.0))
+        largest = np.abs(self.beta).sum() + np.abs(rows.scores).max(initial=0.0)
+        off -= 4 * (len(self.beta) + 2) * EPS * largest
         return np.maximum(off, 0.0, out=off)
 
     def distances(self, rows: Rows) -> FloatArray:
@@ -82,10 +81,9 @@ class Centre:
         """A positive upper bound on |x|_* for rows with entries of at most one in size."""
         return max(float(np.linalg.norm(np.abs(self.dual).sum(axis=0))), EPS)
 
-    def way(self, fit: Fit) -> float:
-        """An upper bound on how far a fit lies from the base fit."""
-        step = np.abs(self.root.dot(fit.beta - self.solution.beta))
-        step += self.solution.unit * np.abs(self.root).dot(self.solution.size + fit.solution.size)
+    def way(self, beta: FloatArray, blur: FloatArray) -> float:
+        """An upper bound on how far a fit with (d,) round-off `blur` lies from the base fit."""
+        step = np.abs(self.root.dot(beta - self.beta)) + np.abs(self.root).dot(blur)
         return math.sqrt(step.dot(step)) * (1.0 + SLACK)
 
 
@@ -94,38 +92,37 @@ class Neighbourhood:
     """The rows kept, and what is known of the others.
 
     Attributes:
-        rows: K rows; the first d are the basis of the base fit, the others follow by distance.
+        rows: K rows; first those on the base fit that make it, then the others by distance.
         rest: Sums of the rows left out.
-        root: (d, d) upper triangular root of the metric.
+        centre: The base fit.
         radius: The smallest distance among the rows left out; `inf` if there are none.
     """
 
     rows: Rows
     rest: Rest
-    root: FloatArray
+    centre: Centre
     radius: float
 
     @classmethod
-    def of(cls, rows: Rows, tau: Fraction, root: FloatArray, keep: int | None) -> Neighbourhood:
+    def of(cls, rows: Rows, base: Base, root: FloatArray, keep: int | None) -> Neighbourhood:
         """Choose the rows to keep.
 
         Args:
-            rows: All calibration prompts, of full column rank.
-            tau: Target coverage.
-            root: (d, d) upper triangular M with M' M = X' X / N.
+            rows: All calibration prompts, entries of their features at most one in size.
+            base: The regression on them without a linear term.
+            root: (d, d) upper triangular M, for a metric such as M' M = X' X / N.
             keep: How many rows to keep, equal ones counted once; None for all.
 
         Returns:
-            The neighbourhood of the plain quantile regression on them.
+            The neighbourhood of the base fit.
         """
-        base, sums = base_regression(rows, tau)
-        centre = Centre(base.solution, root)
+        centre, vertex = Centre(base.beta, root), base.vertex
         size = len(rows) if keep is None else max(keep, len(root))
-        inside, radius = _nearest(rows, centre, base.vertex.basis, size)
+        inside, radius = _nearest(rows, centre, vertex.basis, size)
         near = rows.take(inside)
         if len(inside) == len(rows):
-            return cls(near.merged(), Rest.nothing(len(root)), root, np.inf)
-        return cls(near.merged(), sums - Rest.of(near, base.vertex.below[inside]), root, radius)
+            return cls(near.merged(), Rest.nothing(len(root)), centre, np.inf)
+        return cls(near.merged(), base.sums - Rest.of(near, vertex.below[inside]), centre, radius)
 
 
 def _nearest(rows: Rows, centre: Centre, basis: IntArray, keep: int) -> tuple[IntArray, float]:

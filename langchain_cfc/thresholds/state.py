@@ -12,10 +12,11 @@ import numpy as np
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.columns import Columns, independent_columns
-from langchain_cfc.thresholds.neighbourhood import Neighbourhood
+from langchain_cfc.thresholds.growing import base_regression
+from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
+from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.rule import check_state
-from langchain_cfc.thresholds.windows import Windows
 
 AXES = {
     "features": 2,
@@ -23,6 +24,7 @@ AXES = {
     "weights": 1,
     "rest": 2,
     "rest_scores": 1,
+    "centre": 1,
     "root": 2,
     "radius": 1,
     "kept": 1,
@@ -44,13 +46,13 @@ class Calibrated:
         """Calibrate on (N, d) features and (N,) success scores, keeping `window` prompts."""
         columns, root = Columns.of(features)
         reduced, _ = columns.reduce(features)
-        near = Neighbourhood.of(Rows.unweighted(reduced, scores), tau, root, window)
-        return cls(columns, near, tau)
+        rows = Rows.unweighted(reduced, scores)
+        return cls(columns, Neighbourhood.of(rows, base_regression(rows, tau), root, window), tau)
 
     @cached_property
-    def windows(self) -> Windows:
+    def windows(self) -> PlainWindows:
         """The solver."""
-        return Windows(self.near, self.tau)
+        return PlainWindows(self.near, self.tau)
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """As named arrays; see `ConditionalThreshold.state_data`."""
@@ -61,7 +63,8 @@ class Calibrated:
             "weights": rows.weights if (rows.weights != 1.0).any() else np.empty(0),
             "rest": np.stack([rest.low, rest.total, rest.mass]),
             "rest_scores": np.array([rest.below_scores, rest.all_scores]),
-            "root": self.near.root,
+            "centre": self.near.centre.beta,
+            "root": self.near.centre.root,
             "radius": np.array([self.near.radius] if np.isfinite(self.near.radius) else []),
             "kept": columns.kept.astype(np.float64),
             "scale": columns.scale,
@@ -91,9 +94,8 @@ class Calibrated:
         low, total, mass = data["rest"]
         rest = Rest(low, total, mass, *data["rest_scores"].tolist())
         radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
-        return cls(
-            columns, Neighbourhood(Rows(data["features"], scores, weights), rest, data["root"], radius), tau
-        )
+        rows, centre = Rows(data["features"], scores, weights), Centre(data["centre"], data["root"])
+        return cls(columns, Neighbourhood(rows, rest, centre, radius), tau)
 
 
 def _impossible(data: Mapping[str, FloatArray], cap: float) -> str | None:
@@ -104,6 +106,7 @@ def _impossible(data: Mapping[str, FloatArray], cap: float) -> str | None:
         "features": (size, r),
         "rest": (3, r),
         "rest_scores": (2,),
+        "centre": (r,),
         "root": (r, r),
         "mixture": (r, d - r),
     }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,7 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 EPS = float(np.finfo(np.float64).eps)
 
 
-@dataclass
-class Vertex:
+class Vertex(NamedTuple):
     """A basis and a side for every row.
 
     Attributes:
@@ -122,6 +122,11 @@ class Fit:
     def beta(self) -> FloatArray:
         """(d,) the coefficients."""
         return self.solution.beta
+
+    @property
+    def blur(self) -> FloatArray:
+        """(d,) bound on their round-off."""
+        return self.solution.unit * self.solution.size
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
         """The threshold phi' beta and a bound on its round-off.

@@ -90,7 +90,7 @@ def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
     assert not proves(certified(other), 200)
     flipped = right.vertex.below.copy()
     flipped[np.setdiff1d(np.arange(200), right.vertex.basis)[0]] ^= True
-    assert not proves(certified(replace(right, vertex=replace(right.vertex, below=flipped))), 200)
+    assert not proves(certified(replace(right, vertex=right.vertex._replace(below=flipped))), 200)
 
 
 def test_where_there_is_no_threshold_there_is_no_certificate() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +14,9 @@ from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, windows
 from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.growing import base_regression
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
+from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
 from langchain_cfc.thresholds.vertex import Fit, Solution
@@ -143,9 +146,9 @@ def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries).values
     columns, root = Columns.of(features)
     rows = Rows.unweighted(columns.reduce(features)[0], scores)
-    near = Neighbourhood.of(rows, TAU, root, 16)
-    certain = windows.Windows(near, TAU)
-    trusting = windows.Windows(Neighbourhood(near.rows, near.rest, near.root, np.inf), TAU)
+    near = Neighbourhood.of(rows, base_regression(rows, TAU), root, 16)
+    certain = PlainWindows(near, TAU)
+    trusting = PlainWindows(replace(near, radius=np.inf), TAU)
     refused = wrong = 0
     for phi, exact in zip(columns.reduce(queries)[0], everything, strict=True):
         careful, careless = certain.find(phi), trusting.find(phi)
@@ -241,7 +244,7 @@ def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(windows, "MEMORY", 3)
     bounded = rule.restore(rule.state_data())
     assert bounded.thresholds(queries).tolist() == free.tolist()
-    assert len(bounded.fitted.windows._memory) == 3
+    assert len(bounded.fitted.windows._vertices) == 3
 
 
 def test_no_row_changes_sides_within_its_distance() -> None:
@@ -250,16 +253,16 @@ def test_no_row_changes_sides_within_its_distance() -> None:
     features, scores = continuous(rng, 500)
     root = np.linalg.qr(features, mode="r") / np.sqrt(500)
     rows = Rows.unweighted(features, scores)
-    centre = Centre(Solution.through(features[:4], scores[:4]), root)
+    centre = Centre(Solution.through(features[:4], scores[:4]).beta, root)
     distances = centre.distances(rows)
-    before = scores - features @ centre.solution.beta
+    before = scores - features @ centre.beta
     changed = 0
     for row in np.argsort(distances)[4:104]:
         # The worst direction for this row: along W^-1 x.
         direction = np.linalg.solve(root.T @ root, features[row]) * np.sign(before[row])
         direction /= np.linalg.norm(root @ direction)
         for way in (0.999, 1.001):
-            after = scores[row] - features[row] @ (centre.solution.beta + way * distances[row] * direction)
+            after = scores[row] - features[row] @ (centre.beta + way * distances[row] * direction)
             crossed = bool(np.sign(after) != np.sign(before[row]))
             assert not (crossed and way < 1.0)
             changed += crossed
@@ -282,9 +285,9 @@ def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would
     features, scores = continuous(rng, SIZE)
     columns, root = Columns.of(features)
     rows = Rows.unweighted(columns.reduce(features)[0], scores)
-    window = windows.Windows(Neighbourhood.of(rows, TAU, root, 64), TAU)._window(0)
+    window = PlainWindows(Neighbourhood.of(rows, base_regression(rows, TAU), root, 64), TAU)._window(0)
     phi = 20.0 * rows.features[0]
-    found = window.simplex.minimise(phi)
+    found = window.regression.minimise(phi)
     assert isinstance(found, Endless)
     assert not window.proves(found)
     assert isinstance(QuantileSimplex(rows, TAU).minimise(phi), Fit)
