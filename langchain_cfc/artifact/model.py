@@ -205,6 +205,20 @@ class CalibrationArtifact(ArtifactData):
             raise InputError(msg)
         return text
 
+    def rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
+        """The fitted threshold rule of one level by itself.
+
+        Args:
+            alpha: Error level; may be left out where there is only one.
+
+        Returns:
+            The rule; served thresholds (`solve`) are the running maximum over levels.
+
+        Raises:
+            InputError: If the level is not held.
+        """
+        return self._rules[self.level(alpha)]
+
     def solve(
         self, features: FloatArray, alpha: Level | None = None, *, marginal: bool = False
     ) -> Thresholds:

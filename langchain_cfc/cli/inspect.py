@@ -9,22 +9,69 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
+from langchain_cfc import verification
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.calibrate import artifact_data, groups_table
-from langchain_cfc.cli.output import emit_json, facts_lines, failures_explained, out
+from langchain_cfc.cli.output import counted, emit_json, facts_lines, fail, failures_explained, out
+from langchain_cfc.verification import LevelVerification
 
 
 def inspect(
     artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Solve a sample of thresholds again with HiGHS and Clarabel.")
+    ] = False,
+    prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify asks about.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
-    """Verify an artifact's digest and say what it promises."""
+    """Check an artifact's digest and say what it promises; with --verify, check its thresholds as well."""
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
+        levels = _verified(artifact, prompts) if verify else []
+    agrees = all(level.agrees for level in levels)
     if as_json:
-        emit_json(artifact_data(artifact))
-        return
+        found = {"verification": [level.model_dump(mode="json") for level in levels]} if verify else {}
+        emit_json({**artifact_data(artifact), **found})
+    else:
+        _print_facts(artifact)
+        if verify:
+            _print_verification(levels)
+    if not agrees:
+        fail("another solver contradicts a threshold of this artifact; please report it with the artifact", 1)
+
+
+def _verified(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
+    return verification.verify(
+        artifact, prompts=prompts, progress=lambda sample: counted(sample, "solving again", prompts + 1)
+    )
+
+
+def _print_verification(levels: Sequence[LevelVerification]) -> None:
+    table = Table(title="Thresholds solved again", title_justify="left", box=None, header_style="bold")
+    for heading in ("alpha", "prompts", "infinite", "outside", "HiGHS off by", "Clarabel gap", ""):
+        table.add_column(heading, justify="right")
+    for level in levels:
+        table.add_row(
+            level.alpha,
+            str(level.prompts),
+            str(level.infinite),
+            str(level.outside),
+            f"{level.largest_difference:.0e}",
+            f"{level.largest_gap:.0e}",
+            "agree" if level.agrees else f"[red]{level.contradicted} contradicted[/]",
+        )
+    console = out()
+    console.print("", table)
+    if not all(level.complete for level in levels):
+        console.print(
+            "Calibration prompts far from the fit took part by their sums, as the artifact holds them: that "
+            "none of them changes sides is the artifact's own proof (see its radius).",
+        )
+
+
+def _print_facts(artifact: CalibrationArtifact) -> None:
     console = out()
     for line in facts_lines(artifact):
         console.print(escape(line), soft_wrap=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.vertex import Fit
+from langchain_cfc.thresholds.vertex import Vertex
 
 
 @dataclass(frozen=True)
@@ -18,22 +17,23 @@ class Certificate:
 
     The primal problem is to minimise sum_i w_i rho_tau(S_i - x_i' beta) - tau phi' beta over beta, the dual
     one to maximise S' eta subject to X' eta = -tau phi and w_i (tau - 1) <= eta_i <= w_i tau, both over all N
-    calibration prompts: those kept one by one, the others by their sums.
+    calibration prompts: those kept one by one, the others by their sums. With a ridge, 1/2 sum_j D_j beta_j^2
+    is added to the first; then X' eta + tau phi is free along penalised columns, and half its square over D_j
+    is taken off the second.
 
     Attributes:
         value: The fit at the prompt, phi' beta: the threshold, unless it reaches the cap and so is infinite.
         error: Bound on the round-off in it.
         primal: Objective of the fit.
         dual: Objective of the dual vector, computed from it alone.
-        balance: Largest absolute entry of X' eta + tau phi, relative to that of the sum of |eta_i x_i|.
+        balance: Largest entry of X' eta + tau phi along columns without a penalty, relative to the numbers in
+            it.
         basis_features: (r, r) kept, scaled features of the prompts that the fit goes through.
         basis_scores: (r,) their success scores.
         basis_dual: (r,) their dual variables; tau above the fit and tau - 1 below it for all other prompts,
             times their weight.
         above: Weight of the kept prompts above the fit.
         below: Weight of the kept prompts below the fit.
-        distance: How far the fit lies from the base fit.
-        radius: How far it may lie for no prompt left out to change sides; `inf` if none was left out.
     """
 
     value: float
@@ -46,8 +46,6 @@ class Certificate:
     basis_dual: FloatArray
     above: float
     below: float
-    distance: float
-    radius: float
 
     @property
     def gap(self) -> float:
@@ -55,47 +53,85 @@ class Certificate:
         return self.primal - self.dual
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What a certificate is about.
+
+    Attributes:
+        rows: Calibration prompts one by one.
+        rest: Sums of all others.
+        tau: Target coverage.
+        penalty: (d,) ridge penalties; zeros without a ridge.
+        phi: (d,) reduced features of the prompt.
+    """
+
+    rows: Rows
+    rest: Rest
+    tau: float
+    penalty: FloatArray
+    phi: FloatArray
+
+    def primal(self, beta: FloatArray) -> float:
+        """Objective of coefficients (d,)."""
+        residuals = self.rows.scores - self.rows.features @ beta
+        pinball = self.rows.weights * np.maximum(self.tau * residuals, (self.tau - 1.0) * residuals)
+        everyone = self.rest.all_scores - self.rest.total @ beta
+        low = self.rest.below_scores - self.rest.low @ beta
+        linear = self.tau * float(self.phi @ beta)
+        return float(pinball.sum() + self.tau * everyone - low - linear + 0.5 * self.penalty @ beta**2)
+
+    def pull(self, eta: FloatArray) -> FloatArray:
+        """(d,) X' eta + tau phi over all prompts, for dual variables (K,) of the rows."""
+        others = self.tau * self.rest.total - self.rest.low
+        return np.asarray(eta @ self.rows.features + others + self.tau * self.phi, dtype=np.float64)
+
+    def dual(self, eta: FloatArray) -> float:
+        """Objective of dual variables (K,): S' eta less half the square of the pull over the penalty."""
+        shrunk = self.penalty > 0.0
+        cost = 0.5 * float((self.pull(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
+        return float(eta @ self.rows.scores + self.tau * self.rest.all_scores - self.rest.below_scores) - cost
+
+    def balance(self, eta: FloatArray) -> float:
+        """Largest pull along columns without a penalty, relative to the numbers in it: zero if feasible."""
+        size = np.abs(eta) @ np.abs(self.rows.features) + self.rest.mass + self.tau * np.abs(self.phi)
+        left = np.abs(self.pull(eta)) / np.where(size > 0.0, size, 1.0)
+        return float(left[self.penalty == 0.0].max(initial=0.0))
+
+    def eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
+        """(K,) dual variables from the sides of the rows and those of the basis."""
+        eta = self.rows.weights * (self.tau - vertex.below)
+        eta[vertex.basis] = on_basis
+        return eta
+
+
 def certificate_of(
-    fit: Fit, phi: FloatArray, tau: Fraction, rows: Rows, rest: Rest, *, distance: float, radius: float
+    problem: Problem, vertex: Vertex, on_basis: FloatArray, beta: FloatArray, value: tuple[float, float]
 ) -> Certificate:
-    """The certificate of an optimal vertex over `rows` and the sums of the `rest`.
+    """The certificate of a fit and of dual variables.
 
     Args:
-        fit: The vertex.
-        phi: (d,) reduced features of the prompt.
-        tau: Target coverage.
-        rows: Rows that the vertex gives sides to.
-        rest: Sums of all others.
-        distance: How far the fit lies from the base fit.
-        radius: How far it may lie.
+        problem: What it is about.
+        vertex: Rows on the fit, and the sides of all rows of the problem.
+        on_basis: Dual variables of the rows on the fit.
+        beta: (d,) coefficients.
+        value: The fit at the prompt, and a bound on its round-off.
 
     Returns:
         The certificate.
     """
-    t, below, basis = float(tau), fit.vertex.below, fit.vertex.basis
-    residuals = rows.scores - rows.features @ fit.beta
-    pinball = rows.weights * np.maximum(t * residuals, (t - 1.0) * residuals)
-    others = t * (rest.all_scores - rest.total @ fit.beta) - (rest.below_scores - rest.low @ fit.beta)
-    value, error = fit.value(phi)
-    eta = rows.weights * (t - below)
-    eta[basis] = 0.0
-    outside = t * rest.total - rest.low
-    eta[basis] = np.linalg.solve(fit.solution.rows.T, -t * phi - outside - eta @ rows.features)
-    left = eta @ rows.features + outside + t * phi
-    size = np.abs(eta) @ np.abs(rows.features) + rest.mass + t * np.abs(phi)
+    rows, (basis, below) = problem.rows, vertex
+    eta = problem.eta(vertex, on_basis)
     free = np.ones(len(rows), dtype=np.bool_)
     free[basis] = False
     return Certificate(
-        value=value,
-        error=error,
-        primal=float(pinball.sum() + others - t * value),
-        dual=float(eta @ rows.scores + t * rest.all_scores - rest.below_scores),
-        balance=float((np.abs(left) / np.where(size > 0.0, size, 1.0)).max(initial=0.0)),
-        basis_features=fit.solution.rows,
-        basis_scores=fit.solution.scores,
-        basis_dual=eta[basis],
+        value=value[0],
+        error=value[1],
+        primal=problem.primal(beta),
+        dual=problem.dual(eta),
+        balance=problem.balance(eta),
+        basis_features=rows.features[basis],
+        basis_scores=rows.scores[basis],
+        basis_dual=on_basis,
         above=float(rows.weights @ (free & ~below)),
         below=float(rows.weights @ (free & below)),
-        distance=distance,
-        radius=radius,
     )

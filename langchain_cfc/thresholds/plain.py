@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -125,12 +124,10 @@ class PlainWindows(Windows[QuantileSimplex]):
         fit = self.find(phi)
         if not isinstance(fit, Fit):
             return None
-        near = self._near
-        known = replace(fit, vertex=Vertex(fit.vertex.basis, self._sides(fit)))
-        way = near.centre.way(fit.beta, fit.blur)
-        return certificate_of(
-            known, phi, self._tau, self._base[0], near.rest, distance=way, radius=near.radius
-        )
+        problem, vertex = self._problem(phi), Vertex(fit.vertex.basis, self._sides(fit))
+        others = problem.pull(problem.eta(vertex, np.zeros(len(phi))))
+        on_basis = np.linalg.solve(fit.solution.rows.T, -others)
+        return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
 
     def _regression(self, rows: Rows, rest: Rest, start: Vertex | None) -> QuantileSimplex:
         return QuantileSimplex(rows, self._tau, rest, start)

@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.thresholds.certificate import Certificate
+from langchain_cfc.thresholds.certificate import Certificate, Problem
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import Endless
@@ -219,6 +219,16 @@ class Windows(ABC, Generic[R]):
         mean = self._regression(part, rest, start).minimise(part.mean())
         regression = self._regression(part, rest, start if isinstance(mean, Endless) else mean.vertex)
         return Window(regression, distances[inside], rest.mass, radius, centre)
+
+    def _problem(self, phi: FloatArray) -> Problem:
+        """What a certificate for a prompt is about."""
+        rest, tau = self._near.rest, float(self._tau)
+        return Problem(self._base[0], rest, tau, self._penalty, phi)
+
+    @property
+    def _penalty(self) -> FloatArray:
+        """(d,) ridge penalties."""
+        return np.zeros(len(self._near.centre.root))
 
     def _sides(self, found: Found) -> BoolArray:
         """(K,) which of the kept rows lie below a fit: those beyond its window have not changed sides."""

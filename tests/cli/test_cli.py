@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from langchain_cfc import CalibrationArtifact
+from langchain_cfc import CalibrationArtifact, verification
 from langchain_cfc.cli.app import app
 from langchain_cfc.demo import recording
 from langchain_cfc.records import write_records
@@ -193,6 +193,30 @@ def test_inspect_says_what_is_promised(artifact: Path) -> None:
     assert "with probability at least 80 %" in flat
     assert "Nothing is promised after drift" in flat
     assert run("inspect", artifact, "--json").data["guarantees"][0]["kind"] == "conditional"
+
+
+def test_inspect_verify_has_other_solvers_confirm_the_thresholds(artifact: Path) -> None:
+    ran = run("inspect", artifact, "--verify", "--prompts", "5")
+    assert ran.code == 0
+    assert "agree" in ran.out
+    [level] = run("inspect", artifact, "--verify", "--prompts", "5", "--json").data["verification"]
+    assert level["prompts"] == 6
+    assert level["largest_difference"] < 1e-9
+
+
+def test_inspect_verify_exits_with_one_where_they_contradict(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = verification.verify
+
+    def contradicting(*args: Any, **options: Any) -> list[verification.LevelVerification]:
+        return [level.model_copy(update={"contradicted": 2}) for level in honest(*args, **options)]
+
+    monkeypatch.setattr(verification, "verify", contradicting)
+    ran = run("inspect", artifact, "--verify", "--prompts", "2")
+    assert ran.code == 1
+    assert "2 contradicted" in ran.out
+    assert "another solver contradicts" in ran.err
 
 
 def test_inspect_refuses_a_changed_file(artifact: Path, tmp_path: Path) -> None:

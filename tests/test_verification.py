@@ -1,0 +1,102 @@
+"""Verification: other solvers confirm what an artifact says, and contradict one that was tampered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.artifact import PackedArray
+from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.verification import verify
+
+
+def recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
+    """Prompts with three candidates; hard ones have higher scores and fewer correct candidates."""
+    rng = np.random.default_rng(size)
+    records = []
+    for row in range(size):
+        hard = rng.random()
+        scores = np.round(np.clip(rng.normal(0.2 + 0.5 * hard, 0.15, 3), 0.0, 1.0), decimals)
+        right = rng.random(3) < 0.95 - 0.5 * hard
+        candidates = tuple(
+            Candidate(text=f"{slot}", score=float(score), correct=bool(ok))
+            for slot, (score, ok) in enumerate(zip(scores, right, strict=True))
+        )
+        records.append(PromptRecord(id=f"p{row}", input="?", candidates=candidates))
+    return records
+
+
+@pytest.mark.parametrize(("features", "decimals"), [("hat(mean_score, 4)", 8), ("bins(max_score, 4)", 1)])
+def test_other_solvers_confirm_an_artifact_with_all_calibration_prompts(features: str, decimals: int) -> None:
+    artifact = calibrate(
+        recorded(500, decimals), alpha=["0.2", "0.3"], features=features, allow_unattainable=True
+    )
+    levels = verify(artifact, prompts=15)
+    assert [level.alpha for level in levels] == ["0.2", "0.3"]
+    for level in levels:
+        assert level.agrees
+        assert level.complete
+        assert level.prompts == 16
+        assert level.outside == 0
+        assert level.largest_difference <= 1e-9
+
+
+def test_and_one_with_a_window_of_them() -> None:
+    artifact = calibrate(recorded(900), alpha="0.3", features="mean_score", window=100)
+    [level] = verify(artifact, prompts=15)
+    assert level.agrees
+    assert not level.complete
+    assert level.kept == 100
+    assert level.outside < 5
+
+
+def test_infinite_thresholds_are_confirmed_as_such() -> None:
+    with pytest.warns(AttainabilityWarning):
+        artifact = calibrate(
+            recorded(60), alpha="0.1", features="bins(mean_score, 6)", allow_unattainable=True
+        )
+    [level] = verify(artifact)
+    assert level.agrees
+    assert 0 < level.infinite < level.prompts
+
+
+def test_thresholds_of_other_calibration_data_are_contradicted() -> None:
+    """The negative control: the artifact's rule was fitted on other scores than those it shows."""
+    artifact = calibrate(recorded(300), alpha="0.3", features="mean_score")
+    _ = artifact.rule()  # made from the true scores
+    name = artifact.levels[0].rule["success_scores"]
+    scores = artifact.arrays[name].unpack()
+    artifact.arrays[name] = PackedArray.pack(np.where(scores < 1.0, 0.9 * scores, scores))
+    [level] = verify(artifact)
+    assert not level.agrees
+    assert level.largest_difference > 1e-3
+
+
+def test_rules_that_need_no_solver_are_not_verified() -> None:
+    artifact = calibrate(recorded(100), alpha="0.4", features="1", threshold_rule="marginal")
+    with pytest.raises(InputError, match="only conditional thresholds"):
+        verify(artifact)
+
+
+def test_progress_sees_every_prompt() -> None:
+    seen: list[int] = []
+
+    def counting(sample: Iterator[FloatArray]) -> Iterator[FloatArray]:
+        for phi in sample:
+            seen.append(len(phi))
+            yield phi
+
+    tracked: Callable[..., Iterator[FloatArray]] = counting
+    verify(calibrate(recorded(100), alpha="0.4", features="mean_score"), prompts=5, progress=tracked)
+    assert seen == [2] * 6
+
+
+def test_one_level_of_an_artifact_by_itself() -> None:
+    artifact: CalibrationArtifact = calibrate(recorded(100), alpha=["0.4", "0.5"], features="1")
+    assert artifact.rule("0.5").alpha == "0.5"
+    with pytest.raises(InputError, match="several levels"):
+        artifact.rule()
