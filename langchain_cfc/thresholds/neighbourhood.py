@@ -20,7 +20,8 @@ lie on the base fit, R = 0. Then a vertex is proven if its fit is the base fit, 
 lie on that: rows on a fit are as right on either side.
 
 *Infinity.* A small problem that is unbounded proves nothing by itself: a row left out might end the descent.
-It does if the descent moves along columns in which all rows left out are zero.
+It does if the descent goes on even with all of them on the side that they move to, which their sums tell
+where the columns on the way have one sign, as those of groups and hat functions have.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class PlainWindows(Windows[QuantileSimplex]):
             return None
         problem, vertex = self._problem(phi), Vertex(fit.vertex.basis, self._sides(fit))
         others = problem.pull(problem.eta(vertex, np.zeros(len(phi))))
-        on_basis = np.linalg.solve(fit.solution.rows.T, -others)
+        on_basis: FloatArray = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
         return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
 
     def _regression(self, rows: Rows, rest: Rest, start: Vertex | None) -> QuantileSimplex:
@@ -151,7 +151,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         window = self._window(number)
         simplex = window.regression
         found = simplex.minimise(phi, start)
-        if isinstance(found, Fit) and found.alone and window.proves(found):
+        if isinstance(found, Fit) and found.alone and window.proves(found, phi):
             box = simplex.box(found)
             if box.holds(phi):
                 slope = float(self._tau) * found.beta
@@ -159,7 +159,7 @@ class PlainWindows(Windows[QuantileSimplex]):
                 return found
         if start is not None:
             found = simplex.minimise(phi)
-        return found if window.proves(found) else None
+        return found if window.proves(found, phi) else None
 
     def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
         """Known vertices with the pending prompts that they answer."""

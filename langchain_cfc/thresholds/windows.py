@@ -23,7 +23,7 @@ from langchain_cfc.thresholds.certificate import Certificate, Problem
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import Endless
-from langchain_cfc.thresholds.vertex import Vertex
+from langchain_cfc.thresholds.vertex import EPS, Vertex
 
 SMALLEST, FACTOR = 64, 4
 # Rows in the smallest window for each feature.
@@ -76,27 +76,47 @@ class Window(Generic[R]):
 
     Attributes:
         regression: Their regression, the others' sums included.
-        distances: (k,) their distances from the base fit.
-        mass: (d,) weighted sum of absolute features of the rows left out.
+        rows: The k rows.
+        rest: Sums of the others.
+        tau: Target coverage.
+        distances: (k,) distances of the rows from the base fit.
         radius: The smallest distance among the rows left out; `inf` if there are none.
         centre: The base fit.
     """
 
     regression: R
+    rows: Rows
+    rest: Rest
+    tau: float
     distances: FloatArray
-    mass: FloatArray
     radius: float
     centre: Centre
 
-    def proves(self, found: Found | Endless) -> bool:
-        """Whether what was found for the window holds for all rows."""
+    def proves(self, found: Found | Endless, phi: FloatArray) -> bool:
+        """Whether what was found for the window and a prompt holds for all rows."""
         if self.radius == np.inf:
             return True
         if isinstance(found, Endless):
-            return not self.mass[found.ray != 0.0].any()
+            return self._falls_forever(found.ray, phi)
         if self.radius == 0.0:  # more rows on the base fit than were kept
-            return len(found.vertex.basis) == len(self.mass) and not self.distances[found.vertex.basis].any()
+            basis = found.vertex.basis
+            return len(basis) == len(phi) and not self.distances[basis].any()
         return self.centre.way(found.beta, found.blur) < self.radius
+
+    def _falls_forever(self, ray: FloatArray, phi: FloatArray) -> bool:
+        """Whether the objective over all rows falls along a ray, wherever the rows left out come to lie.
+
+        Far out row i adds rho_tau(-x_i' ray). For the rows left out that is known where all of them move to
+        the same side, as they do if every column on the way has one sign and the ray agrees with it.
+        """
+        total = self.rest.total * ray
+        one_sign = np.abs(self.rest.total) == self.rest.mass
+        if not (one_sign | (ray == 0.0)).all() or ((total > 0.0).any() and (total < 0.0).any()):
+            return False
+        moves = np.append(-self.rows.features @ ray, -total.sum())
+        costs = np.append(self.rows.weights, 1.0) * np.maximum(self.tau * moves, (self.tau - 1.0) * moves)
+        gain = self.tau * float(phi @ ray)
+        return bool(costs.sum() - gain < -64 * EPS * (costs.sum() + abs(gain)))
 
 
 class Windows(ABC, Generic[R]):
@@ -175,7 +195,7 @@ class Windows(ABC, Generic[R]):
         for number in range(len(self._sizes)):
             window = self._window(number)
             found = window.regression.minimise(phi)
-            if window.proves(found):
+            if window.proves(found, phi):
                 return found
         return None
 
@@ -218,7 +238,7 @@ class Windows(ABC, Generic[R]):
         # Most prompts are nearer to the mean of these rows than to none at all.
         mean = self._regression(part, rest, start).minimise(part.mean())
         regression = self._regression(part, rest, start if isinstance(mean, Endless) else mean.vertex)
-        return Window(regression, distances[inside], rest.mass, radius, centre)
+        return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
 
     def _problem(self, phi: FloatArray) -> Problem:
         """What a certificate for a prompt is about."""

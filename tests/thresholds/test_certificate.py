@@ -79,7 +79,7 @@ def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
 
     def certified(fit: Fit, vertex: Vertex) -> Certificate:
         others = problem.pull(problem.eta(vertex, np.zeros(2)))
-        on_basis = np.linalg.solve(fit.solution.rows.T, -others)
+        on_basis = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
         return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
 
     assert proves(certified(right, right.vertex), 200)
