@@ -1,0 +1,123 @@
+"""Agreement with HiGHS over d = 1 ... 20, with windows and without: part of it always, all of it when slow tests run.
+
+Where the two are further apart than 1e-9, rational arithmetic decides which one is right.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.thresholds import ConditionalThreshold, exact_tau
+from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.rows import Rows
+from langchain_cfc.thresholds.simplex import QuantileSimplex
+from langchain_cfc.thresholds.vertex import Fit
+
+from .cases import ALPHAS, KINDS, Case, cases
+from .oracles import certified_value, dual_threshold
+
+AGREEMENT = 1e-9
+AT_CAP = 1e-9
+
+
+def wide(rng: np.random.Generator) -> Case:
+    """Up to 20 features and 400 prompts: continuous, tied, with atoms, in groups, some without hope."""
+    d, size = int(rng.integers(9, 21)), int(rng.integers(60, 401))
+    features = rng.random((size, d)) if rng.random() < 0.5 else rng.normal(size=(size, d))
+    features[:, 0] = 1.0
+    if rng.random() < 0.3:
+        features = np.eye(d)[rng.integers(0, d, size)]
+    scores = rng.random(size) if rng.random() < 0.6 else rng.integers(0, 21, size) / 20
+    cap = float(rng.choice([1.0 + 1e-6, 1.5, 2.0]))
+    scores = np.where(rng.random(size) < rng.choice([0.0, 0.05, 0.2]), cap, scores)
+    queries = np.vstack([features[rng.integers(0, size, 3)], features.mean(axis=0), 1.5 * features[:1]])
+    return Case(features, scores, queries, ALPHAS[rng.integers(len(ALPHAS))], cap)
+
+
+def wide_cases(count: int) -> Iterator[Case]:
+    rng = np.random.default_rng(zlib.crc32(b"wide"))
+    for _ in range(count):
+        yield wide(rng)
+
+
+def proven(case: Case, phi: FloatArray) -> Fraction | None:
+    """The threshold of a case by a vertex that rational arithmetic proves; None where it is unbounded."""
+    columns, _ = Columns.of(case.features)
+    rows, reduced = columns.reduce(case.features)[0], columns.reduce(phi[np.newaxis])[0][0]
+    fit = QuantileSimplex(Rows.unweighted(rows, case.scores), exact_tau(case.alpha)).minimise(reduced)
+    if not isinstance(fit, Fit):
+        return None
+    return certified_value(
+        rows, case.scores, case.alpha, reduced, basis=fit.vertex.basis, below=fit.vertex.below
+    )
+
+
+def compared(every: Iterator[Case]) -> dict[str, float]:
+    """How often thresholds were finite, infinite, refused or arbitrated, and the largest difference."""
+    found = {"finite": 0.0, "infinite": 0.0, "refused": 0.0, "arbitrated": 0.0, "largest": 0.0}
+    for number, case in enumerate(every):
+        window = (None, 1024, 64, 16)[number % 4]
+        rule = ConditionalThreshold(case.alpha, cap=case.cap, window=window)
+        solved = rule.fit(case.features, case.scores).solve(case.queries)
+        for phi, value, outside in zip(case.queries, solved.values, solved.outside, strict=True):
+            if outside:
+                found["refused"] += 1
+                continue
+            expected = dual_threshold(case.features, case.scores, case.alpha, phi)
+            expected = np.inf if expected >= case.cap - AT_CAP else expected
+            difference = 0.0 if value == expected else abs(value - expected)
+            if difference > AGREEMENT * max(1.0, abs(value)):
+                exact = proven(case, phi)
+                expected = np.inf if exact is None or exact >= Fraction(case.cap) else float(exact)
+                found["arbitrated"] += 1
+                difference = 0.0 if value == expected else abs(value - expected)
+            assert difference <= AGREEMENT * max(1.0, abs(value))
+            found["infinite" if np.isinf(value) else "finite"] += 1
+            found["largest"] = max(found["largest"], difference)
+    return found
+
+
+def report(found: dict[str, float], record: Callable[[str, object], None]) -> float:
+    """Note the figures for the test report, and return how many thresholds were compared."""
+    record("agreement with HiGHS", found)
+    print(found)  # noqa: T201 - the figures are what the test is run for
+    return found["finite"] + found["infinite"]
+
+
+def test_some_hundred_wide_thresholds_agree(record_property: Callable[[str, object], None]) -> None:
+    found = compared(wide_cases(120))
+    assert report(found, record_property) > 450
+    assert found["infinite"] > 50
+    assert found["arbitrated"] <= 2
+
+
+@pytest.mark.slow
+def test_more_than_ten_thousand_thresholds_agree(record_property: Callable[[str, object], None]) -> None:
+    def every() -> Iterator[Case]:
+        for kind in KINDS:
+            yield from cases(kind, 120)
+        yield from wide_cases(900)
+
+    found = compared(every())
+    assert report(found, record_property) > 10_000
+    assert found["infinite"] > 1_000
+    assert found["arbitrated"] <= 20
+
+
+def test_the_comparison_notices_a_threshold_that_is_a_little_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    honest = Fit.values
+
+    def shifted(fit: Fit, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
+        values, errors = honest(fit, phis)
+        return values + 1e-8, errors
+
+    monkeypatch.setattr(Fit, "values", shifted)
+    with pytest.raises(AssertionError):
+        compared(wide_cases(3))
