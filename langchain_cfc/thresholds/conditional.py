@@ -14,8 +14,8 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.levels import exact_tau
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, float_array
+from langchain_cfc.thresholds.simplex import Endless
 from langchain_cfc.thresholds.state import Calibrated
-from langchain_cfc.thresholds.vertex import Fit
 
 WINDOW = 1024
 
@@ -80,10 +80,12 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         reduced = state.columns.reduce_one(vector)
         if reduced is not None:
             answer = state.windows.find(reduced)
-            if isinstance(answer, Fit):
+            if isinstance(answer, Endless):
+                return np.inf
+            if answer is not None:
                 value, error = answer.value(reduced)
                 return value if value < self.cap - error else np.inf
-        return super().threshold(vector)  # infinite, not known, or no features at all
+        return super().threshold(vector)  # out of reach, not known, or no features of a prompt
 
     def certificate(self, phi: npt.ArrayLike) -> Certificate | None:
         """What proves the threshold of one prompt: a fit and a dual vector with the same objective.
@@ -130,8 +132,10 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         answers, which = state.windows.find_each(reduced[inside])
         for number, answer in enumerate(answers):
             rows = inside[which == number]
-            if isinstance(answer, Fit):
+            if isinstance(answer, Endless):
+                continue
+            if answer is not None:
                 values[rows], errors[rows] = answer.values(reduced[rows])
-            elif answer is None:
+            else:
                 outside[rows] = state.windows.at_least(reduced[rows[0]]) < self.cap
         return Thresholds.capped(values, errors, self.cap, outside)

@@ -31,11 +31,13 @@ class Base(NamedTuple):
     Attributes:
         beta: (d,) its coefficients.
         vertex: The rows that it goes through, and the sides of all others.
+        residuals: (N,) how far rows lie above the fit.
         sums: Sums over all rows with these sides.
     """
 
     beta: FloatArray
     vertex: Vertex
+    residuals: FloatArray
     sums: Rest
 
 
@@ -55,7 +57,8 @@ def base_regression(rows: Rows, tau: Fraction) -> Base:
     nothing = np.zeros(rows.features.shape[1])
     if len(rows) <= FIRST:
         fit = bounded(QuantileSimplex(rows, tau).minimise(nothing))
-        return Base(fit.beta, fit.vertex, Rest.of(rows, fit.vertex.below))
+        residuals = rows.scores - rows.features @ fit.beta
+        return Base(fit.beta, fit.vertex, residuals, Rest.of(rows, fit.vertex.below))
     steps = math.ceil(math.log(len(rows) / FIRST) / math.log(GROWTH))
     sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
     # Seeded, so that equal data give equal bits.
@@ -63,7 +66,7 @@ def base_regression(rows: Rows, tau: Fraction) -> Base:
     fit = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
     beta, basis, known = fit.beta, fit.vertex.basis, FIRST
     for size in sizes[1:]:
-        beta, (basis, _), _ = _on_more_rows(rows.take(sample[:size]), tau, beta, basis, known)
+        beta, (basis, _), _, _ = _on_more_rows(rows.take(sample[:size]), tau, beta, basis, known)
         known = size
     return _on_more_rows(rows, tau, beta, sample[basis], known)
 
@@ -96,11 +99,12 @@ def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, 
             band |= _nearest(residuals, count)
             continue
         fit = bounded(found)
-        crossed = ((rows.scores - rows.features @ fit.beta < 0.0) != below) & ~band
+        residuals = rows.scores - rows.features @ fit.beta
+        crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
             sums = rest + Rest.of(near, fit.vertex.below)
             below[inside] = fit.vertex.below
-            return Base(fit.beta, Vertex(inside[fit.vertex.basis], below), sums)
+            return Base(fit.beta, Vertex(inside[fit.vertex.basis], below), residuals, sums)
         band |= crossed  # it grows, so this ends
 
 

@@ -60,11 +60,11 @@ class Centre:
         """(d, d) inverse of the root: |x|_* = |x' dual|."""
         return inverted(self.root)
 
-    def residuals(self, rows: Rows) -> FloatArray:
+    def clear(self, residuals: FloatArray, scores: FloatArray) -> FloatArray:
         """(N,) lower bounds on how far rows lie from the base fit; 0 on it."""
-        off = np.abs(rows.scores - rows.features @ self.beta)
+        off = np.abs(residuals)
         # Entries are at most one in size, so this bounds the round-off of every row.
-        largest = np.abs(self.beta).sum() + np.abs(rows.scores).max(initial=0.0)
+        largest = np.abs(self.beta).sum() + np.abs(scores).max(initial=0.0)
         off -= 4 * (len(self.beta) + 2) * EPS * largest
         return np.maximum(off, 0.0, out=off)
 
@@ -74,7 +74,8 @@ class Centre:
         length = np.sqrt(np.einsum("ij,ij->i", y, y))
         # A row of zeros has the same residual under every fit.
         far = np.full(len(rows), np.inf)
-        np.divide(self.residuals(rows), length, out=far, where=length > 0.0)
+        residuals = rows.scores - rows.features @ self.beta
+        np.divide(self.clear(residuals, rows.scores), length, out=far, where=length > 0.0)
         return far
 
     @property
@@ -119,20 +120,20 @@ class Neighbourhood:
         """
         centre, vertex = Centre(base.beta, root), base.vertex
         size = len(rows) if keep is None else max(keep, len(root))
-        inside, radius = _nearest(rows, centre, vertex.basis, size)
+        inside, radius = _nearest(rows, base, centre, size)
         near = rows.take(inside)
         if len(inside) == len(rows):
             return cls(near.merged(), Rest.nothing(len(root)), centre, np.inf)
         return cls(near.merged(), base.sums - Rest.of(near, vertex.below[inside]), centre, radius)
 
 
-def _nearest(rows: Rows, centre: Centre, basis: IntArray, keep: int) -> tuple[IntArray, float]:
+def _nearest(rows: Rows, base: Base, centre: Centre, keep: int) -> tuple[IntArray, float]:
     """Numbers of the rows that make the `keep` nearest different ones, nearest first, and the radius.
 
     Distances are computed for rows with small residuals only; all others are at least as far as the smallest
     of their residuals over the longest a row can be.
     """
-    residuals = centre.residuals(rows)
+    residuals, basis = centre.clear(base.residuals, rows.scores), base.vertex.basis
     residuals[basis] = 0.0
     count = CANDIDATES * keep
     while True:

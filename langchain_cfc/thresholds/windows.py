@@ -148,8 +148,8 @@ class Windows(ABC, Generic[R]):
             return answers[prompt]
         answer = self._search(phi)
         with self._lock:
-            if len(self._answers) >= MEMORY:  # the first are forgotten first
-                self._answers = dict(list(self._answers.items())[MEMORY // 2 :])
+            if len(self._answers) >= MEMORY:  # the first half is forgotten
+                self._answers = dict(list(self._answers.items())[len(self._answers) // 2 + 1 :])
             self._answers[prompt] = answer
         return answer
 
