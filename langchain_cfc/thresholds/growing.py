@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import TOO_DEPENDENT, Endless, QuantileSimplex
-from langchain_cfc.thresholds.vertex import Fit, Vertex
+from langchain_cfc.thresholds.vertex import Vertex
 
 FIRST = 2000
 # At most this many times more rows in one step.
 GROWTH = 25
+F = TypeVar("F")
 
 
 class Base(NamedTuple):
@@ -71,8 +72,8 @@ def base_regression(rows: Rows, tau: Fraction) -> Base:
     return _on_more_rows(rows, tau, beta, sample[basis], known)
 
 
-def bounded(found: Fit | Endless) -> Fit:
-    """The plain regression on all rows: its loss is never negative, so it has a minimiser."""
+def bounded(found: F | Endless) -> F:
+    """A regression on all rows without linear term: its loss is never negative, so it has a minimiser."""
     if isinstance(found, Endless):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
@@ -84,8 +85,8 @@ def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, 
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
     everyone = Rest.of(rows, below)
-    count = _band_size(len(rows), known, len(beta), tau)
-    band = _nearest(residuals, count)
+    count = band_size(len(rows), known, len(beta), tau)
+    band = nearest(residuals, count)
     while True:
         band[basis] = True
         inside = np.flatnonzero(band)
@@ -96,7 +97,7 @@ def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, 
         if isinstance(found, Endless) and not band.all():
             # The rows that would end the descent lie outside a band so narrow.
             count *= GROWTH
-            band |= _nearest(residuals, count)
+            band |= nearest(residuals, count)
             continue
         fit = bounded(found)
         residuals = rows.scores - rows.features @ fit.beta
@@ -108,12 +109,12 @@ def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, 
         band |= crossed  # it grows, so this ends
 
 
-def _band_size(size: int, known: int, d: int, tau: Fraction) -> int:
+def band_size(size: int, known: int, d: int, tau: Fraction) -> int:
     """How many rows may lie between the fit on `known` rows and that on `size`: four standard deviations."""
     return math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known))
 
 
-def _nearest(residuals: FloatArray, count: int) -> BoolArray:
+def nearest(residuals: FloatArray, count: int) -> BoolArray:
     """(N,) flags of the `count` rows with the smallest residuals, and of those with equal ones."""
     if count >= len(residuals):
         return np.ones(len(residuals), dtype=np.bool_)

@@ -24,7 +24,7 @@ from langchain_cfc.thresholds.neighbourhood import Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import QuantileSimplex
 from langchain_cfc.thresholds.vertex import Box, Fit, Vertex
-from langchain_cfc.thresholds.windows import SMALLEST, Answer, Windows
+from langchain_cfc.thresholds.windows import SMALLEST, Answer, Start, Windows
 
 # Products of prompts and vertices held at a time when many prompts are looked up.
 LOOKUPS = 1 << 20
@@ -129,11 +129,12 @@ class PlainWindows(Windows[QuantileSimplex]):
         on_basis: FloatArray = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
         return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
 
-    def _regression(self, rows: Rows, rest: Rest, start: Vertex | None) -> QuantileSimplex:
-        return QuantileSimplex(rows, self._tau, rest, start)
+    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
+        return QuantileSimplex(rows, self._tau, rest, None if start is None else start.vertex)
 
-    def _first(self, rows: Rows) -> Vertex:
-        return Vertex(np.arange(rows.features.shape[1]), np.zeros(len(rows), dtype=np.bool_))
+    def _first(self, rows: Rows) -> Start:
+        d = rows.features.shape[1]
+        return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
 
     def _search(self, phi: FloatArray) -> Answer:
         known = self._vertices.nearest(phi)

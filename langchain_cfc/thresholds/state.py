@@ -9,14 +9,16 @@ from functools import cached_property
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.columns import Columns, independent_columns
 from langchain_cfc.thresholds.growing import base_regression
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
+from langchain_cfc.thresholds.penalised import RidgeWindows, penalised_base
 from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.rule import check_state
+from langchain_cfc.thresholds.standardised import Penalised, Standardised
 
 AXES = {
     "features": 2,
@@ -31,33 +33,76 @@ AXES = {
     "scale": 1,
     "mixture": 2,
 }
+RIDGE_AXES = {"shift": 1, "spread": 1, "penalty": 1}
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A penalty on coefficients.
+
+    Attributes:
+        strength: lambda > 0; the objective holds (N + 1) lambda / 2 times each squared coefficient.
+        penalised: `slopes` of standardised features, or `all` coefficients of the features as they are.
+    """
+
+    strength: float
+    penalised: Penalised
 
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """Independent columns of the features, and the neighbourhood of the fit in these columns."""
+    """What a fitted conditional rule knows.
+
+    Attributes:
+        columns: Independent columns of the features, which say what prompts are within reach.
+        units: Features as a ridge wants them; None without one.
+        near: The neighbourhood of the fit, in independent columns or in these units.
+        tau: Target coverage.
+    """
 
     columns: Columns
+    units: Standardised | None
     near: Neighbourhood
     tau: Fraction
 
     @classmethod
-    def on(cls, features: FloatArray, scores: FloatArray, tau: Fraction, window: int | None) -> Calibrated:
+    def on(
+        cls, features: FloatArray, scores: FloatArray, tau: Fraction, window: int | None, ridge: Ridge | None
+    ) -> Calibrated:
         """Calibrate on (N, d) features and (N,) success scores, keeping `window` prompts."""
         columns, root = Columns.of(features)
-        reduced, _ = columns.reduce(features)
-        rows = Rows.unweighted(reduced, scores)
-        return cls(columns, Neighbourhood.of(rows, base_regression(rows, tau), root, window), tau)
+        if ridge is None:
+            rows = Rows.unweighted(columns.reduce(features)[0], scores)
+            near = Neighbourhood.of(rows, base_regression(rows, tau), root, window)
+            return cls(columns, None, near, tau)
+        units = Standardised.of(features, ridge.strength, ridge.penalised)
+        rows = Rows.unweighted(units.apply(features), scores)
+        base = penalised_base(rows, tau, units.penalty / (len(rows) + 1.0))
+        return cls(columns, units, Neighbourhood.of(rows, base, units.root(rows.features), window), tau)
+
+    def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """(m, r) features as the neighbourhood has them, and (m,) which of them are within reach."""
+        reduced, inside = self.columns.reduce(features)
+        return (reduced if self.units is None else self.units.apply(features)), inside
+
+    def reduce_one(self, phi: FloatArray) -> FloatArray | None:
+        """The same for one prompt; None if it is no row of finite numbers, or out of reach."""
+        reduced = self.columns.reduce_one(phi)
+        if reduced is None or self.units is None:
+            return reduced
+        return np.asarray(self.units.apply(phi[np.newaxis])[0], dtype=np.float64)
 
     @cached_property
-    def windows(self) -> PlainWindows:
+    def windows(self) -> PlainWindows | RidgeWindows:
         """The solver."""
-        return PlainWindows(self.near, self.tau)
+        if self.units is None:
+            return PlainWindows(self.near, self.tau)
+        return RidgeWindows(self.near, self.tau, self.units.penalty)
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """As named arrays; see `ConditionalThreshold.state_data`."""
         columns, rows, rest = self.columns, self.near.rows, self.near.rest
-        return {
+        arrays = {
             "features": rows.features,
             "success_scores": rows.scores,
             "weights": rows.weights if (rows.weights != 1.0).any() else np.empty(0),
@@ -70,16 +115,20 @@ class Calibrated:
             "scale": columns.scale,
             "mixture": columns.mixture,
         }
+        return arrays if self.units is None else {**arrays, **self.units.to_arrays()}
 
     @classmethod
-    def from_arrays(cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float) -> Calibrated:
+    def from_arrays(
+        cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool
+    ) -> Calibrated:
         """From named arrays, which may come from a file that anyone wrote.
 
         Raises:
             InputError: If an array is missing or has an impossible shape or value.
         """
-        check_state(data, AXES)
-        impossible = _impossible(data, cap)
+        check_state(data, {**AXES, **RIDGE_AXES} if ridge else AXES)
+        units = Standardised.from_arrays(data, len(data["scale"])) if ridge else None
+        impossible = _impossible(data, cap, units)
         if impossible is not None:
             msg = (
                 f"array {impossible!r} of a conditional threshold's state, of shape "
@@ -95,19 +144,20 @@ class Calibrated:
         rest = Rest(low, total, mass, *data["rest_scores"].tolist())
         radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
         rows, centre = Rows(data["features"], scores, weights), Centre(data["centre"], data["root"])
-        return cls(columns, Neighbourhood(rows, rest, centre, radius), tau)
+        return cls(columns, units, Neighbourhood(rows, rest, centre, radius), tau)
 
 
-def _impossible(data: Mapping[str, FloatArray], cap: float) -> str | None:
+def _impossible(data: Mapping[str, FloatArray], cap: float, units: Standardised | None) -> str | None:
     """The name of an array that cannot be part of a state; None if all can."""
     size, d, r = len(data["success_scores"]), len(data["scale"]), len(data["kept"])
+    width = r if units is None else len(units.penalty)
     kept, features, root = data["kept"], data["features"], data["root"]
     shapes = {
-        "features": (size, r),
-        "rest": (3, r),
+        "features": (size, width),
+        "rest": (3, width),
         "rest_scores": (2,),
-        "centre": (r,),
-        "root": (r, r),
+        "centre": (width,),
+        "root": (width, width),
         "mixture": (r, d - r),
     }
     for name, shape in shapes.items():
@@ -120,6 +170,6 @@ def _impossible(data: Mapping[str, FloatArray], cap: float) -> str | None:
         "kept": bool(np.isin(kept, np.arange(d)).all()) and bool((np.diff(kept) > 0.0).all()),
         "radius": len(data["radius"]) <= 1 and bool((data["radius"] >= 0.0).all()),
         "root": bool((np.diag(root) != 0.0).all()),
-        "features": len(independent_columns(features[:r].T)) == r,
+        "features": units is not None or len(independent_columns(features[:r].T)) == r,
     }
     return next((name for name, fits in possible.items() if not fits), None)

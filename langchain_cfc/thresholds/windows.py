@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,13 @@ ROOM = 10
 MEMORY = 2048
 # Parts of a prompt's weight that are tried where all of it leads outside the certified region.
 SHARES = (0.0, 0.25, 0.5)
+
+
+class Start(NamedTuple):
+    """Where a search may start: a vertex, and the coefficients that it was found with."""
+
+    vertex: Vertex
+    beta: FloatArray
 
 
 class Found(Protocol):
@@ -188,7 +195,7 @@ class Windows(ABC, Generic[R]):
         """What proves the answer to one prompt; None unless that is a fit."""
 
     @abstractmethod
-    def _regression(self, rows: Rows, rest: Rest, start: Vertex | None) -> R:
+    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
         """The regression on some rows and the sums of all others."""
 
     def _search(self, phi: FloatArray) -> Answer:
@@ -208,8 +215,8 @@ class Windows(ABC, Generic[R]):
         return [*sizes[:-1], kept]
 
     @cached_property
-    def _base(self) -> tuple[Rows, Vertex]:
-        """All rows, those first that the base fit goes through, and the base fit's vertex."""
+    def _base(self) -> tuple[Rows, Start]:
+        """All rows, those first that the base fit goes through, and the base fit."""
         rows, d = self._near.rows, len(self._near.centre.root)
         found = self._regression(rows, self._near.rest, self._first(rows)).minimise(np.zeros(d))
         if isinstance(found, Endless):
@@ -217,10 +224,10 @@ class Windows(ABC, Generic[R]):
             raise AssertionError(msg)  # noqa: TRY004 - no type was wrong: its loss has a lower bound
         basis, below = found.vertex
         order = np.concatenate([basis, np.setdiff1d(np.arange(len(rows)), basis)])
-        return rows.take(order), Vertex(np.arange(len(basis)), below[order])
+        return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
 
-    def _first(self, rows: Rows) -> Vertex | None:  # noqa: ARG002 - of use where rows make a fit
-        """A vertex to find the base fit from."""
+    def _first(self, rows: Rows) -> Start | None:  # noqa: ARG002 - of use where rows make a fit
+        """Where to find the base fit from."""
         return None
 
     def _window(self, number: int) -> Window[R]:
@@ -229,15 +236,17 @@ class Windows(ABC, Generic[R]):
         return self._made[number]
 
     def _make(self, size: int) -> Window[R]:
-        rows, (basis, below) = self._base
+        rows, ((basis, below), beta) = self._base
         centre, inside, beyond = self._near.centre, slice(size), slice(size, None)
         distances = centre.distances(rows)
         radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
         rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
-        part, start = rows.take(inside), Vertex(basis, below[inside])
+        part, start = rows.take(inside), Start(Vertex(basis, below[inside]), beta)
         # Most prompts are nearer to the mean of these rows than to none at all.
         mean = self._regression(part, rest, start).minimise(part.mean())
-        regression = self._regression(part, rest, start if isinstance(mean, Endless) else mean.vertex)
+        if not isinstance(mean, Endless):
+            start = Start(mean.vertex, mean.beta)
+        regression = self._regression(part, rest, start)
         return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
 
     def _problem(self, phi: FloatArray) -> Problem:
@@ -252,5 +261,5 @@ class Windows(ABC, Generic[R]):
 
     def _sides(self, found: Found) -> BoolArray:
         """(K,) which of the kept rows lie below a fit: those beyond its window have not changed sides."""
-        below = self._base[1].below
+        below = self._base[1].vertex.below
         return np.concatenate([found.vertex.below, below[len(found.vertex.below) :]])

@@ -80,7 +80,7 @@ def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
 ) -> None:
     rows = kind(np.random.default_rng(1), 7_000)
     wide = base_regression(rows, TAU)
-    monkeypatch.setattr(growing, "_band_size", lambda *_: 1)
+    monkeypatch.setattr(growing, "band_size", lambda *_: 1)
     narrow = base_regression(rows, TAU)
     assert_optimal(rows, narrow, TAU)
     np.testing.assert_allclose(narrow.beta, wide.beta, atol=1e-12)

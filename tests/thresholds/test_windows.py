@@ -244,6 +244,7 @@ def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(windows, "MEMORY", 3)
     bounded = rule.restore(rule.state_data())
     assert bounded.thresholds(queries).tolist() == free.tolist()
+    assert isinstance(bounded.fitted.windows, PlainWindows)
     assert len(bounded.fitted.windows._vertices) == 3
 
 

@@ -1,0 +1,434 @@
+"""The ridge-penalised regression against a conic solver, rational arithmetic, and laws that it obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.errors import ThresholdError
+from langchain_cfc.thresholds import penalised
+from langchain_cfc.thresholds.columns import independent_columns
+from langchain_cfc.thresholds.ridge import Active, RidgeFit, RidgeRegression
+from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc.thresholds.simplex import Endless
+
+from .cases import KINDS, cases
+from .oracles import dual_threshold, order_statistic
+
+# Asked for by the design: values agree to 1e-8, optimality equations to 1e-12.
+AGREEMENT, EQUATIONS = 1e-8, 1e-12
+# Rows that lie on a fit without being in its state do so to within the round-off of tenths.
+ROUNDED = 1e-14
+
+
+class Problem(NamedTuple):
+    """One regression per query, columns scaled to order one as the callers of the engine do it."""
+
+    rows: Rows
+    alpha: str
+    penalty: FloatArray
+    queries: FloatArray
+
+    @property
+    def tau(self) -> Fraction:
+        return 1 - Fraction(self.alpha)
+
+    def solver(self, **settings: Any) -> RidgeRegression:
+        return RidgeRegression(self.rows, self.tau, self.penalty, **settings)
+
+    def solved(self) -> Iterator[tuple[FloatArray, RidgeFit]]:
+        """Queries that have a finite threshold."""
+        solver = self.solver()
+        for phi in self.queries:
+            fit = solver.minimise(phi)
+            if isinstance(fit, RidgeFit):
+                yield phi, fit
+
+
+def problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Problem]:
+    """Calibration sets of a kind with all sorts of penalties: none, few or all columns, from 1e-6 to 10."""
+    rng = np.random.default_rng(len(kind))
+    for case in cases(kind, count):
+        units = np.abs(case.features).max(axis=0)
+        units = np.exp2(np.ceil(np.log2(np.where(units > 0.0, units, 1.0))))
+        features, size = case.features / units, len(case.scores)
+        ridge = 10.0 ** rng.uniform(-6.0, 1.0, features.shape[1] if rng.random() < 0.3 else 1)
+        penalty = (size + 1) * np.resize(ridge, features.shape[1])
+        independent = rng.permutation(independent_columns(features))
+        free = int(rng.integers(len(independent) + 1)) if rng.random() < 0.5 else 1
+        penalty[independent[:free]] = 0.0
+        weights = np.ones(size)
+        if weighted and rng.random() < 0.4:
+            whole = rng.random() < 0.5
+            weights[:] = rng.integers(1, 4, size) if whole else rng.uniform(0.1, 3.0, size)
+        yield Problem(Rows(features, case.scores, weights), case.alpha, penalty, case.queries / units)
+
+
+def objective(problem: Problem, phi: FloatArray, beta: FloatArray) -> float:
+    rows, tau = problem.rows, float(problem.tau)
+    residuals = rows.scores - rows.features @ beta
+    loss = rows.weights @ np.maximum(tau * residuals, (tau - 1) * residuals)
+    return float(loss - tau * phi @ beta + problem.penalty @ beta**2 / 2)
+
+
+def failure(problem: Problem, phi: FloatArray, fit: RidgeFit, beta: FloatArray | None = None) -> float:
+    """By how much the optimality conditions fail over all rows, from the definition of eta."""
+    rows, tau, beta = problem.rows, float(problem.tau), fit.beta if beta is None else beta
+    on, below = fit.active.rows, fit.active.below
+    residuals = rows.scores - rows.features @ beta
+    eta = rows.weights * (tau - below)
+    eta[on] = fit.eta
+    balance = problem.penalty * beta - eta @ rows.features - tau * phi
+    size = problem.penalty * np.abs(beta) + rows.weights @ np.abs(rows.features) + np.abs(phi)
+    wrong = np.where(below, residuals, -residuals)
+    wrong[on] = np.abs(residuals[on])
+    wrong /= 1.0 + np.abs(rows.scores) + np.abs(rows.features) @ np.abs(beta)
+    outside = np.maximum(fit.eta - tau * rows.weights[on], (tau - 1) * rows.weights[on] - fit.eta)
+    return max(
+        float((np.abs(balance) / np.maximum(size, 1e-300)).max()),
+        float(wrong.max()),
+        float(outside.max(initial=0.0)),
+    )
+
+
+def clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]:
+    """Status and minimiser of the same problem as a tight conic programme."""
+    cp: Any = pytest.importorskip("cvxpy")
+    rows, tau, size = problem.rows, float(problem.tau), len(problem.rows)
+    beta, above, below = cp.Variable(len(phi)), cp.Variable(size, nonneg=True), cp.Variable(size, nonneg=True)
+    loss = rows.weights @ (tau * above + (1 - tau) * below) - tau * (phi @ beta)
+    penalty = cp.sum_squares(cp.multiply(np.sqrt(problem.penalty), beta)) / 2
+    programme = cp.Problem(cp.Minimize(loss + penalty), [rows.features @ beta + above - below == rows.scores])
+    tight = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13, "tol_ktratio": 1e-10}
+    programme.solve(solver=cp.CLARABEL, **tight, max_iter=500)
+    return str(programme.status), beta.value
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # so it may: its status says so too
+def test_agrees_with_a_conic_solver(kind: str) -> None:
+    for problem in problems(kind, 8):
+        solver = problem.solver()
+        for phi in problem.queries[:3]:
+            fit, (status, beta) = solver.minimise(phi), clarabel(problem, phi)
+            if isinstance(fit, Endless):
+                assert status.startswith("unbounded")
+                continue
+            assert beta is not None
+            least = objective(problem, phi, fit.beta)
+            scale = 1.0 + abs(least)
+            assert least <= objective(problem, phi, beta) + 1e-12 * scale
+            assert least >= objective(problem, phi, beta) - AGREEMENT * scale
+            value, bound = fit.value(phi)
+            slack = AGREEMENT * max(1.0, abs(value)) + bound
+            assert value <= phi @ beta + slack  # the smallest, where minimisers are not unique
+            if (problem.penalty > 0.0).all() and status == "optimal":
+                assert value == pytest.approx(phi @ beta, abs=slack)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
+    """Penalised coordinates are unique; given them, the others solve a linear programme."""
+    for problem in problems(kind, 12, weighted=False):
+        free = problem.penalty == 0.0
+        x = problem.rows.features
+        if not free.any():
+            continue
+        for phi, fit in problem.solved():
+            penalised = np.where(free, 0.0, fit.beta)
+            scores = problem.rows.scores - x @ penalised
+            expected = dual_threshold(x[:, free], scores, problem.alpha, phi[free]) + phi @ penalised
+            value, bound = fit.value(phi)
+            assert value == pytest.approx(expected, abs=AGREEMENT * max(1.0, abs(value)) + bound)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_optimality_conditions_hold_over_all_rows(kind: str) -> None:
+    # Scores that differ by about the solver's noise are the hardest: sides that are nearly right do not do.
+    for problem in problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
+        for phi, fit in problem.solved():
+            assert fit.residual <= EQUATIONS
+            assert failure(problem, phi, fit) <= EQUATIONS
+
+
+@pytest.mark.parametrize(
+    ("kind", "ridge", "count"),
+    [
+        ("scores_on_a_polynomial", 1e5, 20),  # noise in scores becomes noise in eta, times the penalty
+        ("overlapping_partitions", 1e-6, 150),  # bounds on the round-off in sums are as wide as the noise
+        ("nearly_tied_partitions", 1e-7, 40),
+    ],
+)
+def test_the_noise_that_breaks_ties_leaves_no_trace(kind: str, ridge: float, count: int) -> None:
+    for problem in problems(kind, count):
+        penalty = np.full(len(problem.penalty), ridge * (len(problem.rows) + 1))
+        penalty[-1] = float(not problem.rows.features[:, -1].any())
+        penalised = problem._replace(penalty=penalty)
+        for phi, fit in penalised.solved():
+            assert max(failure(penalised, phi, fit), fit.residual) <= EQUATIONS
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_an_answer_that_is_a_little_off_fails_the_check(kind: str) -> None:
+    checked = 0
+    for problem in problems(kind, 10):
+        for phi, fit in problem.solved():
+            on_fit = problem.rows.features[fit.active.rows]
+            for j, shift in enumerate(1e-6 * np.eye(len(phi))):
+                # Others are felt by no equation: a column of zeros without a penalty to speak of.
+                if np.abs(on_fit[:, j]).max(initial=0.0) > 1e-3 or problem.penalty[j] > 0.1:
+                    assert failure(problem, phi, fit, fit.beta + shift) > EQUATIONS
+                    checked += 1
+    assert checked > 10
+
+
+def solved_in_rationals(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
+    """Gauss-Jordan elimination of a regular system."""
+    table, n = [[*row, value] for row, value in zip(matrix, right, strict=True)], len(right)
+    for j in range(n):
+        pivot = next(i for i in range(j, n) if table[i][j] != 0)
+        table[j], table[pivot] = table[pivot], table[j]
+        table[j] = [value / table[j][j] for value in table[j]]
+        for i in range(n):
+            if i != j and table[i][j] != 0:
+                table[i] = [a - table[i][j] * b for a, b in zip(table[i], table[j], strict=True)]
+    return [row[-1] for row in table]
+
+
+@pytest.mark.parametrize(
+    "kind", ["continuous", "tied", "lattice", "groups", "hopeless_prompts", "high_leverage"]
+)
+def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
+    """From the rows on the fit and the sides alone: sides, box, and the value within its bound, exactly."""
+    for problem in problems(kind, 12):
+        x = [[Fraction(float(v)) for v in row] for row in problem.rows.features]
+        s, w = ([Fraction(float(v)) for v in a] for a in (problem.rows.scores, problem.rows.weights))
+        penalty, d, tau = [Fraction(float(v)) for v in problem.penalty], problem.penalty.size, problem.tau
+        for phi, fit in problem.solved():
+            on, f = [int(i) for i in fit.active.rows], [Fraction(float(v)) for v in phi]
+            off = sorted(set(range(len(x))) - set(on))
+            eta = [w[i] * (tau - int(fit.active.below[i])) for i in range(len(x))]
+            pull = [tau * f[j] + sum((eta[i] * x[i][j] for i in off), Fraction(0)) for j in range(d)]
+            upper = [[*(penalty[j] * (j == k) for k in range(d)), *(-x[i][j] for i in on)] for j in range(d)]
+            lower = [[*x[i], *(Fraction(0) for _ in on)] for i in on]
+            solution = solved_in_rationals(upper + lower, pull + [s[i] for i in on])
+            beta, duals = solution[:d], solution[d:]
+            for i in off:
+                residual = s[i] - sum((a * b for a, b in zip(x[i], beta, strict=True)), Fraction(0))
+                assert (-residual if fit.active.below[i] else residual) >= -Fraction(ROUNDED)
+            for i, dual in zip(on, duals, strict=True):
+                assert w[i] * (tau - 1) - Fraction(ROUNDED) <= dual
+                assert dual <= w[i] * tau + Fraction(ROUNDED)
+            exact = sum((a * b for a, b in zip(f, beta, strict=True)), Fraction(0))
+            value, bound = fit.value(phi)
+            assert abs(Fraction(value) - exact) <= Fraction(bound)
+
+
+@pytest.mark.parametrize(
+    "kind", ["continuous", "tied", "nearly_tied", "atoms", "hopeless_prompts", "whole_rank"]
+)
+def test_for_a_constant_the_ridge_does_nothing_to_the_bit(kind: str) -> None:
+    for case in cases(kind, 60):
+        size, tau = len(case.scores), 1 - Fraction(case.alpha)
+        expected = order_statistic(case.scores, case.alpha)
+        for other in (np.empty((size, 0)), np.zeros((size, 2))):
+            features = np.hstack([np.ones((size, 1)), other])
+            penalty = np.append(0.0, np.full(other.shape[1], 0.3))
+            solver = RidgeRegression(Rows.unweighted(features, case.scores), tau, penalty)
+            fit = solver.minimise(features[0])
+            assert (np.inf if isinstance(fit, Endless) else fit.value(features[0])[0]) == expected
+
+
+def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
+    for problem in problems("continuous", 40):
+        for _, fit in problem.solved():
+            for row in fit.active.rows:
+                assert fit.value(problem.rows.features[row])[0] == problem.rows.scores[row]
+
+
+@pytest.mark.parametrize("kind", ["groups", "whole_rank", "group_without_points"])
+def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
+    for case in cases(kind, 40):
+        met = case.features.any(axis=0)
+        features, noise = case.features[:, met], np.zeros((len(case.scores), 1))
+        rows = Rows.unweighted(np.hstack([features, noise]), case.scores)
+        groups = features.shape[1]
+        solver = RidgeRegression(rows, 1 - Fraction(case.alpha), np.append(np.zeros(groups), 5.0))
+        for group, phi in enumerate(np.eye(groups, groups + 1)):
+            fit = solver.minimise(phi)
+            expected = order_statistic(case.scores[features[:, group] == 1.0], case.alpha)
+            assert (np.inf if isinstance(fit, Endless) else fit.value(phi)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    "kind", ["continuous", "tied", "atoms", "groups", "hopeless_prompts", "hat_functions"]
+)
+def test_without_penalty_it_is_the_conditional_threshold_and_a_small_one_changes_little(kind: str) -> None:
+    for case in cases(kind, 10):
+        kept = independent_columns(case.features)
+        rows, tau = Rows.unweighted(case.features[:, kept], case.scores), 1 - Fraction(case.alpha)
+        none, little = (RidgeRegression(rows, tau, np.full(len(kept), value)) for value in (0.0, 1e-11))
+        for phi in case.queries[:, kept]:
+            expected = dual_threshold(rows.features, rows.scores, case.alpha, phi)
+            fit, near = none.minimise(phi), little.minimise(phi)
+            assert isinstance(near, RidgeFit)  # all coordinates are penalised
+            if isinstance(fit, Endless):
+                assert expected == np.inf
+                assert near.value(phi)[0] > 1e3
+            else:
+                assert fit.value(phi)[0] == pytest.approx(expected, abs=1e-7)
+                assert objective_of_loss(rows, tau, phi, near) == pytest.approx(
+                    objective_of_loss(rows, tau, phi, fit), abs=1e-8
+                )
+
+
+def objective_of_loss(rows: Rows, tau: Fraction, phi: FloatArray, fit: RidgeFit) -> float:
+    free = Problem(rows, str(float(1 - tau)), np.zeros(len(phi)), phi[None, :])
+    return objective(free, phi, fit.beta)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_answers_do_not_depend_on_the_start(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    for problem in problems(kind, 8):
+        plain = list(problem.solved())
+        for _, base in plain[:1]:
+            wild = Active(
+                base.active.rows, rng.random(len(problem.rows)) < 0.5, rng.normal(size=base.beta.size)
+            )
+            for start in (base.active, wild):
+                solver = problem.solver(start=start)
+                for phi, expected in plain:
+                    fit = solver.minimise(phi)
+                    assert isinstance(fit, RidgeFit)
+                    value, bound = expected.value(phi)
+                    assert fit.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
+
+
+def test_asking_leaves_no_trace() -> None:
+    for problem in problems("tied", 20):
+        solver = problem.solver()
+        first = [solver.minimise(phi) for phi in problem.queries]
+        for fit, phi in zip(first[::-1], problem.queries[::-1], strict=True):
+            again = solver.minimise(phi)
+            assert isinstance(fit, Endless) == isinstance(again, Endless)
+            if isinstance(fit, RidgeFit) and isinstance(again, RidgeFit):
+                np.testing.assert_array_equal(fit.beta, again.beta)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    for problem in problems(kind, 8, weighted=False):
+        times = rng.integers(1, 4, len(problem.rows))
+        one = problem._replace(rows=replace(problem.rows, weights=times.astype(np.float64)))
+        other = problem._replace(rows=problem.rows.take(np.repeat(np.arange(len(times)), times)))
+        left, right = one.solver(), other.solver()
+        for phi in problem.queries:
+            weighted, repeated = left.minimise(phi), right.minimise(phi)
+            assert isinstance(weighted, Endless) == isinstance(repeated, Endless)
+            if isinstance(weighted, RidgeFit) and isinstance(repeated, RidgeFit):
+                value, bound = repeated.value(phi)
+                assert weighted.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_rows_may_take_part_by_their_sums(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    for problem in problems(kind, 8):
+        for phi, whole in problem.solved():
+            outside: BoolArray = rng.random(len(problem.rows)) < 0.7
+            outside[whole.active.rows] = False
+            inside = np.flatnonzero(~outside)
+            rest = Rest.of(problem.rows.take(outside), whole.active.below[outside])
+            near = Active(
+                np.searchsorted(inside, whole.active.rows), whole.active.below[inside], np.zeros(len(phi))
+            )
+            window = problem._replace(rows=problem.rows.take(inside))
+            fit = window.solver(rest=rest, start=near).minimise(phi)
+            assert isinstance(fit, RidgeFit)
+            value, bound = whole.value(phi)
+            assert fit.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
+
+
+def large(rng: np.random.Generator, kind: str, size: int) -> Rows:
+    t = rng.random(size)
+    features = np.stack([np.ones(size), t, t**2, rng.random(size), t < 3e-3], axis=1)
+    scores = 0.5 * t + 0.5 * rng.random(size)
+    if kind == "tied":
+        features, scores = np.round(features, 1), np.round(scores, 1)
+    if kind == "hopeless":
+        scores = np.where(rng.random(size) < 0.07, 2.0, scores)
+    order = np.argsort(scores) if kind == "sorted" else np.arange(size)
+    weights = np.ones(size)
+    if kind == "weighted":
+        weights[:] = rng.integers(1, 4, size)
+    return Rows(features[order], scores[order], weights)
+
+
+RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])
+
+
+@pytest.mark.parametrize("kind", ["continuous", "tied", "hopeless", "sorted", "weighted"])
+@pytest.mark.parametrize(("size", "first"), [(1_500, 2_000), (3_000, 50), (9_000, 2_000), (20_000, 100)])
+def test_the_grown_fit_is_the_direct_one(
+    kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(penalised, "FIRST", first)
+    rows, tau, nothing = large(np.random.default_rng(size), kind, size), Fraction(9, 10), np.zeros(5)
+    penalty = (rows.weights.sum() + 1) * RIDGE
+    direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
+    grown = penalised.penalised_base(rows, tau, RIDGE)
+    assert isinstance(direct, RidgeFit)
+    np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
+    if kind != "tied":
+        np.testing.assert_array_equal(grown.vertex.basis, direct.vertex.basis)
+        np.testing.assert_array_equal(grown.vertex.below, direct.vertex.below)
+
+
+def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
+    rows, ridge = large(np.random.default_rng(5), "continuous", 20_000), np.append(RIDGE, 0.0)
+    for member in range(0, 20_000, 4_000):
+        alone = (np.arange(20_000) == member)[:, None]
+        grouped = replace(rows, features=np.hstack([rows.features, alone]))
+        grown = penalised.penalised_base(grouped, Fraction(1, 2), ridge)
+        direct = RidgeRegression(grouped, Fraction(1, 2), 20_001 * ridge).minimise(np.zeros(6))
+        assert isinstance(direct, RidgeFit)
+        np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
+
+
+def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penalised, "FIRST", 50)
+    rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
+    grown = penalised.penalised_base(rows, tau, RIDGE)
+    direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
+    assert isinstance(direct, RidgeFit)
+    np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
+
+
+def test_a_penalty_bounds_what_is_unbounded_without() -> None:
+    rows = Rows.unweighted(np.ones((3, 1)), np.array([0.2, 0.4, 0.6]))
+    without = RidgeRegression(rows, Fraction(9, 10), np.zeros(1)).minimise(np.ones(1))
+    assert isinstance(without, Endless)
+    assert without.ray.tolist() == [1.0]
+    fit = RidgeRegression(rows, Fraction(9, 10), np.full(1, 0.1)).minimise(np.ones(1))
+    assert isinstance(fit, RidgeFit)
+    assert fit.value(np.ones(1))[0] == pytest.approx((0.9 * 4 - 3) / 0.1)  # all below: 0.1 beta + 3 = 0.9 * 4
+
+
+def test_dependent_columns_need_a_penalty() -> None:
+    rows = Rows.unweighted(np.ones((5, 2)), np.linspace(0.1, 0.9, 5))
+    with pytest.raises(ThresholdError, match="nearly dependent"):
+        RidgeRegression(rows, Fraction(1, 2), np.zeros(2))
+    start = Active(np.array([0, 1]), np.zeros(5, dtype=np.bool_), np.zeros(2))
+    with pytest.raises(ThresholdError, match="nearly dependent"):
+        RidgeRegression(rows, Fraction(1, 2), np.ones(2), start=start)
+    fit = RidgeRegression(rows, Fraction(1, 2), np.ones(2)).minimise(np.zeros(2))
+    assert isinstance(fit, RidgeFit)
+    np.testing.assert_allclose(fit.beta, fit.beta[::-1], rtol=0.0, atol=1e-15)
