@@ -1,129 +1,116 @@
-"""What exact conditional thresholds cost, as ratios against SciPy's HiGHS in the same run.
+"""What exact conditional thresholds cost, and who answers right: ours beside every peer, in one run.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/thresholds.py             a table
-    OPENBLAS_NUM_THREADS=1 python benchmarks/thresholds.py --json      the same as JSON
+    python benchmarks/thresholds.py --json results.json --peer-python PEERS/bin/python
+    python benchmarks/page.py results.json
 
-Times are medians over several runs of this process on whatever machine it is; only the ratios are worth
-quoting. Every figure comes with the largest difference between the two solvers' thresholds.
+Peers of this environment are SciPy, highspy, cvxpy and scikit-learn; one that is not installed is left out
+with a note. conditionalconformal needs NumPy < 2.4 and has, with MAPIE, an environment of its own:
+
+    python3 -m venv PEERS && PEERS/bin/pip install "numpy<2.4" conditionalconformal mapie
+
+Every process has one BLAS thread. Times depend on the machine; the ratios are what counts. A peer's step that
+takes longer than the limit is stopped and called too slow, and larger problems of the series are not tried
+where the smaller ones point beyond the limit. The exit code is 1 if our own rule raised an error anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import Any
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
-from scipy.optimize import linprog
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+    sys.path.insert(0, str(ROOT))
 
-from langchain_cfc.thresholds import ConditionalThreshold
-from langchain_cfc.thresholds.growing import grown_fit
-from langchain_cfc.thresholds.simplex import Rows
-
-ALPHA, TAU = "0.1", Fraction(9, 10)
-HOPELESS = 0.05
-SIZES = ((3, 1_000), (3, 10_000), (3, 100_000), (10, 1_000), (10, 10_000), (10, 100_000))
+if TYPE_CHECKING:
+    from benchmarks.grid import Plan
 
 
-def made(d: int, size: int) -> Rows:
-    """Continuous features and scores, a twentieth of the prompts without a correct candidate."""
-    rng = np.random.default_rng(size + d)
-    features = rng.random((size, d))
-    features[:, 0] = 1.0
-    scores = 0.5 * features[:, 1] + 0.5 * rng.random(size)
-    scores[rng.random(size) < HOPELESS] = 2.0
-    return Rows.unweighted(features, scores)
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    from benchmarks.problems import KINDS
+
+    description = "Cost and exactness of conditional thresholds beside every peer, one BLAS thread each."
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the results, cell by cell")
+    made.add_argument("--quick", action="store_true", help="small problems, few repetitions: minutes")
+    made.add_argument("--only", choices=("peers", "sizes"), help="only up to N = 100,000, or only ours")
+    made.add_argument("--runs", type=int, metavar="R", help="repetitions of what takes long")
+    made.add_argument("--limit", type=float, metavar="SECONDS", help="how long one step of a peer may take")
+    made.add_argument("--ridge", type=float, metavar="PENALTY", help="measure ridge with this penalty too")
+    made.add_argument("--peer-python", type=Path, metavar="PATH", help="interpreter that has the other peers")
+    made.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="kinds of problems")
+    made.add_argument("--dimensions", nargs="+", type=int, metavar="D", help="numbers of features")
+    made.add_argument("--sizes", nargs="+", type=int, metavar="N", help="numbers of calibration prompts")
+    return made
 
 
-def highs(rows: Rows, phi: Any) -> float:
-    """The threshold by one dual programme."""
-    tau = float(TAU)
-    result = linprog(
-        -rows.scores, A_eq=rows.features.T, b_eq=-(tau - 1e-8) * phi, bounds=(tau - 1.0, tau), method="highs"
-    )
-    return float(-result.eqlin.marginals @ phi)
+def planned(options: argparse.Namespace) -> Plan:
+    """The plan that the options ask for."""
+    from benchmarks.grid import Plan
 
-
-def median_time(call: Callable[[], Any], runs: int) -> float:
-    """Median seconds of a call."""
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def measured(d: int, size: int, runs: int) -> dict[str, Any]:
-    """One row: the base regression of calibration, and a single threshold, beside HiGHS."""
-    rows = made(d, size)
-    mean = rows.features.mean(axis=0)
-    fit = grown_fit(rows, TAU)
-    if fit is None:
-        msg = "the mean prompt's threshold is infinite"
-        raise ValueError(msg)
-    rule = ConditionalThreshold(ALPHA).fit(rows.features, rows.scores)
-    rule.threshold(mean)  # the solver is made at the first question
-    queries = rows.features[:20]
-    ours = [rule.threshold(phi) for phi in queries]
-    theirs = [highs(rows, phi) for phi in queries[:2]]
-    finite = [abs(a - b) for a, b in zip(ours, theirs, strict=False) if np.isfinite(a)]
-    calibration = median_time(lambda: grown_fit(rows, TAU), runs)
-    query = median_time(lambda: [rule.threshold(phi) for phi in queries], runs) / len(queries)
-    base_peer = median_time(lambda: highs(rows, mean), 1)
-    query_peer = median_time(lambda: [highs(rows, phi) for phi in queries[:2]], 1) / 2
-    return {
-        "d": d,
-        "n": size,
-        "calibration_ms": 1e3 * calibration,
-        "calibration_vs_highs": base_peer / calibration,
-        "calibration_vs_sort": calibration / median_time(lambda: np.sort(rows.scores), runs),
-        "query_ms": 1e3 * query,
-        "query_vs_highs": query_peer / query,
-        "largest_difference": max([abs(fit.value(mean)[0] - highs(rows, mean)), *finite]),
+    plan = Plan(peer_python=options.peer_python and options.peer_python.absolute())
+    if options.quick:
+        plan = replace(
+            plan,
+            dimensions=(1, 3),
+            sizes=(1_000, 10_000),
+            exactness=10,
+            draws=2,
+            small=(1, 3),
+            batch=1_000,
+            queries=20,
+            runs=3,
+            limit=5.0,
+        )
+    if options.only == "peers":
+        plan = replace(plan, sizes=tuple(size for size in plan.sizes if size <= 100_000))  # noqa: PLR2004
+    if options.only == "sizes":
+        plan = replace(plan, peers=(), exactness=0)
+    if options.ridge is not None:
+        plan = replace(plan, ridges=(0.0, options.ridge))
+    chosen = {
+        "runs": options.runs,
+        "limit": options.limit,
+        "kinds": options.kinds and tuple(options.kinds),
+        "dimensions": options.dimensions and tuple(options.dimensions),
+        "sizes": options.sizes and tuple(sorted(options.sizes)),
     }
+    return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Cost of exact conditional thresholds beside HiGHS.")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--runs", type=int, default=5, help="runs of which the median counts")
-    options = parser.parse_args(arguments)
-    results = [measured(d, size, options.runs) for d, size in SIZES]
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return
-    table = Table(box=None, header_style="bold")
-    for heading in (
-        "d",
-        "N",
-        "calibrate, ms",
-        "HiGHS / ours",
-        "ours / sort",
-        "query, ms",
-        "HiGHS / ours",
-        "difference",
-    ):
-        table.add_column(heading, justify="right")
-    for row in results:
-        table.add_row(
-            str(row["d"]),
-            f"{row['n']:,}",
-            f"{row['calibration_ms']:.1f}",
-            f"{row['calibration_vs_highs']:.0f}",
-            f"{row['calibration_vs_sort']:.0f}",
-            f"{row['query_ms']:.2f}",
-            f"{row['query_vs_highs']:.0f}",
-            f"{row['largest_difference']:.0e}",
-        )
-    Console().print(table)
+    """Measure, write and show."""
+    from benchmarks.one_thread import check_threads, one_thread
+
+    one_thread()
+    command = parser()
+    options = command.parse_args(arguments)
+    if options.peer_python is not None and not options.peer_python.is_file():
+        command.error(f"there is no interpreter at {options.peer_python}")
+    from rich.console import Console
+
+    from benchmarks.grid import Run
+    from benchmarks.sheets import sheets
+
+    check_threads()
+    run = Run(planned(options))
+    results = run.results
+    for results in run.go():
+        if options.json is not None:
+            options.json.write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a file is as wide as need be
+    for sheet in sheets(results):
+        console.print(sheet.table())
+        console.print()
+    if results.failures:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penali
         x, f = (x[:, varies] - middle[varies]) / unit[varies], (phi[varies] - middle[varies]) / unit[varies]
         if x.shape[1] == 0:
             return order_statistic(case.scores, case.alpha)
-        slopes, level = cp.Variable(x.shape[1]), cp.Variable() if spanned else 0.0
+        slopes, level = cp.Variable(x.shape[1]), (cp.Variable() if spanned else cp.Constant(0.0))
     else:
-        slopes, level = cp.Variable(x.shape[1]), 0.0
+        slopes, level = cp.Variable(x.shape[1]), cp.Constant(0.0)
     over, under = cp.Variable(size, nonneg=True), cp.Variable(size, nonneg=True)
     loss = tau * cp.sum(over) + (1.0 - tau) * cp.sum(under) - tau * (f @ slopes + level)
     penalty = (size + 1.0) * ridge / 2.0 * cp.sum_squares(slopes)
@@ -44,7 +44,7 @@ def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penali
     problem.solve(solver=cp.CLARABEL, **TIGHT, max_iter=500)
     if problem.status not in {"optimal", "optimal_inaccurate"}:
         return float("inf")
-    return float(f @ slopes.value + (level.value if penalised == "slopes" and spanned else 0.0))
+    return float(f @ slopes.value + level.value)
 
 
 @pytest.mark.parametrize("penalised", FORMS)
