@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,14 @@ from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.levels import exact_tau
-from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, float_array
+from langchain_cfc.thresholds.rows import Rows
+from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, calibration_arrays, float_array
 from langchain_cfc.thresholds.simplex import Endless
 from langchain_cfc.thresholds.standardised import Penalised
 from langchain_cfc.thresholds.state import Calibrated, Ridge
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 WINDOW = 1024
 
@@ -78,30 +82,77 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         """Number of features d of the calibration data."""
         return len(self.fitted.columns.scale)
 
-    def threshold(self, phi: npt.ArrayLike) -> float:
+    def fit(
+        self,
+        features: npt.ArrayLike,
+        success_scores: npt.ArrayLike,
+        weights: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Learn from calibration prompts.
+
+        Args:
+            features: (N, d) features, one row per prompt, N >= 1, d >= 1.
+            success_scores: (N,) success scores; `cap` for prompts without a correct candidate, none above it.
+            weights: (N,) for a known covariate shift: how much likelier each prompt is where thresholds are
+                served than where it was calibrated, in any unit, above 0. The promise then holds there, for
+                prompts that are asked about with their weight in the same unit (weighted exchangeability:
+                Tibshirani, Barber, Candes and Ramdas 2019). By default all are 1.
+
+        Returns:
+            A fitted copy of this rule.
+
+        Raises:
+            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap or a
+                weight is not above 0.
+        """
+        x, s = calibration_arrays(features, success_scores, self.cap)
+        return replace(self, _state=self._calibrated(Rows(x, s, _weights(weights, len(s)))))
+
+    def threshold(self, phi: npt.ArrayLike, weight: float = 1.0) -> float:
         """The threshold of one prompt.
 
         Args:
             phi: (d,) features.
+            weight: Its weight in the unit of the calibration weights, above 0.
 
         Returns:
             The unclipped threshold; `inf` if it cannot be certified; possibly negative.
 
         Raises:
             NotFittedError: Before `fit`.
-            InputError: If the shape does not fit the calibration data or a number is not finite.
+            InputError: If the shape does not fit the calibration data, a number is not finite or the weight
+                is not above 0.
             OutsideCertifiedRegionError: If the threshold is not known.
         """
         vector, state = float_array(phi, "features"), self.fitted
         reduced = state.reduce_one(vector)
-        if reduced is not None:
-            answer = state.windows.find(reduced)
+        if reduced is not None and 0.0 < weight < np.inf:
+            answer = state.windows.find(reduced if weight == 1.0 else weight * reduced)
             if isinstance(answer, Endless):
                 return np.inf
             if answer is not None:
                 value, error = answer.value(reduced)
                 return value if value < self.cap - error else np.inf
-        return super().threshold(vector)  # out of reach, not known, or no features of a prompt
+        # Out of reach, not known, or no features of a prompt.
+        return float(self.solve(vector[np.newaxis], [weight]).known()[0])
+
+    def solve(self, features: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Thresholds:
+        """Thresholds of several prompts with their error bounds.
+
+        Args:
+            features: (m, d) features.
+            weights: (m,) their weights in the unit of the calibration weights; by default all are 1.
+
+        Returns:
+            The m thresholds.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If a shape does not fit, a number is not finite or a weight is not above 0.
+        """
+        state, x = self.fitted, self._checked(features)
+        given = None if weights is None else _weights(weights, len(x))
+        return self._answer(state, x, given)
 
     def certificate(self, phi: npt.ArrayLike) -> Certificate | None:
         """What proves the threshold of one prompt: a fit and a dual vector with the same objective.
@@ -140,15 +191,21 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         return replace(self, _state=Calibrated.from_arrays(data, tau, self.cap, ridge=penalised))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
-        ridge = Ridge(self.ridge, self.penalised) if self.ridge > 0.0 else None
-        return Calibrated.on(features, success_scores, exact_tau(self.alpha), self.window, ridge)
+        return self._calibrated(Rows.unweighted(features, success_scores))
 
-    def _answer(self, state: Calibrated, features: FloatArray) -> Thresholds:
+    def _calibrated(self, prompts: Rows) -> Calibrated:
+        ridge = Ridge(self.ridge, self.penalised) if self.ridge > 0.0 else None
+        return Calibrated.on(prompts, exact_tau(self.alpha), self.window, ridge)
+
+    def _answer(
+        self, state: Calibrated, features: FloatArray, weights: FloatArray | None = None
+    ) -> Thresholds:
         reduced, reached = state.reduce(features)
         values, errors = np.full(len(features), np.inf), np.zeros(len(features))
         outside = np.zeros(len(features), dtype=np.bool_)
         inside = np.flatnonzero(reached)
-        answers, which = state.windows.find_each(reduced[inside])
+        asked = reduced if weights is None else weights[:, np.newaxis] * reduced
+        answers, which = state.windows.find_each(asked[inside])
         for number, answer in enumerate(answers):
             rows = inside[which == number]
             if isinstance(answer, Endless):
@@ -156,5 +213,17 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             if answer is not None:
                 values[rows], errors[rows] = answer.values(reduced[rows])
             else:
-                outside[rows] = state.windows.at_least(reduced[rows[0]]) < self.cap
+                part = reduced[rows[0]]
+                outside[rows] = state.windows.at_least(asked[rows[0]], part) < self.cap
         return Thresholds.capped(values, errors, self.cap, outside)
+
+
+def _weights(weights: npt.ArrayLike | None, size: int) -> FloatArray:
+    """(size,) positive weights; ones by default."""
+    if weights is None:
+        return np.ones(size)
+    given = float_array(weights, "weights")
+    if given.shape != (size,) or not ((given > 0.0) & np.isfinite(given)).all():
+        msg = f"weights must be {size} finite numbers above 0, got an array of shape {given.shape}"
+        raise InputError(msg)
+    return given

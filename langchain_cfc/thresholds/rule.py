@@ -38,6 +38,16 @@ class Thresholds:
     errors: FloatArray
     outside: BoolArray
 
+    def known(self) -> FloatArray:
+        """The values, all of which must be known.
+
+        Raises:
+            OutsideCertifiedRegionError: If one is not.
+        """
+        if self.outside.any():
+            raise OutsideCertifiedRegionError(np.flatnonzero(self.outside).tolist())
+        return self.values
+
     @classmethod
     def capped(
         cls, values: FloatArray, errors: FloatArray, cap: float, outside: BoolArray | None = None
@@ -110,7 +120,7 @@ class ThresholdRule(ABC, Generic[State]):
         Raises:
             InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
         """
-        x, s = _calibration_arrays(features, success_scores, self.cap)
+        x, s = calibration_arrays(features, success_scores, self.cap)
         return replace(self, _state=self._learn(x, s))
 
     def solve(self, features: npt.ArrayLike) -> Thresholds:
@@ -127,12 +137,20 @@ class ThresholdRule(ABC, Generic[State]):
             InputError: If the shape does not fit the calibration data or a number is not finite.
         """
         state = self.fitted
+        return self._answer(state, self._checked(features))
+
+    def _checked(self, features: npt.ArrayLike) -> FloatArray:
+        """(m, d) features of prompts, copied.
+
+        Raises:
+            InputError: If the shape does not fit the calibration data or a number is not finite.
+        """
         x = float_array(features, "features")
         fits = x.ndim == 2 and x.shape[1] == self.dimension  # noqa: PLR2004 - rows and columns
         if not (fits and np.isfinite(x).all()):
             msg = f"features must be a finite (m, {self.dimension}) array, got shape {x.shape}"
             raise InputError(msg)
-        return self._answer(state, x)
+        return x
 
     def thresholds(self, features: npt.ArrayLike) -> FloatArray:
         """Thresholds of several prompts: (m, d) features to (m,) floats, `inf` where nothing is certified.
@@ -142,10 +160,7 @@ class ThresholdRule(ABC, Generic[State]):
             InputError: If the shape does not fit the calibration data or a number is not finite.
             OutsideCertifiedRegionError: If a threshold is not known; `solve` goes on without it.
         """
-        solved = self.solve(features)
-        if solved.outside.any():
-            raise OutsideCertifiedRegionError(np.flatnonzero(solved.outside).tolist())
-        return solved.values
+        return self.solve(features).known()
 
     def threshold(self, phi: npt.ArrayLike) -> float:
         """The threshold of one prompt.
@@ -218,9 +233,14 @@ def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
         raise InputError(msg) from error
 
 
-def _calibration_arrays(
+def calibration_arrays(
     features: npt.ArrayLike, success_scores: npt.ArrayLike, cap: float
 ) -> tuple[FloatArray, FloatArray]:
+    """Checked copies of (N, d) features and (N,) success scores.
+
+    Raises:
+        InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
+    """
     x = float_array(features, "features")
     s = float_array(success_scores, "success scores")
     matrix = x.ndim == 2 and x.shape[1] > 0  # noqa: PLR2004 - rows and columns

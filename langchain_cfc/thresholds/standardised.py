@@ -37,19 +37,19 @@ class Standardised:
     penalty: FloatArray
 
     @classmethod
-    def of(cls, features: FloatArray, ridge: float, penalised: Penalised) -> Standardised:
+    def of(cls, features: FloatArray, penalty: float, penalised: Penalised) -> Standardised:
         """From (N, d) calibration features.
 
         Args:
             features: Their features.
-            ridge: lambda > 0; the objective holds (N + 1) lambda / 2 times each squared coefficient.
+            penalty: Above 0; the objective holds half of it times each squared coefficient.
             penalised: `slopes` or `all`.
 
         Returns:
             The change of units. Entries become at most one in size, by powers of two that the penalties
             make up for.
         """
-        size, d = features.shape
+        d = features.shape[1]
         constant = penalised == "slopes" and spans_constant(features)
         shift = features.mean(axis=0) if constant else np.zeros(d)
         unit = np.sqrt(np.mean((features - shift) ** 2, axis=0)) if penalised == "slopes" else np.ones(d)
@@ -57,9 +57,9 @@ class Standardised:
         # What round-off leaves of a constant column is no feature.
         varies = largest > DEPENDENT * np.abs(features).max(axis=0)
         power = np.exp2(np.ceil(np.log2(np.where(varies, largest / np.where(varies, unit, 1.0), 1.0))))
-        penalty = (size + 1.0) * ridge / power[varies] ** 2
+        penalties = penalty / power[varies] ** 2
         return cls(
-            shift, np.where(varies, unit * power, 0.0), np.append([0.0], penalty) if constant else penalty
+            shift, np.where(varies, unit * power, 0.0), np.append([0.0], penalties) if constant else penalties
         )
 
     def apply(self, features: FloatArray) -> FloatArray:

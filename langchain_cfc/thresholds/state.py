@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -66,18 +66,17 @@ class Calibrated:
     tau: Fraction
 
     @classmethod
-    def on(
-        cls, features: FloatArray, scores: FloatArray, tau: Fraction, window: int | None, ridge: Ridge | None
-    ) -> Calibrated:
-        """Calibrate on (N, d) features and (N,) success scores, keeping `window` prompts."""
-        columns, root = Columns.of(features)
+    def on(cls, prompts: Rows, tau: Fraction, window: int | None, ridge: Ridge | None) -> Calibrated:
+        """Calibrate on prompts, keeping `window` of them."""
+        columns, root = Columns.of(prompts.features)
         if ridge is None:
-            rows = Rows.unweighted(columns.reduce(features)[0], scores)
+            rows = replace(prompts, features=columns.reduce(prompts.features)[0])
             near = Neighbourhood.of(rows, base_regression(rows, tau), root, window)
             return cls(columns, None, near, tau)
-        units = Standardised.of(features, ridge.strength, ridge.penalised)
-        rows = Rows.unweighted(units.apply(features), scores)
-        base = penalised_base(rows, tau, units.penalty / (len(rows) + 1.0))
+        size = float(prompts.weights.sum())
+        units = Standardised.of(prompts.features, (size + 1.0) * ridge.strength, ridge.penalised)
+        rows = replace(prompts, features=units.apply(prompts.features))
+        base = penalised_base(rows, tau, units.penalty / (size + 1.0))
         return cls(columns, units, Neighbourhood.of(rows, base, units.root(rows.features), window), tau)
 
     def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:

@@ -174,15 +174,15 @@ class Windows(ABC, Generic[R]):
         _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
-    def at_least(self, phi: FloatArray) -> float:
-        """A lower bound on the threshold of a prompt that lies outside the certified region.
+    def at_least(self, linear: FloatArray, phi: FloatArray) -> float:
+        """A lower bound on the fit at a prompt outside the certified region, `linear` its weighted features.
 
         The optimal value is concave in theta and has slope -phi' beta, so phi' beta never falls as theta
         grows from 0 to tau: the fit at the prompt with a part of its weight bounds that with all of it.
         """
         bounds = [-np.inf]
         for share in SHARES:
-            found = self.find(share * phi)
+            found = self.find(share * linear)
             if isinstance(found, Endless):
                 return np.inf
             if found is not None:

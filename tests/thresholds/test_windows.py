@@ -308,7 +308,7 @@ def test_a_prompt_outside_the_region_is_infinite_if_half_its_weight_reaches_the_
             assert reduced is not None
             if certain.find(reduced) is not None:
                 continue
-            lowest, exact = certain.at_least(reduced), everything.threshold(phi)
+            lowest, exact = certain.at_least(reduced, reduced), everything.threshold(phi)
             assert lowest <= exact + 1e-9
             assert rule.solve([phi]).outside[0] == (lowest < 2.0)
             settled += lowest >= 2.0

@@ -1,0 +1,144 @@
+"""Calibration weights: laws they obey, an independent solver, and coverage under a known covariate shift."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import ConditionalThreshold
+
+from .cases import cases
+from .oracles import NUDGE, minimised
+
+KINDS = ["continuous", "tied", "atoms", "hopeless_prompts", "groups", "lattice", "high_leverage"]
+
+
+def weighted_quantile(scores: FloatArray, weights: FloatArray, own: float, alpha: str) -> float:
+    """The smallest score with tau of all weight, the prompt's own included, at or below it; in rationals."""
+    total = sum(map(Fraction, weights.tolist()), start=Fraction(own))
+    reached = Fraction(0)
+    for row in np.argsort(scores):
+        reached += Fraction(float(weights[row]))
+        if reached >= (1 - Fraction(alpha)) * total:
+            return float(scores[row])
+    return float("inf")
+
+
+def highs(x: FloatArray, s: FloatArray, w: FloatArray, alpha: str, linear: FloatArray) -> FloatArray | None:
+    """Coefficients for a weighted linear term, by the dual programme; None where it is unbounded."""
+    tau = 1.0 - float(alpha)
+    bounds = np.stack([w * (tau - 1.0), w * tau], axis=1)
+    result: Any = minimised(-s, A_eq=x.T, b_eq=-(tau - NUDGE) * linear, bounds=bounds)
+    return None if result.status == 2 else np.asarray(-result.eqlin.marginals, dtype=np.float64)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_weights_count_like_repeated_prompts(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    for case in cases(kind, 10):
+        times = rng.integers(1, 4, len(case.scores))
+        rule = ConditionalThreshold(case.alpha, cap=case.cap)
+        weighted = rule.fit(case.features, case.scores, times).solve(case.queries)
+        again = np.repeat(np.arange(len(times)), times)
+        repeated = rule.fit(case.features[again], case.scores[again]).solve(case.queries)
+        np.testing.assert_allclose(weighted.values, repeated.values, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_unit_of_weights_does_not_matter(kind: str) -> None:
+    for case in cases(kind, 10):
+        rule = ConditionalThreshold(case.alpha, cap=case.cap)
+        plain = rule.fit(case.features, case.scores).solve(case.queries)
+        doubled = rule.fit(case.features, case.scores, np.full(len(case.scores), 4.0))
+        found = doubled.solve(case.queries, np.full(len(case.queries), 4.0))
+        np.testing.assert_allclose(found.values, plain.values, rtol=1e-9, atol=1e-9)
+        alone = [doubled.threshold(phi, weight=4.0) for phi in case.queries]
+        assert alone == found.values.tolist()
+
+
+@pytest.mark.parametrize("kind", ["continuous", "hopeless_prompts", "high_leverage", "hat_functions"])
+def test_agrees_with_highs(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    for case in cases(kind, 20):
+        weights, own = rng.uniform(0.2, 5.0, len(case.scores)), float(rng.uniform(0.2, 5.0))
+        rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores, weights)
+        for phi in case.queries:
+            beta = highs(case.features, case.scores, weights, case.alpha, own * phi)
+            value = rule.threshold(phi, weight=own)
+            if beta is None:
+                assert value == np.inf
+            else:
+                assert value == pytest.approx(phi @ beta, rel=1e-7, abs=1e-7)
+
+
+def test_for_a_constant_it_is_the_weighted_quantile_to_the_bit() -> None:
+    rng = np.random.default_rng(3)
+    for size in (1, 5, 30, 300, 3_000):
+        scores = rng.random(size) if size % 2 else rng.integers(0, 11, size) / 10
+        weights = rng.integers(1, 9, size) / 4
+        rule = ConditionalThreshold("0.2").fit(np.ones((size, 1)), scores, weights)
+        for own in (0.25, 1.0, 7.5):
+            assert rule.threshold([1.0], weight=own) == weighted_quantile(scores, weights, own, "0.2")
+
+
+def kept_under_shift(*, weighted: bool, trials: int = 1_500) -> int:
+    """How many of so many new prompts are covered, each after a calibration on 80 prompts of another kind.
+
+    Calibration prompts have difficulty t uniform on [0, 1], served ones the density 2 t: hard ones come up
+    more often than in calibration, by the ratio 2 t, which the constant as the only feature does not span.
+    """
+    rng, kept = np.random.default_rng(4), 0
+    for _ in range(trials):
+        t, new = rng.random(80), float(np.sqrt(rng.random()))
+        scores, own = t * rng.random(80), new * rng.random()
+        weights = 2.0 * t if weighted else None
+        rule = ConditionalThreshold("0.1").fit(np.ones((80, 1)), scores, weights)
+        kept += own <= rule.threshold([1.0], weight=2.0 * new if weighted else 1.0)
+    return kept
+
+
+def test_coverage_holds_under_a_known_covariate_shift() -> None:
+    # Covered at least 9 of 10 times (weighted exchangeability), a binomial law; false alarms below 1e-6.
+    assert stats.binomtest(kept_under_shift(weighted=True), 1_500, 0.9, alternative="less").pvalue > 1e-6
+
+
+def test_without_weights_the_same_shift_breaks_it() -> None:
+    """The negative control."""
+    assert stats.binomtest(kept_under_shift(weighted=False), 1_500, 0.9, alternative="less").pvalue < 1e-6
+
+
+def test_windows_keep_weighted_thresholds_exact() -> None:
+    rng = np.random.default_rng(5)
+    t = rng.random(6_000)
+    features, scores = np.stack([np.ones(6_000), t, t**2], axis=1), 0.5 * t + 0.5 * rng.random(6_000)
+    weights, own = rng.uniform(0.5, 2.0, 6_000), rng.uniform(0.5, 2.0, 100)
+    everything = ConditionalThreshold("0.1", window=None).fit(features, scores, weights)
+    rule = ConditionalThreshold("0.1").fit(features, scores, weights)
+    restored = rule.restore(rule.state_data())
+    expected = everything.solve(features[:100], own)
+    for solved in (rule.solve(features[:100], own), restored.solve(features[:100], own)):
+        assert not solved.outside.any()
+        np.testing.assert_allclose(solved.values, expected.values, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf], ["a", "b"]]
+)
+def test_impossible_weights_are_refused(weights: list[Any]) -> None:
+    rule = ConditionalThreshold("0.5")
+    with pytest.raises(InputError, match="weights"):
+        rule.fit([[1.0], [1.0]], [0.1, 0.2], weights)
+    with pytest.raises(InputError, match="weights"):
+        rule.fit([[1.0], [1.0]], [0.1, 0.2]).solve([[1.0], [1.0]], weights)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_weight_of_a_prompt_is_refused(weight: float) -> None:
+    with pytest.raises(InputError, match="weights"):
+        ConditionalThreshold("0.5").fit([[1.0], [1.0]], [0.1, 0.2]).threshold([1.0], weight=weight)
