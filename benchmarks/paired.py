@@ -1,0 +1,162 @@
+"""Peers in processes of their own beside ours, so that they can be stopped, and may need another NumPy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import ELSEWHERE
+
+ROOT = Path(__file__).resolve().parent.parent
+START = 180.0  # seconds that importing a peer may take
+GRACE = 5.0  # seconds beyond the limit before a peer that does not listen is stopped
+
+
+@dataclass
+class Answers:
+    """What a peer said about one problem.
+
+    Attributes:
+        prepared: Seconds to build the model and answer the mean prompt; None if that was not reached.
+        base: Its answer for the mean prompt.
+        seconds: Seconds of each answer.
+        values: (m,) answers in the order of the prompts, None where there was none.
+        errors: How often each kind of error came.
+        stopped: Why it was stopped or not tried, or None.
+        at_least: Seconds that the step took at which it was stopped.
+    """
+
+    prepared: float | None = None
+    base: float | None = None
+    seconds: list[float] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    stopped: str | None = None
+    at_least: float | None = None
+
+
+class Worker:
+    """A peer's process, started at the first question and again after it had to be stopped.
+
+    Args:
+        peer: Name of the peer.
+        peer_python: Interpreter of the peers' own environment, if there is one.
+    """
+
+    def __init__(self, peer: str, peer_python: Path | None) -> None:
+        self.peer = peer
+        self.versions: dict[str, str] = {}
+        elsewhere = peer.split(" ", maxsplit=1)[0] in ELSEWHERE
+        self._python = peer_python if elsewhere else Path(sys.executable)
+        self.missing = None if self._python else "no --peer-python"
+        self._process: subprocess.Popen[str] | None = None
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def ask(self, file: Path, *, count: int, enough: float, limit: float) -> Answers:
+        """Let the peer answer a problem.
+
+        Args:
+            file: The problem as .npz.
+            count: Number of prompts to ask.
+            enough: Seconds after which no further prompt is asked.
+            limit: Seconds that preparing, and each answer, may take.
+        """
+        answers = Answers()
+        if not self._started():
+            answers.stopped = self.missing
+            return answers
+        self._send({"file": str(file), "count": count, "enough": enough, "limit": limit})
+        while True:
+            event = self._next(limit + GRACE)
+            if event["event"] == "done":
+                return answers
+            if event["event"] == "silence":
+                answers.stopped, answers.at_least = too_slow(limit), limit
+            elif event["event"] == "end":
+                answers.stopped = "the process ended, perhaps for want of memory"
+            if event["event"] in {"silence", "end"}:
+                self.close()
+                return answers
+            _note(answers, event, limit)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):  # what was still to be written to a dead process
+                        stream.close()
+            self._process = None
+
+    def _started(self) -> bool:
+        if self.missing is None and self._process is None:
+            self._events = queue.Queue()
+            command = [str(self._python), "-m", "benchmarks.worker", self.peer]
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, in the interpreter that was named
+                command,
+                cwd=ROOT,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            threading.Thread(target=_read, args=(self._process, self._events), daemon=True).start()
+            first = self._next(START)
+            if first["event"] == "ready":
+                self.versions = first["versions"]
+            else:
+                self.missing = first.get("error", "the process does not start")
+                self.close()
+        return self.missing is None
+
+    def _send(self, request: dict[str, Any]) -> None:
+        stream = None if self._process is None else self._process.stdin
+        if stream is not None:
+            stream.write(json.dumps(request) + "\n")
+            stream.flush()
+
+    def _next(self, seconds: float) -> dict[str, Any]:
+        try:
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            return {"event": "silence"}
+
+
+def too_slow(limit: float) -> str:
+    """What is written where a number would be."""
+    return f"too slow: over {limit:g} s"
+
+
+def _read(process: subprocess.Popen[str], events: queue.Queue[dict[str, Any]]) -> None:
+    if process.stdout is not None:
+        for line in process.stdout:
+            events.put(json.loads(line))
+    events.put({"event": "end"})
+
+
+def _note(answers: Answers, event: dict[str, Any], limit: float) -> None:
+    error = event.get("error")
+    if error is not None:
+        answers.errors[error] += 1
+        slow = error == "TimeoutError"
+        if slow:
+            answers.at_least = limit
+        if event["event"] == "prepared":
+            answers.stopped = too_slow(limit) if slow else f"{error}: {event['said']}"
+        else:
+            answers.values.append(None)
+    elif event["event"] == "prepared":
+        answers.prepared, answers.base = event["seconds"], event["value"]
+    else:
+        answers.seconds.append(event["seconds"])
+        answers.values.append(event["value"])

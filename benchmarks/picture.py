@@ -1,0 +1,182 @@
+"""Cost against N, ours and the peers, as an SVG that reads on light and on dark pages alike.
+
+Nothing is filled, and every colour is of middle lightness: contrast at least 3:1 against white and against
+near black.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import asked, prepared
+from benchmarks.results import Cell, PeerFigures, Results
+
+INK, GRID = "#7d8590", "#7d859055"
+OURS = "#d9480f"
+LINES = {
+    "scipy": ("SciPy HiGHS", "#1c7ed6"),
+    "scipy ipm": ("SciPy HiGHS, ipm", "#1c7ed6"),
+    "highspy": ("highspy, warm", "#0c8599"),
+    "cvxpy": ("cvxpy", "#9c5fd6"),
+    "sklearn": ("sklearn", "#c2559d"),
+    "conditionalconformal exact": ("conditionalconformal, exact", "#74870b"),
+    "conditionalconformal bisection": ("conditionalconformal, bisection", "#74870b"),
+}
+"""Label and colour; MAPIE runs the same code as conditionalconformal and would cover its lines."""
+DASHED = ("scipy ipm", "conditionalconformal bisection")
+MARGIN = 2.2  # labels begin at this multiple of the largest N
+ROOM = 120.0  # the axis goes on by this factor, for the labels
+APART = 0.052  # of the height of the axis: the least distance of two labels
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line and its label.
+
+    Attributes:
+        label: Said at its end.
+        colour: Of line and label.
+        points: N and seconds.
+        style: Of matplotlib.
+        width: In points.
+    """
+
+    label: str
+    colour: str
+    points: tuple[tuple[int, float], ...]
+    style: str = "-"
+    width: float = 1.2
+
+
+def draw(results: Results, path: Path, kind: str = "continuous", d: int = 3) -> None:
+    """Draw calibration and query for one kind of problem.
+
+    Args:
+        results: A run.
+        path: Where to write the SVG.
+        kind: Kind of problem.
+        d: Number of features.
+    """
+    cells = [cell for cell in results.cells if (cell.kind, cell.d, cell.ridge) == (kind, d, 0.0)]
+    if not cells:
+        return
+    matplotlib: Any = importlib.import_module("matplotlib")
+    matplotlib.use("Agg")
+    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "thresholds",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "text.color": INK,
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+    queries = [
+        _ours("ours, cold", cells, lambda cell: cell.ours.cold.p50),
+        _ours("ours, seen before", cells, lambda cell: cell.ours.warm.p50, ":"),
+        _ours("ours, in a batch", cells, _batch, "--"),
+        *_peers(cells, asked),
+    ]
+    calibrations = [
+        _ours("ours", cells, lambda cell: cell.ours.calibrate.p50),
+        _ours("np.sort", cells, lambda cell: cell.ours.sort.p50, ":", INK),
+        *_peers(cells, prepared),
+    ]
+    with matplotlib.rc_context(style):
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5.2), layout="constrained")
+        _panel(left, f"one threshold, d = {d}", queries)
+        _panel(right, f"calibration or base regression, d = {d}", calibrations)
+        figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+        pyplot.close(figure)
+
+
+def _batch(cell: Cell) -> float | None:
+    return None if cell.ours.batch_cold is None else cell.ours.batch_cold / cell.ours.batch
+
+
+def _ours(
+    label: str,
+    cells: Sequence[Cell],
+    seconds: Callable[[Cell], float | None],
+    style: str = "-",
+    colour: str = OURS,
+) -> Line:
+    found = ((cell.n, seconds(cell)) for cell in cells)
+    points = tuple((n, value) for n, value in found if value is not None)
+    return Line(label, colour, points, style, 2.4 if style == "-" else 1.8)
+
+
+def _peers(cells: Sequence[Cell], step: Callable[[PeerFigures], tuple[float, bool] | None]) -> list[Line]:
+    lines = []
+    for name, (label, colour) in LINES.items():
+        found = ((cell.n, step(cell.peers[name])) for cell in cells if name in cell.peers)
+        points = tuple((n, seconds[0]) for n, seconds in found if seconds is not None and not seconds[1])
+        lines.append(Line(label, colour, points, "--" if name in DASHED else "-"))
+    return lines
+
+
+def _panel(axes: Any, title: str, lines: Sequence[Line]) -> None:
+    drawn = [line for line in lines if line.points]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_title(title, loc="left")
+    axes.set_xlabel("calibration prompts N")
+    sizes = sorted({n for line in drawn for n, _ in line.points})
+    times = [seconds for line in drawn for _, seconds in line.points]
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * ROOM)
+    axes.set_xticks(sizes, [f"$10^{{{round(math.log10(n))}}}$" if _power(n) else f"{n:,}" for n in sizes])
+    decades = range(low, high + 1)
+    axes.set_yticks([10.0**power for power in decades], [_decade(power) for power in decades])
+    axes.minorticks_off()
+    axes.hlines([10.0**power for power in decades], sizes[0] / 1.3, sizes[-1], color=GRID, linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for line in drawn:
+        axes.plot(
+            *zip(*line.points, strict=True),
+            line.style,
+            color=line.colour,
+            linewidth=line.width,
+            marker="o",
+            markersize=3,
+        )
+    beside = sizes[-1] * MARGIN
+    labels = _labelled(drawn, low, high)
+    axes.set_ylim(10.0**low, 10.0 ** max(high, *(height + 0.2 for _, height in labels)))
+    for line, height in labels:
+        end, seconds = line.points[-1]
+        reach = ([end, beside * 0.92], [seconds, 10.0**height])
+        axes.plot(*reach, color=line.colour, linewidth=0.5, alpha=0.6)
+        axes.text(beside, 10.0**height, line.label, color=line.colour, va="center", fontsize=8.5)
+
+
+def _labelled(lines: Sequence[Line], low: int, high: int) -> list[tuple[Line, float]]:
+    """Heights of labels, in powers of ten: at the lines' ends, moved apart where they would touch."""
+    ordered = sorted(lines, key=lambda line: line.points[-1][1])
+    heights = [math.log10(line.points[-1][1]) for line in ordered]
+    least = APART * (high - low)
+    for _ in range(200):
+        for i in range(len(ordered) - 1):
+            overlap = least - (heights[i + 1] - heights[i])
+            if overlap > 0:
+                heights[i] -= overlap / 2
+                heights[i + 1] += overlap / 2
+    return list(zip(ordered, heights, strict=True))
+
+
+def _power(n: int) -> bool:
+    return math.log10(n).is_integer()
+
+
+def _decade(power: int) -> str:
+    unit, factor = ("s", 0) if power >= 0 else ("ms", 3) if power >= -3 else ("us", 6)  # noqa: PLR2004
+    return f"{10.0 ** (power + factor):g} {unit}"

@@ -1,0 +1,187 @@
+"""What a run found, as strict data: times in seconds, sizes in bytes, nothing that names a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+
+class Part(BaseModel):
+    """A part of the results: immutable, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Times(Part):
+    """Seconds of repeated calls.
+
+    Attributes:
+        p50: Median.
+        p90: Nine in ten took no longer.
+        count: Number of calls.
+    """
+
+    p50: float
+    p90: float
+    count: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Times:
+        """From the seconds of each call, at least one."""
+        return cls(p50=float(np.median(seconds)), p90=float(np.quantile(seconds, 0.9)), count=len(seconds))
+
+
+class Agreement(Part):
+    """A peer's thresholds against ours, both `inf` from the cap on.
+
+    Attributes:
+        compared: Number of prompts that both answered.
+        largest: Largest difference where both are finite.
+        beyond: How many differ by more than 1e-6, infinities included.
+        infinities: How many are infinite for one and finite for the other.
+        unanswered: How many the peer failed to answer.
+    """
+
+    compared: int
+    largest: float
+    beyond: int
+    infinities: int
+    unanswered: int
+
+
+class PeerFigures(Part):
+    """One peer on one problem.
+
+    Attributes:
+        prepare: Seconds to build the model and solve the base regression, or to fit.
+        query: One threshold after that.
+        agreement: Its thresholds against ours.
+        stopped: Why something is missing: a limit, a package that is not there, an error.
+        at_least: Seconds that the step took at which it was stopped.
+    """
+
+    prepare: float | None = None
+    query: Times | None = None
+    agreement: Agreement | None = None
+    stopped: str | None = None
+    at_least: float | None = None
+
+
+class OwnFigures(Part):
+    """Ours on one problem.
+
+    Attributes:
+        calibrate: `fit` and a first threshold, so that no work can hide in the first question.
+        fit: `fit` alone.
+        sort: `np.sort` on the scores.
+        restore: A rule from the saved state.
+        first: One threshold by a rule just restored, which prepares its windows then.
+        cold: One threshold by a search from the base fit: by a rule that remembers no answer and no vertex.
+        fresh: One threshold for a new prompt by a rule that has answered many others.
+        warm: One threshold for a prompt seen before.
+        reference: The least that a threshold could cost: `asarray`, one d x d product, a box check, a dot
+            product.
+        batch: Prompts in a batch.
+        batch_cold: Seconds of the batch by a rule just restored.
+        batch_again: Seconds of the same batch asked again.
+        batch_agreement: The batch's thresholds against those of single prompts.
+        refused: How many prompts of the batch (of the single ones, if there was no batch) got no threshold,
+            for the calibration prompts kept did not decide it.
+        artifact: Bytes of the state in an artifact's file.
+        differ_restored: How many thresholds of restored rules were not bit for bit those of the fitted one.
+        peak_traced: Peak of what Python and NumPy allocated while fitting, input arrays not counted.
+        peak_resident: Peak growth of resident memory while fitting, where the system tells.
+        input: Bytes of the input arrays.
+        stopped: What was left out because it would take too long.
+    """
+
+    calibrate: Times
+    fit: Times
+    sort: Times
+    restore: Times
+    first: Times
+    cold: Times
+    fresh: Times
+    warm: Times
+    reference: Times
+    batch: int
+    batch_cold: float | None
+    batch_again: float | None
+    batch_agreement: Agreement | None
+    refused: int
+    artifact: int
+    differ_restored: int
+    peak_traced: int | None
+    peak_resident: int | None
+    input: int
+    stopped: str | None = None
+
+
+class Cell(Part):
+    """One problem: ours and every peer.
+
+    Attributes:
+        kind: One of `problems.KINDS`.
+        d: Number of features.
+        n: Number of calibration prompts N.
+        ridge: Penalty; 0 for the linear programme.
+        ours: Ours.
+        peers: Peers by name.
+    """
+
+    kind: str
+    d: int
+    n: int
+    ridge: float
+    ours: OwnFigures
+    peers: dict[str, PeerFigures]
+
+
+class Exactness(Part):
+    """Answers of one method on many small problems against HiGHS.
+
+    Attributes:
+        kind: One of `problems.KINDS`.
+        n: Number of calibration prompts; (N + 1) tau is an integer for 199 and not for 200.
+        method: `ours` or a peer's name.
+        agreement: Against HiGHS with theta just below tau.
+        outside: How many are not even between the smallest and the largest value over the optimal face.
+        errors: What went wrong, by type of error.
+    """
+
+    kind: str
+    n: int
+    method: str
+    agreement: Agreement
+    outside: int
+    errors: dict[str, int]
+
+
+class Results(Part):
+    """One run.
+
+    Attributes:
+        versions: Python and packages here.
+        peer_versions: Python and packages in the peers' own environment.
+        cores: Number of cores.
+        limit: Seconds that one step of a peer might take.
+        cells: The grid.
+        exactness: The small problems.
+        failures: Problems of the grid that our own rule raised an error on.
+    """
+
+    versions: dict[str, str]
+    peer_versions: dict[str, str]
+    cores: int
+    limit: float
+    cells: list[Cell]
+    exactness: list[Exactness]
+    failures: list[str]
+
+    def at(self, *, n: int, d: int | None = None, ridge: bool = False) -> Iterator[Cell]:
+        """Cells of a size, of every kind; of one dimension if it is given."""
+        for cell in self.cells:
+            if cell.n == n and d in {None, cell.d} and (cell.ridge > 0) == ridge:
+                yield cell
