@@ -113,7 +113,6 @@ class QuantileSimplex:
     def __init__(
         self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None
     ) -> None:
-        self.rows = rows
         self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
         self._p, self._q = float(tau.numerator), float(tau.denominator)
         self._lowest = -self._q * self._weights

@@ -20,6 +20,7 @@ import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds.certificate import Certificate, Problem
+from langchain_cfc.thresholds.growing import bounded
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import Endless
@@ -218,10 +219,8 @@ class Windows(ABC, Generic[R]):
     def _base(self) -> tuple[Rows, Start]:
         """All rows, those first that the base fit goes through, and the base fit."""
         rows, d = self._near.rows, len(self._near.centre.root)
-        found = self._regression(rows, self._near.rest, self._first(rows)).minimise(np.zeros(d))
-        if isinstance(found, Endless):
-            msg = "a regression without linear term came out unbounded"
-            raise AssertionError(msg)  # noqa: TRY004 - no type was wrong: its loss has a lower bound
+        regression = self._regression(rows, self._near.rest, self._first(rows))
+        found = bounded(regression.minimise(np.zeros(d)))
         basis, below = found.vertex
         order = np.concatenate([basis, np.setdiff1d(np.arange(len(rows)), basis)])
         return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
