@@ -78,6 +78,11 @@ class Centre:
         np.divide(self.clear(residuals, rows.scores), length, out=far, where=length > 0.0)
         return far
 
+    @cached_property
+    def root_size(self) -> FloatArray:
+        """(d, d) absolute values of the root."""
+        return np.abs(self.root)
+
     @property
     def longest(self) -> float:
         """A positive upper bound on |x|_* for rows with entries of at most one in size."""
@@ -85,7 +90,7 @@ class Centre:
 
     def way(self, beta: FloatArray, blur: FloatArray) -> float:
         """An upper bound on how far a fit with (d,) round-off `blur` lies from the base fit."""
-        step = np.abs(self.root.dot(beta - self.beta)) + np.abs(self.root).dot(blur)
+        step = np.abs(self.root.dot(beta - self.beta)) + self.root_size.dot(blur)
         return math.sqrt(step.dot(step)) * (1.0 + SLACK)
 
 

@@ -11,6 +11,10 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 # Rows handled at a time where all of them at once would need a second copy of the features: few enough to
 # stay in the processor's cache.
 BLOCK = 8192
+# Rows merged at a time, and rows that tell whether merging is worth it.
+CHUNK, SAMPLE = 1 << 16, 4096
+# Of the hash of a row's bits.
+ONE, ODD, HALF = np.uint64(1), np.uint64(2), np.uint64(29)
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,32 @@ class Rows:
         """The (d,) mean prompt."""
         return np.asarray((self.weights @ self.features) / self.weights.sum(), dtype=np.float64)
 
-    def groups(self) -> IntArray:
-        """(N,) numbers that equal rows share, counted from 0 in order of first appearance."""
-        # Minus zero equals zero; adding zero makes the bits alike too.
-        table = np.column_stack([self.features, self.scores]) + 0.0
-        _, first, group = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), dtype=np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        return rank[group.ravel()]
+    @property
+    def repetitive(self) -> bool:
+        """Whether fewer than half of the rows are different, as far as a sample tells."""
+        sample = self.take(slice(None, None, max(1, len(self) // SAMPLE)))
+        return 2 * len(sample.merged()) < len(sample)
 
     def merged(self) -> Rows:
         """Equal rows made one that carries their weights, in order of first appearance."""
-        groups = self.groups()
-        _, first = np.unique(groups, return_index=True)
-        weights = np.bincount(groups, weights=self.weights)
-        return Rows(self.features[first], self.scores[first], np.asarray(weights, dtype=np.float64))
+        starts = range(0, len(self), CHUNK)
+        parts = [_merged(self.take(slice(start, start + CHUNK))) for start in starts]
+        if len(parts) == 1:
+            return parts[0]
+        return _merged(
+            Rows(
+                np.concatenate([part.features for part in parts]),
+                np.concatenate([part.scores for part in parts]),
+                np.concatenate([part.weights for part in parts]),
+            )
+        )
+
+    def groups(self) -> IntArray:
+        """(N,) numbers that equal rows share, counted from 0 in order of first appearance."""
+        first, group = _unique(np.column_stack([self.features, self.scores]))
+        rank = np.empty(len(first), dtype=np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[group]
 
 
 @dataclass(frozen=True)
@@ -114,3 +129,26 @@ class Rest:
             self.below_scores - other.below_scores,
             self.all_scores - other.all_scores,
         )
+
+
+def _merged(rows: Rows) -> Rows:
+    groups = rows.groups()
+    _, first = np.unique(groups, return_index=True)
+    weights = np.bincount(groups, weights=rows.weights)
+    return Rows(rows.features[first], rows.scores[first], np.asarray(weights, dtype=np.float64))
+
+
+def _unique(table: FloatArray) -> tuple[IntArray, IntArray]:
+    """First row of each kind, and the (N,) kind of each row.
+
+    Rows are sorted by a hash of their bits, which is many times quicker than by their numbers; if a hash ever
+    joins different rows, by their numbers after all.
+    """
+    table = table + 0.0  # minus zero equals zero; this makes their bits alike too
+    factors = np.random.default_rng(0).integers(1, 2**62, table.shape[1], dtype=np.uint64) * ODD + ONE
+    mixed = table.view(np.uint64) * factors
+    keys = np.bitwise_xor.reduce(mixed ^ (mixed >> HALF), axis=1)
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    if (table[first[group.ravel()]] != table).any():
+        _, first, group = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    return first, group.ravel()

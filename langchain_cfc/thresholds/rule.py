@@ -221,13 +221,13 @@ def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None
 
 
 def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
-    """A copy as floats.
+    """As floats, without a copy where they are floats: whoever keeps them takes a copy.
 
     Raises:
         InputError: If something is no number or rows differ in length.
     """
     try:
-        return np.array(numbers, dtype=np.float64)
+        return np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError) as error:
         msg = f"{name} must be an array of numbers: {error}"
         raise InputError(msg) from error

@@ -116,6 +116,8 @@ class QuantileSimplex:
         self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
         self._p, self._q = float(tau.numerator), float(tau.denominator)
         self._lowest = -self._q * self._weights
+        plain = bool((self._weights == 1.0).all())
+        self._weighted = self._x if plain else self._weights[:, np.newaxis] * self._x
         self._unit = 8 * EPS * (self._p + self._q)
         self._rest = Rest.nothing(self._x.shape[1]) if rest is None else rest
         everything = self._rest + Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
@@ -196,7 +198,7 @@ class QuantileSimplex:
 
     def _low(self, below: BoolArray) -> FloatArray:
         """The (d,) weighted sum of all rows below the fit."""
-        low: FloatArray = self._rest.low + (self._weights * below).dot(self._x)
+        low: FloatArray = self._rest.low + below.astype(np.float64).dot(self._weighted)
         return low
 
     def _noise_of(self, phi: FloatArray) -> FloatArray:

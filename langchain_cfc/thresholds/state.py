@@ -70,12 +70,12 @@ class Calibrated:
         """Calibrate on prompts, keeping `window` of them."""
         columns, root = Columns.of(prompts.features)
         if ridge is None:
-            rows = replace(prompts, features=columns.reduce(prompts.features)[0])
+            rows = _lean(replace(prompts, features=columns.reduce(prompts.features)[0]))
             near = Neighbourhood.of(rows, base_regression(rows, tau), root, window)
             return cls(columns, None, near, tau)
         size = float(prompts.weights.sum())
         units = Standardised.of(prompts.features, (size + 1.0) * ridge.strength, ridge.penalised)
-        rows = replace(prompts, features=units.apply(prompts.features))
+        rows = _lean(replace(prompts, features=units.apply(prompts.features)))
         base = penalised_base(rows, tau, units.penalty / (size + 1.0))
         return cls(columns, units, Neighbourhood.of(rows, base, units.root(rows.features), window), tau)
 
@@ -144,6 +144,11 @@ class Calibrated:
         radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
         rows, centre = Rows(data["features"], scores, weights), Centre(data["centre"], data["root"])
         return cls(columns, units, Neighbourhood(rows, rest, centre, radius), tau)
+
+
+def _lean(rows: Rows) -> Rows:
+    """The same calibration data in few rows where there are many equal ones."""
+    return rows.merged() if rows.repetitive else rows
 
 
 def _impossible(data: Mapping[str, FloatArray], cap: float, units: Standardised | None) -> str | None:

@@ -1,0 +1,76 @@
+"""Rows: equal ones merged, and sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.thresholds import rows as module
+from langchain_cfc.thresholds.rows import Rest, Rows
+
+
+def drawn(size: int, seed: int = 0) -> Rows:
+    """Rows of which many are equal, with zeros of both signs."""
+    rng = np.random.default_rng(seed)
+    features = rng.choice([-0.0, 0.0, 0.5, 1.0], (size, 3))
+    return Rows(features, rng.integers(0, 3, size) / 10, rng.integers(1, 5, size).astype(np.float64))
+
+
+def counted(rows: Rows) -> dict[tuple[float, ...], float]:
+    """Weights by row, in plain Python."""
+    weights: dict[tuple[float, ...], float] = {}
+    for x, s, w in zip(rows.features.tolist(), rows.scores.tolist(), rows.weights.tolist(), strict=True):
+        key = (*(value + 0.0 for value in x), s)
+        weights[key] = weights.get(key, 0.0) + w
+    return weights
+
+
+@pytest.mark.parametrize("chunk", [16, 100, 1 << 16])
+def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    rows = drawn(500)
+    merged = rows.merged()
+    assert counted(merged) == counted(rows)
+    assert len(merged) == len(counted(rows))
+    first = list(counted(rows))
+    order = [(*(value + 0.0 for value in x), s) for x, s in zip(merged.features, merged.scores, strict=True)]
+    assert order == first
+
+
+def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Factors of zero give every row the same hash.
+    monkeypatch.setattr(module, "ODD", np.uint64(0))
+    monkeypatch.setattr(module, "ONE", np.uint64(0))
+    rows = drawn(300)
+    assert counted(rows.merged()) == counted(rows)
+
+
+def test_a_sample_tells_whether_rows_repeat() -> None:
+    rng = np.random.default_rng(1)
+    assert drawn(20_000).repetitive
+    assert not Rows.unweighted(rng.random((20_000, 2)), rng.random(20_000)).repetitive
+    assert not Rows.unweighted(np.ones((1, 1)), np.ones(1)).repetitive
+
+
+@pytest.mark.parametrize("block", [7, 8192])
+def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    rng = np.random.default_rng(2)
+    rows = Rows(rng.normal(size=(100, 3)), rng.random(100), rng.uniform(0.5, 2.0, 100))
+    below = rng.random(100) < 0.6
+    rest, weights = Rest.of(rows, below), rows.weights
+    expected: dict[str, FloatArray] = {
+        "low": (weights * below) @ rows.features,
+        "total": weights @ rows.features,
+        "mass": weights @ np.abs(rows.features),
+        "below_scores": np.asarray((weights * below) @ rows.scores),
+        "all_scores": np.asarray(weights @ rows.scores),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(rest, name), value, rtol=1e-12)
+    half = Rest.of(rows.take(slice(None, 50)), below[:50])
+    other = Rest.of(rows.take(slice(50, None)), below[50:])
+    for whole in (half + other, rest):
+        for name, value in vars(whole - other).items():
+            np.testing.assert_allclose(value, getattr(half, name), rtol=1e-9, atol=1e-12)
