@@ -146,12 +146,12 @@ class Fit:
         solution, each = self.solution, phis[:, np.newaxis, :]  # vector times matrix for each, as in `value`
         w = each @ solution.inverse
         value = w @ solution.scores + (each - w @ solution.rows) @ solution.beta
-        return value[:, 0], self._error(np.abs(w[:, 0]), np.abs(phis))
+        return value[:, 0], self._error(np.abs(w), np.abs(each))[:, 0]
 
     def _error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
-        """Bounds on round-off for |w| and |phi|, (d,) or (m, d)."""
+        """Bounds on round-off for |w| and |phi|, (d,) or (m, 1, d)."""
         on_basis, on_prompt = self._round_off
-        return np.asarray(w.dot(on_basis) + phi.dot(on_prompt))
+        return np.asarray(w @ on_basis + phi @ on_prompt)
 
     @cached_property
     def _round_off(self) -> tuple[FloatArray, FloatArray]:
