@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import windows
 from langchain_cfc.thresholds.certificate import Certificate, certificate_of
 from langchain_cfc.thresholds.neighbourhood import Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import QuantileSimplex
+from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
 from langchain_cfc.thresholds.vertex import Box, Fit, Vertex
 from langchain_cfc.thresholds.windows import SMALLEST, Answer, Start, Windows
 
@@ -151,7 +152,12 @@ class PlainWindows(Windows[QuantileSimplex]):
         """What one window can prove."""
         window = self._window(number)
         simplex = window.regression
-        found = simplex.minimise(phi, start)
+        try:
+            found: Fit | Endless | None = simplex.minimise(phi, start)
+        except ThresholdError:
+            if start is None:
+                raise
+            found = None  # from elsewhere it may be proven
         if isinstance(found, Fit) and found.alone and window.proves(found, phi):
             box = simplex.box(found)
             if box.holds(phi):
@@ -160,7 +166,7 @@ class PlainWindows(Windows[QuantileSimplex]):
                 return found
         if start is not None:
             found = simplex.minimise(phi)
-        return found if window.proves(found, phi) else None
+        return found if found is not None and window.proves(found, phi) else None
 
     def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
         """Known vertices with the pending prompts that they answer."""
