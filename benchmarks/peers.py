@@ -137,7 +137,7 @@ def cvxpy_ridge(problem: Problem) -> Ask:
 
     def ask(phi: FloatArray) -> float:
         standard = (phi - centre) / scale
-        right.value = BELOW * standard
+        right.value = float(TAU) * standard  # with a penalty the fit moves with theta, so no nudge
         programme.solve(solver=cp.CLARABEL, **CLARABEL)
         if programme.status == cp.INFEASIBLE:
             return float("inf")

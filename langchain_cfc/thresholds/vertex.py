@@ -36,8 +36,7 @@ class Vertex(NamedTuple):
     below: BoolArray
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """The prompts that one vertex answers: all phi with phi @ sides < ends.
 
     Attributes:
@@ -57,8 +56,7 @@ class Box:
         return np.asarray((phis @ self.sides < self.ends).all(axis=1), dtype=np.bool_)
 
 
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """The fit through d independent rows, X_B beta = S_B, with bounds on its round-off.
 
     Attributes:
