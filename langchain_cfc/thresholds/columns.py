@@ -125,7 +125,7 @@ def triangular(matrix: FloatArray) -> FloatArray:
     Returns:
         (min(N, d), d) R with R' R = matrix' matrix.
     """
-    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)]
+    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)] or [matrix]
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)

@@ -139,19 +139,12 @@ class PlainWindows(Windows[QuantileSimplex]):
 
     def _search(self, phi: FloatArray) -> Answer:
         known = self._vertices.nearest(phi)
-        if known is not None and known.box.holds(phi):
-            return known.fit
-        for number in range(len(self._sizes)):
-            here = known is not None and known.window == number
-            found = self._solve(number, phi, known.fit.vertex if known is not None and here else None)
-            if found is not None:
-                return found
-        return None
+        return known.fit if known is not None and known.box.holds(phi) else super()._search(phi)
 
-    def _solve(self, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
-        """What one window can prove."""
-        window = self._window(number)
+    def _ask(self, number: int, phi: FloatArray) -> Answer:
+        window, known = self._window(number), self._vertices.nearest(phi)
         simplex = window.regression
+        start = known.fit.vertex if known is not None and known.window == number else None
         try:
             found: Fit | Endless | None = simplex.minimise(phi, start)
         except ThresholdError:

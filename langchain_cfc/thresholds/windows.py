@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.certificate import Certificate, Problem
 from langchain_cfc.thresholds.growing import bounded
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
@@ -200,12 +201,25 @@ class Windows(ABC, Generic[R]):
         """The regression on some rows and the sums of all others."""
 
     def _search(self, phi: FloatArray) -> Answer:
+        """What the first window to prove anything says."""
+        failed: ThresholdError | None = None
         for number in range(len(self._sizes)):
-            window = self._window(number)
-            found = window.regression.minimise(phi)
-            if window.proves(found, phi):
+            try:
+                found = self._ask(number, phi)
+            except ThresholdError as error:  # more rows may be easier
+                failed = error
+                continue
+            if found is not None:
                 return found
-        return None
+        if failed is not None and self._near.radius == np.inf:
+            raise failed
+        return None  # with more of the calibration prompts it might be known
+
+    def _ask(self, number: int, phi: FloatArray) -> Answer:
+        """What one window can prove."""
+        window = self._window(number)
+        found = window.regression.minimise(phi)
+        return found if window.proves(found, phi) else None
 
     @cached_property
     def _sizes(self) -> list[int]:

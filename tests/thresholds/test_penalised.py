@@ -222,3 +222,10 @@ def test_outside_the_span_of_the_calibration_features_nothing_is_certified() -> 
     rule = ConditionalThreshold("0.5", ridge=0.1).fit(features, np.linspace(0.1, 0.8, 8))
     assert rule.threshold([0.0, 0.0, 1.0]) == np.inf
     assert np.isfinite(rule.threshold([1.0, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("penalised", FORMS)
+def test_features_that_are_all_zero_have_threshold_zero(penalised: Penalised) -> None:
+    rule = ConditionalThreshold("0.2", ridge=0.01, penalised=penalised).fit(np.zeros((6, 2)), np.ones(6) / 2)
+    assert rule.thresholds([[0.0, 0.0]]).tolist() == [0.0]
+    assert rule.threshold([1.0, 0.0]) == np.inf

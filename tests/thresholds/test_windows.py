@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc._arrays import FloatArray
-from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
+from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, windows
 from langchain_cfc.thresholds.columns import Columns
 from langchain_cfc.thresholds.growing import base_regression
@@ -19,7 +19,7 @@ from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
-from langchain_cfc.thresholds.vertex import Fit, Solution
+from langchain_cfc.thresholds.vertex import Fit, Solution, Vertex
 
 from .oracles import dual_threshold, order_statistic
 
@@ -325,3 +325,50 @@ def test_equal_rows_are_kept_as_one_with_their_weight() -> None:
     assert state["weights"].sum() == 30_000
     # So a window holds all of them: more equal rows than it has room for are no obstacle.
     assert ConditionalThreshold("0.1", window=300).fit(features, scores).state_data()["radius"].size == 0
+
+
+def test_a_window_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numerical trouble in a small window is left to larger ones; if all fail, nothing is made up."""
+    rng = np.random.default_rng(16)
+    features, scores = continuous(rng, SIZE)
+    queries = features[:5]
+    rule = ConditionalThreshold("0.1", window=300).fit(features, scores)
+    expected = rule.thresholds(queries)
+    honest = QuantileSimplex.minimise
+    broken = {64}
+
+    def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
+        if len(simplex._s) in broken and phi.any():
+            msg = "trouble"
+            raise ThresholdError(msg)
+        return honest(simplex, phi, start)
+
+    monkeypatch.setattr(QuantileSimplex, "minimise", failing)
+    np.testing.assert_allclose(rule.restore(rule.state_data()).thresholds(queries), expected, atol=1e-12)
+    broken |= {256, 300}
+    assert rule.restore(rule.state_data()).solve(queries).outside.all()
+    everything = ConditionalThreshold("0.1", window=None).fit(features[:200], scores[:200])
+    broken |= {200}
+    with pytest.raises(ThresholdError, match="trouble"):
+        everything.threshold(queries[0])
+
+
+def test_a_search_from_a_shared_vertex_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(17)
+    features, scores = continuous(rng, SIZE)
+    queries = continuous(rng, 100)[0]
+    rule = ConditionalThreshold("0.1").fit(features, scores)
+    expected = rule.thresholds(queries)
+    honest = QuantileSimplex.minimise
+    failures: list[int] = []
+
+    def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
+        if start is not None:
+            failures.append(1)
+            msg = "trouble"
+            raise ThresholdError(msg)
+        return honest(simplex, phi)
+
+    monkeypatch.setattr(QuantileSimplex, "minimise", failing)
+    assert rule.restore(rule.state_data()).thresholds(queries).tolist() == expected.tolist()
+    assert failures
