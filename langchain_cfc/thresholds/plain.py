@@ -57,6 +57,11 @@ class Vertices:
         """How many there are."""
         return len(self._view[1])
 
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another."""
+        return len(self._proven) >= windows.MEMORY
+
     def __getitem__(self, number: int) -> Proven:
         """One of them."""
         return self._proven[number]
@@ -81,7 +86,7 @@ class Vertices:
         basis = tuple(proven.fit.vertex.basis.tolist())
         with self._lock:
             count = len(self._proven)
-            if count == windows.MEMORY or basis in self._known:
+            if self.full or basis in self._known:
                 return
             if count == len(self._losses):
                 self._slopes = np.vstack([self._slopes, np.empty_like(self._slopes)])
@@ -152,6 +157,8 @@ class PlainWindows(Windows[QuantileSimplex]):
                 raise
             found = None  # from elsewhere it may be proven
         if isinstance(found, Fit) and found.alone and window.proves(found, phi):
+            if start is None and self._vertices.full:
+                return found
             box = simplex.box(found)
             if box.holds(phi):
                 slope = float(self._tau) * found.beta
