@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc._extras import require
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
+from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.thresholds import ConditionalThreshold, exact_tau
 
 # Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which
 # stands for the limit; its own tolerances are far smaller.
 AGREEMENT = 1e-6
-NUDGE = 1e-7
+NUDGE = 1e-8
 HIGHS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 CLARABEL = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
@@ -170,18 +170,28 @@ class _Peers:
     def threshold(self, phi: FloatArray) -> float:
         """The smallest fit at the prompt, by HiGHS; `inf` where the problem is unbounded."""
         self._linear.value = (self._tau - NUDGE) * phi
-        self._problem.solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
+        self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
         return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
 
     def objective(self, phi: FloatArray) -> float:
         """The optimal value, by Clarabel."""
         self._linear.value = self._tau * phi
-        self._problem.solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
+        self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
         return float(self._problem.value)
+
+    def _solve(self, **settings: Any) -> None:
+        try:
+            self._problem.solve(**settings)
+        except self._cvxpy.error.SolverError as error:
+            msg = f"{settings['solver']} gave up on a threshold, so it cannot be verified: {error}"
+            raise ThresholdError(msg) from error
 
     def base_gap(self, rule: ConditionalThreshold) -> float:
         """How far the base regression's objective is from ours, relative to its size."""
-        certificate = rule.certificate(np.zeros(rule.dimension))
+        try:
+            certificate = rule.certificate(np.zeros(rule.dimension))
+        except OutsideCertifiedRegionError:
+            return 0.0
         if certificate is None:  # every feature is zero
             return 0.0
         objective = self.objective(np.zeros(self._linear.shape))

@@ -8,7 +8,6 @@ number.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,8 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 # carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
 # 1e-9 lies well above that.
 DEPENDENT = 1e-9
+# Numbers beyond this size overflow when they are multiplied.
+LARGEST = 1e150
 # Rows of which one block is factored, and rows that are laid side by side to find the largest entries.
 BLOCK, WIDE = 8192, 64
 
@@ -48,7 +49,7 @@ class Columns:
             The choice, and the (r, r) upper triangular M with M' M = X' X / N for the kept, scaled columns X.
         """
         largest = np.maximum(_column_maxima(features), -_column_maxima(features, np.minimum))
-        scale = np.exp2(np.ceil(np.log2(np.where(largest > 0.0, largest, 1.0))))
+        scale = power_of_two(largest)
         # Lengths and angles of the columns are those of the triangular factor's, which is small.
         factor = triangular(features) / scale
         kept = independent_columns(factor)
@@ -81,7 +82,7 @@ class Columns:
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
         """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
-        if phi.shape != self.scale.shape or not math.isfinite(phi.dot(phi)):
+        if phi.shape != self.scale.shape or not np.abs(phi).max() < LARGEST:
             return None
         if len(self.dropped) == 0:
             return phi / self.scale
@@ -89,18 +90,19 @@ class Columns:
         return reduced[0] if inside[0] else None
 
 
-def independent_columns(matrix: FloatArray) -> IntArray:
+def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
     """Numbers of linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice).
 
     Args:
         matrix: (N, d).
+        dependent: Share of its own length below which what is left of a column is nothing.
 
     Returns:
         (r,) column numbers, r the numerical rank.
     """
     rest = matrix.copy()
     lengths = np.linalg.norm(matrix, axis=0)
-    threshold = DEPENDENT * lengths
+    threshold = dependent * lengths
     kept: list[int] = []
     while len(kept) < min(matrix.shape):
         remaining = np.linalg.norm(rest, axis=0)
@@ -129,6 +131,11 @@ def triangular(matrix: FloatArray) -> FloatArray:
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)
+
+
+def power_of_two(sizes: FloatArray) -> FloatArray:
+    """The smallest powers of two not below (d,) sizes; 1 for a size of zero."""
+    return np.asarray(np.exp2(np.ceil(np.log2(np.where(sizes > 0.0, sizes, 1.0)))), dtype=np.float64)
 
 
 def _column_maxima(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:

@@ -183,7 +183,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         the columns. With a ridge the features are in its units, (r,) counts its columns in all but the last
         three arrays, and `shift` (d,), `spread` (d,) and `penalty` (r,) are the units.
         """
-        return self.fitted.to_arrays()
+        return {name: array.copy() for name, array in self.fitted.to_arrays().items()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> ConditionalThreshold:
         """A fitted copy from `state_data`."""
@@ -213,8 +213,9 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             if answer is not None:
                 values[rows], errors[rows] = answer.values(reduced[rows])
             else:
-                part = reduced[rows[0]]
-                outside[rows] = state.windows.at_least(asked[rows[0]], part) < self.cap
+                # Prompts of equal weighted features share an answer, but not what is known of their fits.
+                bounds = [state.windows.at_least(asked[row], reduced[row]) for row in rows]
+                outside[rows] = np.array(bounds) < self.cap
         return Thresholds.capped(values, errors, self.cap, outside)
 
 

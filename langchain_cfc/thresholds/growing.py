@@ -16,9 +16,10 @@ import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
+from langchain_cfc.thresholds.columns import DEPENDENT, triangular
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import TOO_DEPENDENT, Endless, QuantileSimplex
-from langchain_cfc.thresholds.vertex import Vertex
+from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds.vertex import TOO_DEPENDENT, Vertex
 
 FIRST = 2000
 # At most this many times more rows in one step.
@@ -64,12 +65,26 @@ def base_regression(rows: Rows, tau: Fraction) -> Base:
     sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
     # Seeded, so that equal data give equal bits.
     sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
+    needed = _spanning(rows.features, sample[:FIRST])
+    sample = np.concatenate([needed, sample[~np.isin(sample, needed)]])
     fit = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
     beta, basis, known = fit.beta, fit.vertex.basis, FIRST
     for size in sizes[1:]:
         beta, (basis, _), _, _ = _on_more_rows(rows.take(sample[:size]), tau, beta, basis, known)
         known = size
     return _on_more_rows(rows, tau, beta, sample[basis], known)
+
+
+def _spanning(features: FloatArray, sample: IntArray) -> IntArray:
+    """Numbers of rows that the sample needs for full column rank: a rare group may be missing in it."""
+    needed = np.empty(0, dtype=np.int64)
+    while len(needed) < features.shape[1]:
+        _, sizes, directions = np.linalg.svd(triangular(features[np.append(sample, needed)]))
+        if len(sizes) == 0 or sizes[-1] > DEPENDENT * sizes[0]:
+            break
+        # The direction that the sample does not feel, and the row that feels it most.
+        needed = np.append(needed, np.abs(features @ directions[-1]).argmax())
+    return np.unique(needed)
 
 
 def bounded(found: F | Endless) -> F:

@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 from langchain_cfc.errors import InputError
 
+# Ranks of more decimals could not be told apart in the floats that the solver computes with.
+DECIMALS = 12
 Level: TypeAlias = str | float | Decimal
 
 
@@ -39,7 +41,11 @@ def alpha_text(alpha: Level) -> str:
     if isinstance(alpha, bool) or not number.is_finite() or not 0 < number < 1:
         msg = f"alpha must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {alpha!r}"
         raise InputError(msg)
-    return f"{number:f}".rstrip("0")
+    text = f"{number:f}".rstrip("0")
+    if len(text) > len("0.") + DECIMALS:
+        msg = f"alpha may have {DECIMALS} decimals at most, got {text[:40]}"
+        raise InputError(msg)
+    return text
 
 
 def exact_tau(alpha: Level) -> Fraction:

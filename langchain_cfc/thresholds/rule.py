@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
+from langchain_cfc.thresholds.columns import LARGEST
 from langchain_cfc.thresholds.levels import Level, alpha_text, exact_tau
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class ThresholdRule(ABC, Generic[State]):
         """
         x = float_array(features, "features")
         fits = x.ndim == 2 and x.shape[1] == self.dimension  # noqa: PLR2004 - rows and columns
-        if not (fits and np.isfinite(x).all()):
+        if not (fits and _sane(x)):
             msg = f"features must be a finite (m, {self.dimension}) array, got shape {x.shape}"
             raise InputError(msg)
         return x
@@ -220,6 +221,12 @@ def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None
             raise InputError(msg)
 
 
+def _sane(numbers: FloatArray) -> bool:
+    """Whether all numbers are finite, and no product of two overflows."""
+    # Not a number is neither below nor above.
+    return bool(numbers.max(initial=0.0) < LARGEST and numbers.min(initial=0.0) > -LARGEST)
+
+
 def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
     """As floats, without a copy where they are floats: whoever keeps them takes a copy.
 
@@ -250,8 +257,11 @@ def calibration_arrays(
     if len(s) == 0:
         msg = "no calibration prompts: at least one is needed"
         raise InputError(msg)
-    if not (np.isfinite(x).all() and np.isfinite(s).all()):
-        msg = "features and success scores must be finite; without a correct candidate the score is `cap`"
+    if not (_sane(x) and _sane(s)):
+        msg = (
+            f"features and success scores must be finite and below {LARGEST:g} in size; without a correct "
+            "candidate the score is `cap`"
+        )
         raise InputError(msg)
     if s.max() > cap:
         msg = f"success score {s.max()} exceeds the cap {cap}"

@@ -48,12 +48,12 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.columns import independent_columns
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.vertex import EPS, Box, Fit, Solution, Vertex, inverted
+from langchain_cfc.thresholds.vertex import EPS, TOO_DEPENDENT, Box, Fit, Solution, Vertex, inverted
 
 # Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
 # may be needed: a row on the fit within the round-off of one vertex lies off it within the smaller round-off
 # of the next.
-NOISE = (1e-9, 1e-12, 0.0, 0.0, 0.0, 0.0)
+NOISE = (1e-9, 1e-12, *8 * (0.0,))
 # Rates below this share of the largest possible are round-off of rows that do not move.
 STILL = 1e-11
 # Pivots after which distances are computed afresh.
@@ -62,7 +62,6 @@ REFRESH = 50
 SMALL_PIVOT = 1e-6
 # Breakpoints put in order at first.
 FIRST_PART = 64
-TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer features"
 
 
 class Leaving(NamedTuple):
@@ -158,8 +157,8 @@ class QuantileSimplex:
         raise ThresholdError(msg)
 
     def _crash(self) -> Vertex:
-        """A first vertex: d independent rows."""
-        basis = independent_columns(self._x.T)
+        """A first vertex: d rows as independent as can be had."""
+        basis = independent_columns(self._x.T, dependent=16 * EPS)
         if len(basis) < self._x.shape[1]:
             msg = TOO_DEPENDENT
             raise ThresholdError(msg)

@@ -15,7 +15,7 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds.columns import DEPENDENT, triangular
+from langchain_cfc.thresholds.columns import DEPENDENT, power_of_two, triangular
 
 # Of the identity in the metric, for directions that no feature takes.
 LEAST = 1e-3
@@ -49,18 +49,25 @@ class Standardised:
             The change of units. Entries become at most one in size, by powers of two that the penalties
             make up for.
         """
-        d = features.shape[1]
-        constant = penalised == "slopes" and spans_constant(features)
-        shift = features.mean(axis=0) if constant else np.zeros(d)
-        unit = np.sqrt(np.mean((features - shift) ** 2, axis=0)) if penalised == "slopes" else np.ones(d)
-        largest = np.abs(features - shift).max(axis=0)
+        # Powers of two first: squares of the features as they are may be too large or too small.
+        base = power_of_two(np.abs(features).max(axis=0))
+        scaled = features / base
+        constant = penalised == "slopes" and spans_constant(scaled)
+        middle = scaled.mean(axis=0) if constant else np.zeros(scaled.shape[1])
+        largest = np.abs(scaled - middle).max(axis=0)
         # What round-off leaves of a constant column is no feature.
-        varies = largest > DEPENDENT * np.abs(features).max(axis=0)
-        power = np.exp2(np.ceil(np.log2(np.where(varies, largest / np.where(varies, unit, 1.0), 1.0))))
-        penalties = penalty / power[varies] ** 2
-        return cls(
-            shift, np.where(varies, unit * power, 0.0), np.append([0.0], penalties) if constant else penalties
-        )
+        varies = largest > DEPENDENT
+        unit = 1.0 / base
+        if penalised == "slopes":
+            unit = np.where(varies, np.sqrt(np.mean((scaled - middle) ** 2, axis=0)), 1.0)
+        power = power_of_two(np.where(varies, largest / unit, 0.0))
+        with np.errstate(over="ignore", divide="ignore"):  # refused below
+            penalties = penalty / power[varies] ** 2
+            spread = np.where(varies, unit * power * base, 0.0)
+        if not (np.isfinite(spread).all() and np.isfinite(penalties).all() and (penalties > 0.0).all()):
+            msg = "a ridge on these features is out of floating point: give them units of a comparable size"
+            raise InputError(msg)
+        return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
 
     def apply(self, features: FloatArray) -> FloatArray:
         """(m, r) features in the new units."""

@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray
-from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds.columns import Columns, independent_columns
+from langchain_cfc.errors import InputError, ThresholdError
+from langchain_cfc.thresholds.columns import Columns
 from langchain_cfc.thresholds.growing import base_regression
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.penalised import RidgeWindows, penalised_base
@@ -19,6 +19,7 @@ from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.rule import check_state
 from langchain_cfc.thresholds.standardised import Penalised, Standardised
+from langchain_cfc.thresholds.vertex import inverted
 
 AXES = {
     "features": 2,
@@ -146,6 +147,14 @@ class Calibrated:
         return cls(columns, units, Neighbourhood(rows, rest, centre, radius), tau)
 
 
+def _regular(matrix: FloatArray) -> bool:
+    """Whether a matrix is square and has an inverse in floating point."""
+    try:
+        return matrix.shape[0] == matrix.shape[1] and bool(np.isfinite(inverted(matrix)).all())
+    except ThresholdError:
+        return False
+
+
 def _lean(rows: Rows) -> Rows:
     """The same calibration data in few rows where there are many equal ones."""
     return rows.merged() if rows.repetitive else rows
@@ -173,7 +182,7 @@ def _impossible(data: Mapping[str, FloatArray], cap: float, units: Standardised 
         "scale": d >= 1 and bool((data["scale"] > 0.0).all()),
         "kept": bool(np.isin(kept, np.arange(d)).all()) and bool((np.diff(kept) > 0.0).all()),
         "radius": len(data["radius"]) <= 1 and bool((data["radius"] >= 0.0).all()),
-        "root": bool((np.diag(root) != 0.0).all()),
-        "features": units is not None or len(independent_columns(features[:r].T)) == r,
+        "root": not np.tril(root, -1).any() and _regular(root),
+        "features": units is not None or _regular(features[:r]),
     }
     return next((name for name, fits in possible.items() if not fits), None)

@@ -20,8 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.errors import ThresholdError
 
 EPS = float(np.finfo(np.float64).eps)
+TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer features"
 
 
 class Vertex(NamedTuple):
@@ -64,13 +66,15 @@ class Solution(NamedTuple):
         scores: (d,) S_B.
         inverse: (d, d) inverse of X_B.
         beta: (d,) coefficients X_B^-1 S_B, refined once.
-        size: (d,) |X_B^-1| (|S_B| + |X_B| |beta|): round-off in beta for each unit of it in an operation.
+        own: (d,) |S_B| + |X_B| |beta|: the numbers in each equation.
+        size: (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation.
     """
 
     rows: FloatArray
     scores: FloatArray
     inverse: FloatArray
     beta: FloatArray
+    own: FloatArray
     size: FloatArray
 
     @classmethod
@@ -88,7 +92,8 @@ class Solution(NamedTuple):
         large, right = np.abs(inverse), np.abs(scores)
         # The last term is of second order: what one refinement leaves, spread over all equations.
         left = EPS * np.abs(rows).dot(large.dot(right)).max(initial=0.0)
-        return cls(rows, scores, inverse, beta, large.dot(right + np.abs(rows).dot(np.abs(beta)) + left))
+        own = right + np.abs(rows).dot(np.abs(beta))
+        return cls(rows, scores, inverse, beta, own, large.dot(own + left))
 
     @property
     def unit(self) -> float:
@@ -96,8 +101,14 @@ class Solution(NamedTuple):
         return 4 * (len(self.beta) + 2) * EPS
 
     def round_off(self, features: FloatArray, scores: FloatArray) -> FloatArray:
-        """(N,) bounds on the round-off in the residuals of (N, d) features and (N,) scores."""
-        return np.asarray(self.unit * (np.abs(scores) + np.abs(features).dot(self.size)))
+        """(N,) bounds on the round-off in the residuals of (N, d) features and (N,) scores.
+
+        A row feels the round-off of the equations through x X_B^-1. Bounds by |x| |X_B^-1| would be so wide
+        for nearly dependent features that rows on the wrong side passed for rows on the fit.
+        """
+        equations = self.own + EPS * np.abs(self.rows).dot(self.size)
+        felt = np.abs(features.dot(self.inverse)).dot(equations)
+        return np.asarray(self.unit * (np.abs(scores) + np.abs(features).dot(np.abs(self.beta)) + felt))
 
 
 @dataclass(frozen=True)
@@ -162,5 +173,12 @@ class Fit:
 
 
 def inverted(matrix: FloatArray) -> FloatArray:
-    """The inverse of a (d, d) matrix."""
-    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+    """The inverse of a (d, d) matrix.
+
+    Raises:
+        ThresholdError: If it is singular in floating point.
+    """
+    try:
+        return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError as singular:
+        raise ThresholdError(TOO_DEPENDENT) from singular

@@ -107,10 +107,11 @@ class Window(Generic[R]):
             return True
         if isinstance(found, Endless):
             return self._falls_forever(found.ray, phi)
-        if self.radius == 0.0:  # more rows on the base fit than were kept
-            basis = found.vertex.basis
-            return len(basis) == len(phi) and not self.distances[basis].any()
-        return self.centre.way(found.beta, found.blur) < self.radius
+        if self.centre.way(found.beta, found.blur) < self.radius:
+            return True
+        # The base fit itself, near which there may be rows at any distance, or more on it than were kept.
+        basis = found.vertex.basis
+        return len(basis) == len(phi) and not self.distances[basis].any()
 
     def _falls_forever(self, ray: FloatArray, phi: FloatArray) -> bool:
         """Whether the objective over all rows falls along a ray, wherever the rows left out come to lie.

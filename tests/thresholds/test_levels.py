@@ -21,7 +21,7 @@ from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_ta
         (1e-05, "0.00001"),
         (Decimal("0.0500"), "0.05"),
         (np.float64(0.3), "0.3"),
-        (0.30000000000000004, "0.30000000000000004"),
+        (0.123456789012, "0.123456789012"),
         ("0.999", "0.999"),
     ],
 )
@@ -29,6 +29,12 @@ def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) 
     assert alpha_text(alpha) == text
     assert alpha_text(text) == text
     assert exact_tau(alpha) == 1 - Fraction(text)
+
+
+@pytest.mark.parametrize("alpha", [1 - 0.7, "0.1234567890123", 1e-310, "0.0000000000001"])
+def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
+    with pytest.raises(InputError, match="12 decimals at most"):
+        alpha_text(alpha)
 
 
 @pytest.mark.parametrize(

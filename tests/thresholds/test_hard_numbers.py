@@ -1,0 +1,112 @@
+"""Features that strain floating point: nearly dependent, rare, huge, tiny; and what such states may hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import ConditionalThreshold
+
+
+@pytest.mark.parametrize("exponent", [-4, -6, -7, -8])
+def test_nearly_dependent_features_give_the_threshold_of_their_span(exponent: int) -> None:
+    """The same span has a well-conditioned basis, in which HiGHS solves the problem without strain."""
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        a, b, scores = rng.normal(size=100), rng.normal(size=100), rng.random(100)
+        features = np.column_stack([np.ones(100), a, b, a + b + 10.0**exponent * rng.normal(size=100)])
+
+        def easy(x: FloatArray) -> FloatArray:
+            apart = (x[:, 3] - x[:, 1] - x[:, 2]) * 10.0**-exponent
+            return np.column_stack([x[:, :3], apart])
+
+        found = ConditionalThreshold("0.1", cap=1e3).fit(features, scores).thresholds(features[:5])
+        for value, phi in zip(found, easy(features)[:5], strict=True):
+            result: Any = linprog(
+                -scores, A_eq=easy(features).T, b_eq=-(0.9 - 1e-7) * phi, bounds=(-0.1, 0.9)
+            )
+            expected = float(-result.eqlin.marginals @ phi) if result.status == 0 else np.inf
+            assert value == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("size", "members"), [(5_000, 1), (5_000, 3), (100_000, 50)])
+def test_a_group_that_a_subsample_misses_is_no_obstacle(size: int, members: int) -> None:
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        codes = rng.integers(0, 3, size)
+        codes[rng.choice(size, members, replace=False)] = 3
+        features, scores = np.eye(4)[codes], rng.random(size)
+        found = ConditionalThreshold("0.2").fit(features, scores).thresholds(np.eye(4))
+        for group in range(4):
+            own = np.sort(scores[codes == group])
+            rank = -(-4 * (len(own) + 1) // 5)
+            assert found[group] == (own[rank - 1] if rank <= len(own) else np.inf)
+
+
+def test_prompts_that_share_an_answer_have_bounds_of_their_own() -> None:
+    scores = np.random.default_rng(0).random(5_000)
+    rule = ConditionalThreshold("0.1", window=16).fit(np.ones((5_000, 1)), scores)
+    for order in ([0, 1], [1, 0]):
+        phis, weights = np.array([[4.0], [1.0]])[order], np.array([50.0, 200.0])[order]
+        solved = rule.solve(phis, weights)
+        assert solved.outside[order].tolist() == [
+            False,
+            True,
+        ]  # 4 times the fit passes the cap, once does not
+
+
+def test_what_was_fitted_can_be_restored_however_dependent() -> None:
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        features = np.column_stack([np.ones(5), rng.normal(size=5), np.zeros(5)])
+        features[:, 2] = features[:, 0] + features[:, 1] + 1e-8 * rng.normal(size=5)
+        rule = ConditionalThreshold("0.2").fit(features, 0.1 * rng.random(5))
+        restored = rule.restore(rule.state_data())
+        assert restored.thresholds(features).tolist() == rule.thresholds(features).tolist()
+
+
+def test_writing_into_a_state_changes_no_rule() -> None:
+    features = np.stack([np.ones(50), np.linspace(0, 1, 50)], axis=1)
+    rule = ConditionalThreshold("0.2").fit(features, np.linspace(0, 1, 50) ** 2)
+    before = rule.thresholds(features[:5]).tolist()
+    for array in rule.state_data().values():
+        array[...] = 7.0
+    assert rule.restore(rule.state_data()).thresholds(features[:5]).tolist() == before
+
+
+@pytest.mark.parametrize("root", [np.ones((2, 2)), np.array([[1.0, 0.0], [1.0, 1.0]]), np.zeros((2, 2))])
+def test_a_metric_that_is_none_is_refused(root: FloatArray) -> None:
+    rule = ConditionalThreshold("0.2").fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9]], [0.1, 0.2, 0.3])
+    with pytest.raises(InputError, match="'root'"):
+        rule.restore({**rule.state_data(), "root": root})
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.1])
+@pytest.mark.parametrize("size", [1e155, -1e200, 1e308])
+def test_numbers_whose_products_overflow_are_refused(size: float, ridge: float) -> None:
+    features = np.stack([np.ones(50), np.linspace(0, 1, 50)], axis=1)
+    rule = ConditionalThreshold("0.2", ridge=ridge)
+    with pytest.raises(InputError, match="1e\\+150"):
+        rule.fit(features * [1.0, size], np.linspace(0, 1, 50))
+    with pytest.raises(InputError, match="1e\\+150"):
+        rule.fit(features, -abs(size) * np.linspace(0, 1, 50))
+    with pytest.raises(InputError, match="finite"):
+        rule.fit(features, np.linspace(0, 1, 50)).threshold([1.0, size])
+
+
+@pytest.mark.parametrize("unit", [1e-170, 1e-100, 1e100])
+def test_a_ridge_on_slopes_does_not_care_for_units_however_extreme(unit: float) -> None:
+    rng = np.random.default_rng(1)
+    features = np.stack([np.ones(50), rng.random(50)], axis=1)
+    scores, rule = rng.random(50), ConditionalThreshold("0.2", ridge=0.1)
+    expected = rule.fit(features, scores).thresholds(features[:5])
+    found = rule.fit(features * [1.0, unit], scores).thresholds(features[:5] * [1.0, unit])
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    if unit == 1e-170:
+        with pytest.raises(InputError, match="comparable size"):
+            ConditionalThreshold("0.2", ridge=0.1, penalised="all").fit(features * [1.0, unit], scores)
