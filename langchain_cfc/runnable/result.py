@@ -80,7 +80,7 @@ class CFCResult(BaseModel):
             decision = (
                 f"Abstained: for prompts like this, no set made of {n} candidates can be certified to hold "
                 f"a correct answer at {percent}. Too many calibration prompts like it had no correct "
-                "candidate, or there were too few of them, or too few were kept in the artifact."
+                "candidate, or there were too few of them."
             )
         elif self.reason == "no_candidate_accepted":
             decision = (
