@@ -18,6 +18,8 @@ from langchain_cfc.errors import CFCError, DrawError
 # Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
 NOSTREAM = "nostream"
 DRAW_TAG = "cfc:candidate"
+# How often requests that failed are repeated, where others of the same prompt succeeded.
+TOP_UPS = 2
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ def _quieted(value: Any) -> Any:
 def draw(generator: Runnable[Any, Any], prompt: Any, configs: Sequence[RunnableConfig]) -> list[Draw]:
     """Draw one candidate per config, in separate requests.
 
+    Requests that fail are repeated for their slots, and what the others returned is kept: it was paid for. If
+    none succeeds, none is repeated, for then it is not chance. A failure must not depend on what the answer
+    would have been, or the candidates left are no sample of what the model says.
+
     Args:
         generator: A chat model or chain, made `quiet`.
         prompt: What it is invoked with.
@@ -87,12 +93,22 @@ def draw(generator: Runnable[Any, Any], prompt: Any, configs: Sequence[RunnableC
         DrawError: If fewer than n could be drawn, or one cannot be read as text.
     """
     outputs = generator.batch([prompt] * len(configs), list(configs), return_exceptions=True)
+    for _ in range(TOP_UPS):
+        if slots := _missing(outputs):
+            again = [configs[slot] for slot in slots]
+            found = generator.batch([prompt] * len(slots), again, return_exceptions=True)
+            outputs = _topped_up(outputs, slots, found)
     return _checked(outputs, len(configs))
 
 
 async def adraw(generator: Runnable[Any, Any], prompt: Any, configs: Sequence[RunnableConfig]) -> list[Draw]:
     """The same as `draw`, asynchronously."""
     outputs = await generator.abatch([prompt] * len(configs), list(configs), return_exceptions=True)
+    for _ in range(TOP_UPS):
+        if slots := _missing(outputs):
+            again = [configs[slot] for slot in slots]
+            found = await generator.abatch([prompt] * len(slots), again, return_exceptions=True)
+            outputs = _topped_up(outputs, slots, found)
     return _checked(outputs, len(configs))
 
 
@@ -103,6 +119,20 @@ def total_usage(draws: Sequence[Draw]) -> UsageMetadata | None:
         if isinstance(one.message, AIMessage) and one.message.usage_metadata is not None:
             usage = add_usage(usage, one.message.usage_metadata)
     return usage
+
+
+def _missing(outputs: Sequence[Any]) -> list[int]:
+    """Slots to ask again: those that failed, unless all did."""
+    slots = [slot for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
+    return slots if len(slots) < len(outputs) else []
+
+
+def _topped_up(outputs: Sequence[Any], slots: Sequence[int], found: Sequence[Any]) -> list[Any]:
+    """The outputs with those of some slots in their places."""
+    topped = list(outputs)
+    for slot, output in zip(slots, found, strict=False):  # one that returns too few keeps its failures
+        topped[slot] = output
+    return topped
 
 
 def _checked(outputs: Sequence[Any], n: int) -> list[Draw]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -45,15 +46,18 @@ class ScriptedModel(BaseChatModel):
     Args:
         texts: By slot; if left out, made from the prompt and the slot.
         failing: Slots whose requests fail.
+        failures: How often they fail; always if left out.
         drawn: The prompts it was asked, for tests to count.
     """
 
     texts: Sequence[str] | None = None
     failing: frozenset[int] = frozenset()
+    failures: int | None = None
     usage: UsageMetadata | None = None
     drawn: list[str] = Field(default_factory=list)
 
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+    _failed: Counter[int] = PrivateAttr(default_factory=Counter)
 
     @property
     def _llm_type(self) -> str:
@@ -67,7 +71,8 @@ class ScriptedModel(BaseChatModel):
             count = len(self.drawn)
             self.drawn.append(prompt)
         slot = slot_of(run_manager.tags if run_manager else [], count % N)
-        if slot in self.failing:
+        self._failed[slot] += slot in self.failing
+        if slot in self.failing and (self.failures is None or self._failed[slot] <= self.failures):
             msg = f"no answer in slot {slot}"
             raise RuntimeError(msg)
         text = self.texts[slot] if self.texts is not None else made_up(prompt, slot)

@@ -28,7 +28,7 @@ from pydantic import Field, PrivateAttr
 
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import TOP_UPS, Draw
 from langchain_cfc.verifiers import pairwise
 
 from .parts import (
@@ -161,23 +161,37 @@ WAYS = list(wrapped(ScriptedModel()))
 
 @both_ways
 @pytest.mark.parametrize("slot", [0, 2, N - 1])
-def test_one_failing_draw_fails_the_prompt(artifact: CalibrationArtifact, serve: Serve, slot: int) -> None:
+def test_a_draw_that_keeps_failing_fails_the_prompt(
+    artifact: CalibrationArtifact, serve: Serve, slot: int
+) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({slot}))
     expected = f"1 of {N} candidates could not be drawn, first candidate {slot}"
     with pytest.raises(DrawError, match=expected) as failure:
         serve(chain_of(artifact, generator=model), "x")
     assert isinstance(failure.value.__cause__, RuntimeError)
     assert str(failure.value.__cause__) == f"no answer in slot {slot}"
-    assert len(model.drawn) == N
+    assert len(model.drawn) == N + TOP_UPS
+
+
+@both_ways
+@pytest.mark.parametrize("failures", [1, TOP_UPS])
+def test_draws_that_failed_are_made_up_for_in_their_slots(
+    artifact: CalibrationArtifact, serve: Serve, failures: int
+) -> None:
+    model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
+    chain = chain_of(artifact, generator=model, show_rejected=True)
+    assert [one.text for one in serve(chain, "x").candidates] == list(TEXTS)
+    assert len(model.drawn) == N + 2 * failures  # what the others returned was kept
 
 
 @both_ways
 def test_all_draws_failing_names_the_first(artifact: CalibrationArtifact, serve: Serve) -> None:
-    model = ScriptedModel(failing=frozenset(range(N)))
+    generator = ScriptedModel(failing=frozenset(range(N)))
     expected = f"{N} of {N} candidates could not be drawn, first candidate 0"
     with pytest.raises(DrawError, match=expected) as failure:
-        serve(chain_of(artifact, generator=model), "x")
+        serve(chain_of(artifact, generator=generator), "x")
     assert str(failure.value.__cause__) == "no answer in slot 0"
+    assert len(generator.drawn) == N  # not chance, and not paid for again
 
 
 @both_ways

@@ -156,15 +156,26 @@ def test_tokens_are_summed_over_the_requests(
 
 @both_ways
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_broken_response_fails_the_prompt(
+def test_one_broken_response_is_made_up_for(
     make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
 ) -> None:
     script.fault, script.faulty = fault, frozenset({3})
-    with pytest.raises(DrawError, match="1 of 10 candidates could not be drawn") as failure:
+    assert len(serve(make_chain(), new_facts[0].input).candidates) == 10
+    assert len(script.requests) == 11
+
+
+@both_ways
+@pytest.mark.parametrize("fault", FAULTS)
+def test_responses_that_stay_broken_fail_the_prompt(
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
+) -> None:
+    script.fault, script.faulty = fault, frozenset(range(3, 40))
+    with pytest.raises(DrawError, match="of 10 candidates could not be drawn") as failure:
         serve(make_chain(), new_facts[0].input)
     assert isinstance(failure.value.__cause__, Exception)
-    assert len(script.requests) == 10
+    assert len(script.requests) == 10 + 2 * 7
     # The server is back; nothing of the failure is left in the chain.
+    script.fault = None
     assert serve(make_chain(), new_facts[0].input).candidates
 
 
