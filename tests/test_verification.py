@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import cvxpy
 import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import PackedArray
-from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.errors import AttainabilityWarning, InputError, ThresholdError
 from langchain_cfc.verification import verify
 
 
@@ -100,3 +101,13 @@ def test_one_level_of_an_artifact_by_itself() -> None:
     assert artifact.rule("0.5").alpha == "0.5"
     with pytest.raises(InputError, match="several levels"):
         artifact.rule()
+
+
+def test_a_solver_that_gives_up_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gives_up(*_: object, **__: object) -> None:
+        msg = "numerical trouble"
+        raise cvxpy.error.SolverError(msg)
+
+    monkeypatch.setattr(cvxpy.Problem, "solve", gives_up)
+    with pytest.raises(ThresholdError, match="gave up"):
+        verify(calibrate(recorded(100), alpha="0.4", features="mean_score"))

@@ -105,6 +105,8 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             InputError: If shapes disagree, a number is not finite, a success score exceeds the cap or a
                 weight is not above 0.
         """
+        if weights is None:
+            return super().fit(features, success_scores)
         x, s = calibration_arrays(features, success_scores, self.cap)
         return replace(self, _state=self._calibrated(Rows(x, s, _weights(weights, len(s)))))
 
@@ -158,7 +160,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         """What proves the threshold of one prompt: a fit and a dual vector with the same objective.
 
         Args:
-            phi: (d,) features.
+            phi: (d,) features of a prompt of weight 1.
 
         Returns:
             The certificate; None where the threshold is unbounded, since no fit proves that.
@@ -219,10 +221,12 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         return Thresholds.capped(values, errors, self.cap, outside)
 
 
-def _weights(weights: npt.ArrayLike | None, size: int) -> FloatArray:
-    """(size,) positive weights; ones by default."""
-    if weights is None:
-        return np.ones(size)
+def _weights(weights: npt.ArrayLike, size: int) -> FloatArray:
+    """(size,) positive weights.
+
+    Raises:
+        InputError: If there are more or fewer, or one is not finite and above 0.
+    """
     given = float_array(weights, "weights")
     if given.shape != (size,) or not ((given > 0.0) & np.isfinite(given)).all():
         msg = f"weights must be {size} finite numbers above 0, got an array of shape {given.shape}"

@@ -194,24 +194,22 @@ def test_more_rows_on_the_fit_than_a_window_holds() -> None:
     np.testing.assert_allclose(found.values, m[:200], atol=1e-12)
 
 
-def test_alpha_near_zero() -> None:
+def assert_order_statistics_and_highs(alphas: tuple[str, ...], along_a_slope: str) -> None:
     scores = np.random.default_rng(7).random(1_200)
-    for alpha in ("0.001", "0.0009", "0.0000001"):
+    for alpha in alphas:
         assert constant(scores.tolist(), alpha).threshold([1.0]) == order_statistic(scores, alpha)
     features, slope_scores = sloped(3_000)
-    expected = dual_threshold(features, slope_scores, "0.001", features[0])
-    found = ConditionalThreshold("0.001").fit(features, slope_scores).threshold(features[0])
+    expected = dual_threshold(features, slope_scores, along_a_slope, features[0])
+    found = ConditionalThreshold(along_a_slope).fit(features, slope_scores).threshold(features[0])
     assert found == pytest.approx(expected, abs=1e-7)
+
+
+def test_alpha_near_zero() -> None:
+    assert_order_statistics_and_highs(("0.001", "0.0009", "0.0000001"), "0.001")
 
 
 def test_alpha_near_one() -> None:
-    scores = np.random.default_rng(8).random(1_200)
-    for alpha in ("0.999", "0.9999", "0.9999999"):
-        assert constant(scores.tolist(), alpha).threshold([1.0]) == order_statistic(scores, alpha)
-    features, slope_scores = sloped(3_000)
-    expected = dual_threshold(features, slope_scores, "0.999", features[0])
-    found = ConditionalThreshold("0.999").fit(features, slope_scores).threshold(features[0])
-    assert found == pytest.approx(expected, abs=1e-7)
+    assert_order_statistics_and_highs(("0.999", "0.9999", "0.9999999"), "0.999")
 
 
 def test_one_calibration_prompt() -> None:

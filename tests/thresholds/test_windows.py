@@ -246,6 +246,7 @@ def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.Mo
     assert bounded.thresholds(queries).tolist() == free.tolist()
     assert isinstance(bounded.fitted.windows, PlainWindows)
     assert len(bounded.fitted.windows._vertices) == 3
+    assert len(bounded.fitted.windows._answers) <= 3
 
 
 def test_no_row_changes_sides_within_its_distance() -> None:
