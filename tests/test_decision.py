@@ -212,3 +212,25 @@ def test_the_marginal_rule_gives_everyone_one_threshold() -> None:
     assert len(set(decide(artifact, draws, "0.4").thresholds)) > 10
     own = artifact_for(FEATURES[-1], threshold_rule="marginal")
     assert decide(own, draws, "0.4").thresholds.tobytes() == marginal.thresholds.tobytes()
+
+
+def test_a_prompt_that_the_kept_calibration_data_does_not_decide_is_flagged() -> None:
+    # 600 prompts along a line with noise; 64 are kept, and those say nothing of a prompt far out.
+    rng = np.random.default_rng(2)
+    records = [
+        PromptRecord(
+            id=f"p{row}",
+            input="?",
+            metadata={"t": float(t)},
+            candidates=(Candidate(text="x", score=float(0.5 + 0.01 * t * rng.random()), correct=True),),
+        )
+        for row, t in enumerate(rng.random(600))
+    ]
+    # The map was fitted on a range that the calibration prompts fill a small part of.
+    line = FeatureMap.parse("meta(t)").fit(Draws.of([[0.5]] * 2, metadata=[{"t": -40.0}, {"t": 1.0}]))
+    asked = Draws.of([[0.5]] * 2, metadata=[{"t": 0.5}, {"t": -10.0}])
+    few = decide(calibrate(records, alpha="0.2", features=line, window=16), asked)
+    everything = decide(calibrate(records, alpha="0.2", features=line, window=None), asked)
+    assert few.reason(0) == everything.reason(0) == "answered"
+    assert few.reason(1) == "not_certifiable"
+    assert everything.reason(1) != "not_certifiable"
