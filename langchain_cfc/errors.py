@@ -19,12 +19,15 @@ A caller may catch any branch of the tree:
     ├── ServingError
     │   ├── DrawError                    fewer than n candidates, or one that cannot be read
     │   ├── VerifierError                the verifier failed or returned something that is no score
-    │   └── DescriptionError             the answer extractor or metadata function failed
+    │   ├── DescriptionError             the answer extractor or metadata function failed
+    │   └── ServingTimeoutError (TimeoutError)  the prompt was not decided in time
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
     CFCWarning (UserWarning)
     ├── AttainabilityWarning             a group whose target is out of reach: most prompts will be flagged
-    └── FingerprintWarning               no fingerprint to compare with, or another served model version
+    ├── SamplingWarning                  candidates may be identical or be seen, beyond the reach from here
+    ├── FingerprintWarning               no fingerprint to compare with, or another served model version
+    └── OrientationWarning               correct candidates score worse than wrong ones
 """
 
 from __future__ import annotations
@@ -152,6 +155,10 @@ class DescriptionError(ServingError):
     """The answer extractor or the metadata function failed."""
 
 
+class ServingTimeoutError(ServingError, TimeoutError):
+    """The prompt was not decided in the time that it was given."""
+
+
 class MissingExtraError(CFCError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
 
@@ -164,5 +171,13 @@ class AttainabilityWarning(CFCWarning):
     """The target is out of reach for a guaranteed group: some or all of its prompts will be flagged."""
 
 
+class SamplingWarning(CFCWarning):
+    """Candidates may come out identical, or be seen by others, in a way that cannot be helped from here."""
+
+
 class FingerprintWarning(CFCWarning):
     """A fingerprint could not be compared, or the served model reports another version of itself."""
+
+
+class OrientationWarning(CFCWarning):
+    """Correct candidates score worse than wrong ones: the scores seem to point the wrong way."""

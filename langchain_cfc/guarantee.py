@@ -144,6 +144,7 @@ def assumptions(
     binding: Binding,
     map_came_fitted: bool = False,
     fewer_than_recorded: bool = False,
+    combined: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """What the promise rests on; the last one speaks of the binding."""
     exchangeable = {
@@ -158,11 +159,36 @@ def assumptions(
         else "Features, cut-offs and everything else fitted came from a split that calibration never saw."
     )
     alone = "The verifier scores each candidate by itself: more were recorded than the n calibrated on."
+    together = (
+        f"The score combines {', '.join(combined)} as fitted on a split that calibration never saw; all of "
+        "them are those calibrated."
+    )
     return (
         exchangeable,
         fitted,
+        *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
         "The labels of the calibration records are right.",
         "The level was chosen before the candidates were drawn.",
         _BINDING[binding],
     )
+
+
+def withholding(guarantee: Guarantee, max_answers: int | None) -> Guarantee:
+    """The promise where larger sets are withheld.
+
+    Args:
+        guarantee: The promise about all sets.
+        max_answers: Most distinct answers of a set that is returned; None for no limit.
+
+    Returns:
+        A promise that says what it does not cover any more.
+    """
+    if max_answers is None:
+        return guarantee
+    lost = (
+        f"Sets of more than {max_answers} distinct answers are withheld, and the promise counts them as if "
+        "they were not: a correct answer that such a set holds is lost, so that coverage falls by up to the "
+        "share of prompts with the reason 'too_many_answers'."
+    )
+    return guarantee.model_copy(update={"not_promised": (*guarantee.not_promised, lost)})

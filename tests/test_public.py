@@ -39,8 +39,8 @@ PROMISED = {
 # where it stands is a decision, not an accident.
 BASE = {"_arrays", "errors"}
 DATA = BASE | {"draws", "thresholds", "set_rules", "features"}
-FILES = DATA | {"_files", "records", "splits", "guarantee"}
-OFFLINE = FILES | {"_extras", "_version", "artifact", "decision"}
+FILES = DATA | {"_files", "combination", "records", "splits", "guarantee"}
+OFFLINE = FILES | {"_extras", "_version", "discrimination", "artifact", "decision"}
 SERVING = {"sampling", "calls", "verifiers", "fingerprints"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -52,7 +52,9 @@ ROOMS: dict[str, set[str]] = {
     "thresholds": BASE,
     "set_rules": BASE | {"draws", "thresholds"},
     "features": BASE | {"draws"},
-    "records": BASE | {"_files", "draws"},
+    "discrimination": BASE,
+    "combination": BASE,
+    "records": BASE | {"_files", "draws", "combination"},
     "splits": BASE | {"draws"},
     "guarantee": BASE,
     "artifact": FILES,
@@ -79,8 +81,9 @@ LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "_version", "_extras", "_files", "demo"], NOTHING),
     **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
-    **dict.fromkeys(["records", "splits", "guarantee", "artifact", "calibration"], PLAIN),
-    **dict.fromkeys(["evaluation", "planning"], PLAIN | {"scipy"}),
+    "discrimination": NUMPY,
+    **dict.fromkeys(["combination", "records", "splits", "guarantee", "artifact"], PLAIN),
+    **dict.fromkeys(["calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
     "verification": PLAIN | {"cvxpy"},
     **dict.fromkeys(["sampling", "calls", "verifiers", "fingerprints", "replay", "runnable"], LANGCHAIN),
     "cli": frozenset({"typer", "rich"}),

@@ -47,7 +47,8 @@ class CalibrationFacts(ArtifactData):
             used.
         extracted_answers: Whether an extractor made the answers; None where some candidates had none.
         map_came_fitted: Whether the feature map was given fitted, on prompts that are not known here.
-        fit_size: Number of prompts that fitted the feature map; none of them calibrated.
+        fit_size: Number of prompts that fitted the feature map, and the combination of verifiers where there
+            is one; none of them calibrated.
         held_out_size: Number of prompts kept out of both.
         within_clusters: `one` prompt of each cluster was used, or `all`.
         exchangeable: Whether no two calibration prompts share a cluster.

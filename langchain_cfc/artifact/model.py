@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc._files import atomic_writer
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.facts import ArtifactData, CalibrationFacts
 from langchain_cfc.artifact.packed import PackedArray
+from langchain_cfc.combination import Combination
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import (
@@ -79,6 +80,8 @@ class CalibrationArtifact(ArtifactData):
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
         calibration: Which prompts it was made from.
+        combination: What makes one score out of several verifiers' raw outputs; None where one verifier gives
+            it.
     """
 
     library_version: str
@@ -92,6 +95,7 @@ class CalibrationArtifact(ArtifactData):
     arrays: dict[str, PackedArray]
     provenance: Provenance | None
     calibration: CalibrationFacts
+    combination: Combination | None = None
 
     @model_validator(mode="after")
     def _can_serve(self) -> CalibrationArtifact:
@@ -117,6 +121,14 @@ class CalibrationArtifact(ArtifactData):
             msg = f"array {stray[0]!r} belongs to no level"
             raise ValueError(msg)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_none(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Artifacts without a combination keep the content and the digest that they had before there were any.
+        data: dict[str, Any] = serialised(self)
+        if self.combination is None:
+            data.pop("combination", None)
+        return data
 
     def __repr__(self) -> str:
         """What it is, in a line."""
@@ -281,6 +293,7 @@ class CalibrationArtifact(ArtifactData):
                 binding=binding,
                 map_came_fitted=facts.map_came_fitted,
                 fewer_than_recorded=self.n < facts.recorded_candidates,
+                combined=() if self.combination is None else self.combination.names,
             ),
             not_promised=NOTHING_PROMISED if kind == "heuristic" else NOT_PROMISED,
             calibration_size=facts.size,

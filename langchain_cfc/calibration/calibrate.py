@@ -29,10 +29,19 @@ from langchain_cfc.calibration.attainability import (
     smallest_size,
     target_is_attainable,
 )
+from langchain_cfc.calibration.combining import fit_combination
+from langchain_cfc.combination import Combination
+from langchain_cfc.discrimination import discrimination
 from langchain_cfc.draws import LabelledDraws
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CalibrationError,
+    InputError,
+    OrientationWarning,
+    UnattainableTargetError,
+)
 from langchain_cfc.features import FeatureMap, naming
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw, with_scores
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
 from langchain_cfc.thresholds import (
@@ -45,6 +54,8 @@ from langchain_cfc.thresholds import (
 )
 
 DEFAULT_FIT_FRACTION = 0.2
+# Scores that tell nothing are taken for reversed ones once in 2,000 calibrations.
+ORIENTATION_CONFIDENCE = 0.999
 # Groups that a warning names.
 MOST_LISTED = 10
 
@@ -85,6 +96,7 @@ def calibrate(
     features: str | FeatureMap = "hat(mean_score, 5)",
     set_rule: str = "all",
     threshold_rule: ThresholdRuleName = "conditional",
+    combine: Sequence[str] | None = None,
     n: int | None = None,
     cap: float = 2.0,
     window: int | None = WINDOW,
@@ -97,9 +109,10 @@ def calibrate(
 ) -> CalibrationArtifact:
     """Build a calibration artifact.
 
-    The records are split by hash: one part fits the feature map, one is held out if asked, and the rest
-    calibrates the threshold. The success score of a prompt is taken under the set rule that will be served,
-    which is what the promise needs (paper, theorem 1, with the cap in place of S = 1).
+    The records are split by hash: one part fits the feature map and the combination of verifiers, one is held
+    out if asked, and the rest calibrates the threshold. The success score of a prompt is taken under the set
+    rule that will be served, which is what the promise needs (paper, theorem 1, with the cap in place of
+    S = 1).
 
     Args:
         records: Labelled records, such as `read_records(path)`.
@@ -109,6 +122,8 @@ def calibrate(
         set_rule: `all`, `best_prefix`, `rank` or `unique(...)` around one of them.
         threshold_rule: `conditional` (the promise holds under every weighting that the features span),
             `marginal` or `learned`.
+        combine: Names of verifiers in the candidates' `scores`, whose raw outputs become one score, in place
+            of `score`: logistic regression of `correct` on them, see `Combination`.
         n: Number of candidates to use, the first n slots; by default all that are recorded. Fewer suit only
             a verifier that scores each candidate by itself: scores made by comparing all of them would
             differ.
@@ -116,8 +131,8 @@ def calibrate(
         window: How many calibration prompts the artifact keeps for each level of the conditional rule; None
             keeps all. Thresholds that the kept ones do not decide are flagged as not certifiable.
         seed: Another seed gives another split.
-        fit_fraction: Share of the prompts not held out that fits the feature map; by default 0.2, or 0 where
-            nothing is to be fitted.
+        fit_fraction: Share of the prompts not held out that fits the feature map and the combination; by
+            default 0.2, or 0 where nothing is to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
             covers.
@@ -132,11 +147,13 @@ def calibrate(
         InputError: If an argument or a record cannot be used.
         FeatureError: If the feature text is wrong, or calibration meets a category that the fit split did
             not hold.
-        CalibrationError: If a split is empty.
+        CalibrationError: If a split is empty, or a combination is to be fitted to candidates of one kind.
         UnattainableTargetError: If the target coverage is out of reach for these records.
+        MissingExtraError: If verifiers are to be combined and SciPy is not installed.
 
     Warns:
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
+        OrientationWarning: If correct candidates score worse than wrong ones.
     """
     alphas = _alphas(alpha)
     if threshold_rule not in THRESHOLD_RULES:
@@ -145,10 +162,10 @@ def calibrate(
     rule = parse_set_rule(set_rule)
     _ = MarginalThreshold(alphas[0], cap)  # refuses an impossible cap before it shapes success scores
     given = FeatureMap.parse(features) if isinstance(features, str) else features
-    plan = _plan(given, seed, fit_fraction, test_fraction)
+    plan = _plan(given, combine, seed, fit_fraction, test_fraction)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    labelled = _by_id(tabulate(records, n=n, provenance=provenance))
+    labelled, combination = _scored(records, combine, plan, n=n, provenance=provenance)
     _check_answers(labelled, provenance, needed=given.needs_answers or rule.text.startswith("unique"))
     parts = plan.rows(labelled)
     feature_map = _fitted(given, labelled.take(parts["fit"]))
@@ -157,6 +174,7 @@ def calibrate(
         x = feature_map.transform(prompts.draws)
     s = rule.success_scores(prompts, cap)
     data = _Calibration(prompts, feature_map, x, s, float(cap))
+    _check_orientation(prompts.take(plan.one_per_cluster(prompts)), combination)
     _check_attainable(data, alphas, threshold_rule, allow_unattainable=allow_unattainable)
     rules = [_rule(threshold_rule, level, cap, window) for level in alphas]
     levels, arrays = _fit_levels(data, rules)
@@ -172,6 +190,7 @@ def calibrate(
         arrays=arrays,
         provenance=provenance,
         calibration=_facts(plan, labelled, parts, data, within_clusters, came_fitted=_came_fitted(given)),
+        combination=combination,
     )
 
 
@@ -189,24 +208,48 @@ def _came_fitted(feature_map: FeatureMap) -> bool:
 
 
 def _plan(
-    feature_map: FeatureMap, seed: str | int, fit_fraction: float | None, test_fraction: float
+    feature_map: FeatureMap,
+    combine: Sequence[str] | None,
+    seed: str | int,
+    fit_fraction: float | None,
+    test_fraction: float,
 ) -> SplitPlan:
     """The split, with a part to fit on only where there is something to fit."""
-    if _came_fitted(feature_map) and fit_fraction:
+    if _came_fitted(feature_map) and fit_fraction and combine is None:
         msg = (
             "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
             "fitted here"
         )
         raise InputError(msg)
     if fit_fraction is None:
-        learns = feature_map.needs_fit and not feature_map.fitted
+        learns = combine is not None or (feature_map.needs_fit and not feature_map.fitted)
         fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
     return split_plan(seed, fit=fit_fraction, test=test_fraction)
 
 
-def _by_id(labelled: LabelledDraws) -> LabelledDraws:
-    """The same prompts ordered by id: rounding follows order, and a file's order shall not change a bit."""
-    return labelled.take(np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64))
+def _scored(
+    records: Iterable[PromptRecord],
+    combine: Sequence[str] | None,
+    plan: SplitPlan,
+    *,
+    n: int | None,
+    provenance: Provenance | None,
+) -> tuple[LabelledDraws, Combination | None]:
+    """The prompts by id, scored by one verifier or by a combination that the fit split makes."""
+    if combine is None:
+        labelled = tabulate(records, n=n, provenance=provenance)
+        return labelled.take(_by_id(labelled)), None
+    labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance)
+    order = _by_id(labelled)
+    labelled, raw = labelled.take(order), raw[order]
+    fit = plan.rows(labelled)["fit"]
+    combination = fit_combination(combine, raw[fit], labelled.take(fit))
+    return with_scores(labelled, combination.score_all(raw)), combination
+
+
+def _by_id(labelled: LabelledDraws) -> IntArray:
+    """Rows in the order of ids: rounding follows order, and a file's order shall not change a bit."""
+    return np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64)
 
 
 def _check_answers(labelled: LabelledDraws, provenance: Provenance | None, *, needed: bool) -> None:
@@ -247,6 +290,25 @@ def _calibration_prompts(plan: SplitPlan, part: LabelledDraws, within_clusters: 
         msg = "the calibration split is empty: lower fit_fraction and test_fraction, or bring more records"
         raise CalibrationError(msg)
     return part.take(plan.one_per_cluster(part)) if within_clusters == "one" else part
+
+
+def _check_orientation(prompts: LabelledDraws, combination: Combination | None) -> None:
+    """Warn of scores that point the wrong way; at worst thresholds are useless then, never unsafe."""
+    found = discrimination(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
+    if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
+        return
+    cure = (
+        "smaller scores must be better, so if the verifier speaks in confidence p, use 1 - p"
+        if combination is None
+        else "the prompts that the combination was fitted on say the opposite: raise fit_fraction, or look "
+        "for what sets them apart"
+    )
+    msg = (
+        f"correct candidates score worse than wrong ones: AUROC {found.auroc:.3f}, "
+        f"{100 * found.confidence:g} % interval {found.low:.3f} to {found.high:.3f}, where 0.5 tells "
+        f"nothing; {cure}"
+    )
+    warnings.warn(msg, OrientationWarning, stacklevel=3)
 
 
 def _check_attainable(

@@ -58,6 +58,10 @@ def calibrate(
         ThresholdRuleChoice,
         typer.Option(help="conditional holds for every weighting that the features span."),
     ] = ThresholdRuleChoice.conditional,
+    combine: Annotated[
+        str | None,
+        typer.Option(help="Make one score of these verifiers' raw outputs, e.g. judge,p_true."),
+    ] = None,
     n: Annotated[
         int | None,
         typer.Option(
@@ -73,7 +77,9 @@ def calibrate(
     seed: Annotated[str, typer.Option(help="Another seed gives another split.")] = "0",
     fit_fraction: Annotated[
         float | None,
-        typer.Option(help="Share of prompts that fits the feature map; default 0.2 if it needs any."),
+        typer.Option(
+            help="Share of prompts that fits feature map and combination; default 0.2 if any is needed."
+        ),
     ] = None,
     test_fraction: Annotated[float, typer.Option(help="Share of prompts held out for `evaluate`.")] = 0.0,
     within_clusters: Annotated[
@@ -94,6 +100,7 @@ def calibrate(
             features=features,
             set_rule=set_rule,
             threshold_rule=threshold_rule.value,
+            combine=None if combine is None else [name.strip() for name in combine.split(",")],
             n=n,
             cap=cap,
             window=window or None,

@@ -214,8 +214,16 @@ def facts_lines(artifact: CalibrationArtifact) -> Iterator[str]:
     yield f"set rule      {artifact.set_rule}"
     yield f"threshold     {artifact.threshold_rule}"
     yield f"features      {artifact.feature_map.text}"
+    combination = artifact.combination
+    if combination is not None:
+        named = zip(combination.names, combination.coefficients, strict=True)
+        yield f"combination   {', '.join(f'{name} {coefficient:+.3g}' for name, coefficient in named)}"
+        yield "              (log-odds of being correct for one standard deviation of each)"
+    fitted = "the features"
+    if combination is not None:
+        fitted = "the combination" if facts.map_came_fitted else "features and combination"
     yield (
-        f"prompts       {facts.size} calibrated, {facts.fit_size} fitted the features, "
+        f"prompts       {facts.size} calibrated, {facts.fit_size} fitted {fitted}, "
         f"{facts.held_out_size} held out"
     )
     yield f"attainable    {percent(facts.attainable_coverage)} of calibration prompts can be covered"

@@ -35,7 +35,7 @@ def evaluate(
     Args:
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates; the first n slots are
-            used.
+            used. Where the artifact combines verifiers, scores are made from the candidates' `scores`.
         alpha: Error level; may be left out where the artifact holds only one.
         provenance: Header of the records where they do not carry one themselves.
 
@@ -56,7 +56,7 @@ def evaluate(
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     _compare_provenance(artifact, provenance)
-    labelled, which = held_out(artifact, tabulate(records, n=artifact.n))
+    labelled, which = held_out(artifact, tabulate(records, n=artifact.n, combination=artifact.combination))
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
     with naming(labelled.ids):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from langchain_cfc.records.reading import Records, read_records
 from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance
-from langchain_cfc.records.table import tabulate
+from langchain_cfc.records.table import tabulate, tabulate_raw, with_scores
 from langchain_cfc.records.writing import write_records
 
-__all__ = ["Candidate", "PromptRecord", "Provenance", "Records", "read_records", "tabulate", "write_records"]
+__all__ = [
+    "Candidate",
+    "PromptRecord",
+    "Provenance",
+    "Records",
+    "read_records",
+    "tabulate",
+    "tabulate_raw",
+    "with_scores",
+    "write_records",
+]

@@ -8,6 +8,9 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.records.schema import PromptRecord, Provenance
 from langchain_cfc.records.strict_json import shown
 
+# What errors call records that come from no file, or from several.
+IN_MEMORY = "records"
+
 
 class DatasetChecks:
     """One number of candidates, and no id twice, however many files the records come from.
@@ -53,7 +56,7 @@ class DatasetChecks:
 
 
 def checked(
-    records: Iterable[PromptRecord], provenance: Provenance | None = None, source: str = "records"
+    records: Iterable[PromptRecord], provenance: Provenance | None = None, source: str = IN_MEMORY
 ) -> Iterator[PromptRecord]:
     """Pass on the records of one dataset, checking that there are any and that they fit each other.
 

@@ -62,7 +62,8 @@ class Candidate(_Model):
         score: Verifier score in [0, 1], smaller is better.
         correct: Whether the answer is correct (the paper's A(X, y)).
         answer: What the answer extractor made of it, if there is one.
-        scores: Finite raw outputs of several verifiers by name; `score` is the one in use.
+        scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
+            combines these.
     """
 
     text: _Text | None = Field(default=None, description="text")

@@ -325,6 +325,60 @@ def test_calibration_data_that_do_not_fit_each_other_are_refused(
             load(sealed(content))
 
 
+COMBINATION: dict[str, Any] = {
+    "names": ["judge"],
+    "centres": [0.5],
+    "scales": [0.25],
+    "coefficients": [1.5],
+    "intercept": 0.1,
+}
+
+
+def test_a_combination_is_part_of_the_content_where_there_is_one(
+    content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    # An artifact without one keeps the content, and so the digest, of those made before there were any.
+    assert "combination" not in content
+    without = load(sealed(content))
+    content["combination"] = COMBINATION
+    combined = load(sealed(content))
+    assert combined.combination is not None
+    assert combined.combination.model_dump(mode="json") == COMBINATION
+    assert combined.digest != without.digest == combined.model_copy(update={"combination": None}).digest
+    content["combination"] = None  # which `save` does not write
+    with pytest.raises(ArtifactFormatError, match="not in the form"):
+        load(sealed(content))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scales": [0.0]}, "combination: .*scales above 0"),
+        ({"scales": [1]}, "not in the form"),
+        ({"names": []}, "combination: .*different names"),
+        ({"names": "j"}, r"combination\.names"),
+        ({"coefficients": [1.0, 2.0]}, "combination: .*for each of 1 names"),
+        ({"coefficients": ["1.5"]}, r"combination\.coefficients\.0"),
+        ({"surprise": 1}, r"combination\.surprise"),
+    ],
+)
+def test_an_impossible_combination_is_refused(
+    changes: dict[str, Any], message: str, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    content["combination"] = {**COMBINATION, **changes}
+    with pytest.raises(ArtifactFormatError, match=message):
+        load(sealed(content))
+
+
+@pytest.mark.parametrize("name", COMBINATION)
+def test_a_combination_that_lacks_a_field_is_refused(
+    name: str, content: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    content["combination"] = {key: value for key, value in COMBINATION.items() if key != name}
+    with pytest.raises(ArtifactFormatError, match=rf"combination\.{name}"):
+        load(sealed(content))
+
+
 def test_an_array_that_no_level_names_is_refused(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
     content["arrays"]["smuggled"] = PackedArray.pack(np.zeros(1)).model_dump()
     with pytest.raises(ArtifactFormatError, match="'smuggled' belongs to no level"):

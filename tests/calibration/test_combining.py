@@ -1,0 +1,444 @@
+"""The combination of verifiers: its fit, and what `calibrate` and `evaluate` make of it."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate, evaluate
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.calibration.combining import RIDGE, fit_combination
+from langchain_cfc.combination import Combination
+from langchain_cfc.demo import recording
+from langchain_cfc.discrimination import Discrimination, discrimination
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, RecordError
+from langchain_cfc.records import tabulate
+
+FALSE_ALARM = 1e-6
+NAMES = ("judge", "p_true", "length")
+# In the units of the raw outputs, the intercept first; the third verifier tells nothing.
+TRUTH = np.array([-1.0, 0.5, 2.0, 0.0])
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def prompts_of(correct: BoolArray, clusters: Sequence[str | None] | None = None) -> LabelledDraws:
+    size = len(correct)
+    draws = Draws.of(np.full(correct.shape, 0.5))
+    return LabelledDraws(draws, correct, tuple(map(str, range(size))), tuple(clusters or [None] * size))
+
+
+def drawn(seed: int, size: int, n: int = 5) -> tuple[FloatArray, BoolArray]:
+    """Raw outputs of three verifiers, and labels that follow the logistic law with `TRUTH`."""
+    rng = np.random.default_rng(seed)
+    raw = rng.normal(size=(size, n, 3)) * [2.0, 0.5, 100.0] + [1.0, 0.5, 300.0]
+    log_odds = TRUTH[0] + raw @ TRUTH[1:]
+    return raw, rng.random((size, n)) < 1 / (1 + np.exp(-log_odds))
+
+
+def in_raw_units(found: Combination) -> FloatArray:
+    """(k + 1,) intercept and coefficients over raw outputs."""
+    slopes = np.array(found.coefficients) / np.array(found.scales)
+    return np.array([found.intercept - slopes @ np.array(found.centres), *slopes])
+
+
+# The fit --------------------------------------------------------------------------------------------------
+
+
+# Most of it is untyped.
+cvxpy: Any = importlib.import_module("cvxpy")
+
+
+def wald(found: Combination, raw: FloatArray) -> float:
+    """(theta - truth)' I (theta - truth), I the Fisher information of the labels at the truth."""
+    x = np.column_stack([np.ones(raw[..., 0].size), raw.reshape(-1, 3)])
+    p = 1 / (1 + np.exp(-x @ TRUTH))
+    off = in_raw_units(found) - TRUTH
+    return float(off @ (x.T * (p * (1 - p))) @ x @ off)
+
+
+def test_known_coefficients_are_recovered() -> None:
+    # Maximum likelihood: the form above is chi-squared with four degrees of freedom, up to terms that vanish
+    # with the 20,000 candidates; ten such fits add up to forty. A false alarm has probability 1e-6.
+    bound = stats.chi2.ppf(1 - FALSE_ALARM, 40)
+    distances, shuffled = 0.0, 0.0
+    for seed in range(10):
+        raw, correct = drawn(seed, 4000)
+        distances += wald(fit_combination(NAMES, raw, prompts_of(correct)), raw)
+        others = np.random.default_rng(seed).permutation(correct)
+        shuffled += wald(fit_combination(NAMES, raw, prompts_of(others)), raw)
+    assert distances < bound
+    assert shuffled > 100 * bound
+
+
+@pytest.mark.parametrize("clusters", [1, 3])
+def test_the_fit_is_the_optimum_that_another_solver_finds(clusters: int) -> None:
+    """The objective of the module's first lines, written again for Clarabel's interior points."""
+    raw, correct = drawn(0, 90)
+    raw[:, :, 2] = raw[:, :, 0] + 0.01 * raw[:, :, 2]
+    named = None if clusters == 1 else [f"c{row // clusters}" for row in range(90)]
+    found = fit_combination(NAMES, raw, prompts_of(correct, named))
+    x = (raw.reshape(-1, 3) - found.centres) / found.scales
+    np.testing.assert_allclose(x.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(x.std(axis=0), 1.0)
+    slopes, intercept = cvxpy.Variable(3), cvxpy.Variable()
+    z = x @ slopes + intercept
+    losses = cvxpy.logistic(z) - cvxpy.multiply(correct.ravel().astype(float), z)
+    objective = cvxpy.sum(losses) / 5 / clusters + RIDGE / 2 * cvxpy.sum_squares(slopes)
+    problem = cvxpy.Problem(cvxpy.Minimize(objective))
+    problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    theirs = float(problem.value)
+    slopes.value, intercept.value = np.array(found.coefficients), np.array(found.intercept)
+    ours = float(objective.value)
+    assert ours <= theirs + 1e-9
+    assert ours == pytest.approx(theirs, rel=1e-8)
+    # The measure is fine enough: a coefficient off by a hundredth shows.
+    slopes.value = np.add(found.coefficients, [0.01, 0.0, 0.0])
+    assert float(objective.value) > theirs + 1e-5
+
+
+def test_outputs_that_separate_right_from_wrong_leave_coefficients_finite() -> None:
+    raw, correct = drawn(1, 50)
+    correct = raw[..., 0] > 1.0
+    found = fit_combination(NAMES, raw, prompts_of(correct))
+    assert 3.0 < found.coefficients[0] < 100.0
+    scores = found.score_all(raw)
+    assert scores[correct].max() < scores[~correct].min()
+
+
+def test_two_verifiers_that_say_the_same_share_their_weight() -> None:
+    raw, correct = drawn(2, 200)
+    raw[..., 1] = 10.0 * raw[..., 0]
+    found = fit_combination(NAMES, raw, prompts_of(correct))
+    assert found.coefficients[0] == pytest.approx(found.coefficients[1], abs=1e-6)
+    alone = fit_combination(NAMES[:1], raw[..., :1], prompts_of(correct))
+    assert 2 * found.coefficients[0] == pytest.approx(alone.coefficients[0], rel=0.02)
+
+
+def test_a_verifier_that_always_says_the_same_is_left_out_whatever_it_says_later() -> None:
+    raw, correct = drawn(3, 200)
+    raw[..., 2] = 0.1  # whose mean over 1,000 candidates is not 0.1 in floats
+    found = fit_combination(NAMES, raw, prompts_of(correct))
+    assert (found.centres[2], found.scales[2], found.coefficients[2]) == (0.1, 1.0, 0.0)
+    raw_later = np.add(raw, [0.0, 0.0, 1e6])
+    assert found.score_all(raw_later).tolist() == found.score_all(raw).tolist()
+    alone = fit_combination(NAMES[:2], raw[..., :2], prompts_of(correct))
+    np.testing.assert_allclose(alone.coefficients, found.coefficients[:2], rtol=1e-9)
+
+
+def test_units_do_not_matter() -> None:
+    raw, correct = drawn(4, 200)
+    found = fit_combination(NAMES, raw, prompts_of(correct))
+    units = np.array([1e-9, -1e9, 1.0])
+    other = fit_combination(NAMES, raw * units + [0.0, 1e9, 0.0], prompts_of(correct))
+    np.testing.assert_allclose(other.coefficients, np.array(found.coefficients) * [1, -1, 1], rtol=1e-6)
+
+
+def test_a_cluster_weighs_as_much_as_a_prompt_that_stands_alone() -> None:
+    raw, correct = drawn(5, 100)
+    once = fit_combination(NAMES, raw, prompts_of(correct))
+    # The first 20 prompts come ten times each.
+    rows = np.concatenate([np.arange(100), np.tile(np.arange(20), 9)])
+    clusters = [f"c{row}" if row < 20 else None for row in rows]
+    again = fit_combination(NAMES, raw[rows], prompts_of(correct[rows], clusters))
+    np.testing.assert_allclose(again.coefficients, once.coefficients, rtol=1e-9)
+    alone = fit_combination(NAMES, raw[rows], prompts_of(correct[rows]))
+    assert np.abs(np.subtract(alone.coefficients, once.coefficients)).max() > 0.05
+
+
+def test_outputs_that_cannot_be_standardised_are_named() -> None:
+    raw, correct = drawn(6, 20)
+    raw[0, 0, 1], raw[0, 1, 1] = 1.7e308, -1.7e308
+    with pytest.raises(InputError, match=r"'p_true' run from .* to .*, too far apart"):
+        fit_combination(NAMES, raw, prompts_of(correct))
+
+
+# Calibration ----------------------------------------------------------------------------------------------
+
+
+def recorded(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list[PromptRecord]:
+    """Prompts whose `score` tells nothing and whose verifiers do."""
+    raw, correct = drawn(seed, size, n)
+    scores = np.random.default_rng(seed + 1000).random((size, n))
+    return [
+        PromptRecord(
+            id=f"{prefix}{row}",
+            input="?",
+            metadata={"topic": "ab"[row % 2]},
+            candidates=tuple(
+                Candidate(
+                    text=str(slot),
+                    score=float(scores[row, slot]),
+                    correct=bool(correct[row, slot]),
+                    scores=dict(zip(NAMES, raw[row, slot].tolist(), strict=True)),
+                )
+                for slot in range(n)
+            ),
+        )
+        for row in range(size)
+    ]
+
+
+def changed(record: PromptRecord, **changes: Any) -> PromptRecord:
+    """The record with every candidate changed."""
+    return record.model_copy(
+        update={"candidates": tuple(one.model_copy(update=changes) for one in record.candidates)}
+    )
+
+
+def rescored(records: Sequence[PromptRecord], combination: Combination) -> list[PromptRecord]:
+    """The records as if somebody else had scored them with the combination."""
+
+    def score(candidate: Candidate) -> float:
+        assert candidate.scores is not None
+        return float(combination.score([[candidate.scores[name] for name in combination.names]])[0])
+
+    return [
+        record.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"score": score(c)}) for c in record.candidates)}
+        )
+        for record in records
+    ]
+
+
+def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    return artifact.model_copy(update={"created_at": ""})
+
+
+def combined_artifact(records: Sequence[PromptRecord], **options: Any) -> CalibrationArtifact:
+    settings: dict[str, Any] = {"alpha": "0.2", "features": "hat(mean_score, 3)", "combine": NAMES}
+    return calibrate(records, **{**settings, **options})
+
+
+def of(artifact: CalibrationArtifact) -> Combination:
+    assert artifact.combination is not None
+    return artifact.combination
+
+
+def test_the_whole_calibration_is_that_of_the_combined_scores() -> None:
+    records = recorded(0, 300)
+    artifact = combined_artifact(records, test_fraction=0.2)
+    assert of(artifact).names == NAMES
+    # Features, cut-offs, thresholds: as if the records had held these scores.
+    plain = calibrate(
+        rescored(records, of(artifact)), alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2
+    )
+    assert undated(plain) == undated(artifact).model_copy(update={"combination": None})
+    recorded_scores = calibrate(records, alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2)
+    assert recorded_scores.features != artifact.features
+
+
+def test_the_fit_split_alone_decides_the_combination() -> None:
+    records = recorded(1, 200)
+    artifact = combined_artifact(records)
+    part = artifact.calibration.split.part
+
+    def spoiled(which: str) -> Combination:
+        """Every candidate of one part called correct, whatever the verifiers say."""
+        return of(
+            combined_artifact([changed(r, correct=True) if part(r.id, None) == which else r for r in records])
+        )
+
+    assert spoiled("calibration") == of(artifact)
+    with pytest.raises(CalibrationError, match="the fit split holds no wrong candidate"):
+        spoiled("fit")
+    # One candidate is enough to be seen.
+    one = next(index for index, r in enumerate(records) if part(r.id, None) == "fit")
+    turned = [changed(r, correct=False) if index == one else r for index, r in enumerate(records)]
+    assert of(combined_artifact(turned)) != of(artifact)
+
+
+def test_the_order_of_the_records_changes_no_bit() -> None:
+    records = recorded(2, 200)
+    shuffled = random.Random(0).sample(records, len(records))  # noqa: S311 - an order, not a secret
+    first, again = combined_artifact(records), combined_artifact(shuffled)
+    assert undated(again).digest == undated(first).digest
+
+
+def test_a_map_without_fit_still_gets_a_part_to_fit_the_combination_on() -> None:
+    records = recorded(3, 300)
+    artifact = combined_artifact(records, features="1")
+    # Five standard deviations about a fifth.
+    assert abs(artifact.calibration.fit_size - 60) < 5 * (300 * 0.2 * 0.8) ** 0.5
+    assert calibrate(records, alpha="0.2", features="1").calibration.fit_size == 0
+
+
+def test_a_map_that_came_fitted_leaves_the_fit_split_to_the_combination() -> None:
+    records = recorded(4, 300)
+    fitted = FeatureMap.parse("group(topic)").fit(tabulate(records[:50]).draws)
+    artifact = combined_artifact(records, features=fitted, fit_fraction=0.3)
+    assert artifact.calibration.map_came_fitted
+    assert artifact.calibration.fit_size > 50
+    with pytest.raises(InputError, match="the feature map came fitted"):
+        combined_artifact(records, features=fitted, fit_fraction=0.3, combine=None)
+
+
+def test_fewer_candidates_are_the_first_slots() -> None:
+    records = recorded(5, 200)
+    cut = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
+    assert of(combined_artifact(records, n=2)) == of(combined_artifact(cut))
+
+
+def test_the_promise_says_that_the_score_is_a_combination() -> None:
+    records = recorded(6, 200)
+    rests_on = combined_artifact(records).guarantee().assumptions
+    assert any("combines judge, p_true, length as fitted on a split" in sentence for sentence in rests_on)
+    plain = calibrate(records, alpha="0.2", features="1").guarantee().assumptions
+    assert not any("combines" in sentence for sentence in plain)
+    assert rests_on[-1] == plain[-1]
+
+
+@pytest.mark.parametrize("label", [True, False])
+def test_a_fit_split_of_one_kind_is_refused(label: bool) -> None:
+    records = [changed(record, correct=label) for record in recorded(7, 60)]
+    missing = "no wrong candidate" if label else "no correct candidate"
+    with pytest.raises(CalibrationError, match=f"the fit split holds {missing}: raise fit_fraction"):
+        combined_artifact(records, allow_unattainable=True)
+
+
+def test_a_combination_needs_a_fit_split() -> None:
+    with pytest.raises(CalibrationError, match="the fit split holds no prompt"):
+        combined_artifact(recorded(7, 60), fit_fraction=0.0, features="1")
+
+
+@pytest.mark.parametrize("combine", [[], "judge", ["judge", "judge"], ["judge", ""]])
+def test_names_that_do_not_tell_verifiers_apart_are_refused(combine: Any) -> None:
+    with pytest.raises(InputError, match="expected a list of different names of verifiers"):
+        combined_artifact(recorded(8, 60), combine=combine)
+
+
+def test_a_missing_output_is_named_with_its_record_and_candidate() -> None:
+    records = recorded(9, 300)
+    third = records[280].candidates[2].model_copy(update={"scores": {"judge": 1.0, "length": 3.0}})
+    candidates = (*records[280].candidates[:2], third, records[280].candidates[3])
+    records[280] = records[280].model_copy(update={"candidates": candidates})
+    with pytest.raises(RecordError) as caught:
+        combined_artifact(records)
+    error = caught.value
+    assert (error.line, error.field) == (281, "candidates[2].scores")
+    assert "candidate 2 of record 'p280' has no raw output of 'p_true'; it has 'judge', 'length'" in str(
+        error
+    )
+    # A slot that is not used need not have it.
+    combined_artifact(records, n=2)
+    bare = [changed(record, scores=None) for record in records]
+    with pytest.raises(RecordError, match=r"line 1: .* no raw output of 'judge'; it has none"):
+        combined_artifact(bare)
+
+
+def test_a_loaded_artifact_scores_to_the_bit_like_the_one_saved(tmp_path: Path) -> None:
+    artifact, tests = combined_artifact(recorded(10, 200)), recorded(11, 300, prefix="new")
+    artifact.save(tmp_path / "one.json")
+    loaded = CalibrationArtifact.load(tmp_path / "one.json")
+    assert loaded == artifact
+    assert loaded.digest == artifact.digest
+    before, after = (tabulate(tests, combination=one.combination).draws.scores for one in (artifact, loaded))
+    assert before.tobytes() == after.tobytes()
+    loaded.save(tmp_path / "two.json")
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+# Evaluation -----------------------------------------------------------------------------------------------
+
+
+def test_evaluation_scores_test_records_with_the_combination() -> None:
+    artifact, tests = combined_artifact(recorded(12, 400)), recorded(13, 300, prefix="new")
+    report = evaluate(artifact, tests)
+    plain = artifact.model_copy(update={"combination": None})
+    by_hand = evaluate(plain, rescored(tests, of(artifact)))
+    assert report.methods == by_hand.methods
+    # With the recorded scores, which tell nothing, the same thresholds do something else.
+    assert report.methods != evaluate(plain, tests).methods
+    with pytest.raises(RecordError, match="no raw output of 'judge'"):
+        evaluate(artifact, [changed(record, scores=None) for record in tests])
+
+
+def test_the_part_held_out_is_evaluated_on_combined_scores_too() -> None:
+    records = recorded(14, 400)
+    artifact = combined_artifact(records, test_fraction=0.3)
+    part = artifact.calibration.split.part
+    held = [record for record in records if part(record.id, None) == "test"]
+    assert evaluate(artifact, records).methods == evaluate(artifact, held).methods
+
+
+# A real recording -----------------------------------------------------------------------------------------
+# 1,224 prompts with the log-probability of each answer, beside which verifiers are made up: `noise` tells
+# nothing, `hint` is the label plus normal noise of 0.7 times its size.
+
+
+@pytest.fixture(scope="module")
+def facts() -> list[PromptRecord]:
+    rng, made = np.random.default_rng(0), []
+    for record in recording():
+        extended = tuple(
+            c.model_copy(
+                update={
+                    "scores": {
+                        **(c.scores or {}),
+                        "noise": float(rng.normal()),
+                        "hint": float(c.correct + 0.7 * rng.normal()),
+                    }
+                }
+            )
+            for c in record.candidates
+        )
+        made.append(record.model_copy(update={"candidates": extended}))
+    return made
+
+
+def held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | None) -> Discrimination:
+    """On the prompts that neither fitted nor calibrated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttainabilityWarning)
+        artifact = calibrate(
+            facts, alpha="0.2", features="1", combine=combine, test_fraction=0.5, allow_unattainable=True
+        )
+    split = artifact.calibration.split
+    tests = [record for record in facts if split.part(record.id, record.cluster) == "test"]
+    labelled = tabulate(tests, combination=artifact.combination)
+    found = discrimination(labelled.draws.scores, labelled.correct)
+    assert found is not None
+    return found
+
+
+def test_a_combination_tells_more_than_either_of_its_verifiers(facts: list[PromptRecord]) -> None:
+    both, logprob, hint, noise = (
+        held_out_auroc(facts, names)
+        for names in (["sequence_logprob", "hint"], ["sequence_logprob"], ["hint"], ["noise"])
+    )
+    assert both.low > max(logprob.high, hint.high)
+    assert noise.low <= 0.5 <= noise.high
+    # Noise beside it hardly harms; one verifier by itself keeps its order, and that of `score`.
+    assert held_out_auroc(facts, ["sequence_logprob", "noise"]).low > 0.5
+    assert logprob.auroc == pytest.approx(held_out_auroc(facts, None).auroc, abs=1e-6)
+
+
+def test_a_verifier_that_points_the_other_way_is_turned_round(facts: list[PromptRecord]) -> None:
+    as_it_is = held_out_auroc(facts, ["hint"])
+    turned = [
+        record.model_copy(
+            update={
+                "candidates": tuple(
+                    c.model_copy(update={"scores": {"hint": -(c.scores or {})["hint"]}})
+                    for c in record.candidates
+                )
+            }
+        )
+        for record in facts
+    ]
+    assert replace(held_out_auroc(turned, ["hint"]), low=0.0, high=0.0) == replace(
+        as_it_is, low=0.0, high=0.0
+    )

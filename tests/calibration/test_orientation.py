@@ -1,0 +1,126 @@
+"""The warning about scores that point the wrong way."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import Candidate, PromptRecord, calibrate
+from langchain_cfc.calibration.calibrate import ORIENTATION_CONFIDENCE
+from langchain_cfc.demo import recording
+from langchain_cfc.discrimination import discrimination
+from langchain_cfc.errors import AttainabilityWarning, OrientationWarning
+from langchain_cfc.records import tabulate
+
+Prompts = Callable[..., list[PromptRecord]]
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def flipped(records: list[PromptRecord]) -> list[PromptRecord]:
+    return [
+        record.model_copy(
+            update={
+                "candidates": tuple(c.model_copy(update={"score": 1.0 - c.score}) for c in record.candidates)
+            }
+        )
+        for record in records
+    ]
+
+
+def warnings_of(records: list[PromptRecord], **options: Any) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", OrientationWarning)
+        calibrate(records, **{"alpha": "0.2", "features": "1", "allow_unattainable": True, **options})
+    return [one for one in caught if issubclass(one.category, OrientationWarning)]
+
+
+def test_the_real_recording_warns_turned_round_and_only_then() -> None:
+    records = list(recording())
+    assert warnings_of(records) == []
+    [warned] = warnings_of(flipped(records))
+    assert warned.filename == __file__  # whoever called `calibrate` is shown
+    # All prompts calibrate here, so that the figures are those of the whole file.
+    labelled = tabulate(flipped(records))
+    found = discrimination(labelled.draws.scores, labelled.correct, ORIENTATION_CONFIDENCE)
+    assert found is not None
+    assert found.high < 0.5
+    message = str(warned.message)
+    assert f"AUROC {found.auroc:.3f}, 99.9 % interval {found.low:.3f} to {found.high:.3f}," in message
+    assert "smaller scores must be better, so if the verifier speaks in confidence p, use 1 - p" in message
+
+
+def test_a_warning_changes_nothing_in_the_artifact() -> None:
+    records = flipped(list(recording())[:300])
+    with pytest.warns(OrientationWarning):
+        loud = calibrate(records, alpha="0.2", features="mean_score", allow_unattainable=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OrientationWarning)
+        quiet = calibrate(records, alpha="0.2", features="mean_score", allow_unattainable=True)
+    same = {"created_at": ""}
+    assert loud.model_copy(update=same) == quiet.model_copy(update=same)
+
+
+def test_scores_that_tell_nothing_are_not_accused(prompts: Prompts) -> None:
+    # Each of 200 calibrations warns with probability near (1 - 0.999) / 2; more than five would have a
+    # probability below 1e-8 even at twice that.
+    assert sum(len(warnings_of(prompts(seed, 60))) for seed in range(200)) <= 5
+
+
+def test_candidates_of_one_kind_are_not_accused(prompts: Prompts) -> None:
+    assert warnings_of(prompts(0, 60, right=1.0)) == []
+    assert warnings_of(prompts(0, 60, right=0.0)) == []
+
+
+def test_paraphrases_of_one_prompt_do_not_add_up_to_a_warning() -> None:
+    # One conversation of 200 prompts points the wrong way, 30 prompts that stand alone point the right way.
+    def record(name: str, right: float, wrong: float, cluster: str | None) -> PromptRecord:
+        candidates = (
+            Candidate(text="a", score=right, correct=True),
+            Candidate(text="b", score=wrong, correct=False),
+        )
+        return PromptRecord(id=name, input="?", cluster=cluster, candidates=candidates)
+
+    rng = np.random.default_rng(0)
+    alone = [
+        record(f"a{row}", float(rng.uniform(0, 0.6)), float(rng.uniform(0.4, 1)), None) for row in range(30)
+    ]
+    talk = [record(f"t{row}", 0.9, 0.1, "talk") for row in range(200)]
+    for within in ("one", "all"):
+        assert warnings_of([*alone, *talk], within_clusters=within) == []
+    strangers = [one.model_copy(update={"cluster": None}) for one in talk]
+    assert len(warnings_of([*alone, *strangers])) == 1
+
+
+def test_a_combination_that_its_calibration_prompts_contradict_is_told_apart() -> None:
+    records = list(recording())
+    split = calibrate(
+        records, alpha="0.2", features="1", combine=["sequence_logprob"], allow_unattainable=True
+    ).calibration.split
+    assert warnings_of(records, combine=["sequence_logprob"]) == []
+    # A combination takes either direction, so only a difference between the splits can turn it round.
+    torn = [
+        record.model_copy(
+            update={
+                "candidates": tuple(
+                    c.model_copy(
+                        update={"scores": {"sequence_logprob": -(c.scores or {})["sequence_logprob"]}}
+                    )
+                    for c in record.candidates
+                )
+            }
+        )
+        if split.part(record.id, record.cluster) == "fit"
+        else record
+        for record in records
+    ]
+    [warned] = warnings_of(torn, combine=["sequence_logprob"])
+    assert re.search("prompts that the combination was fitted on say the opposite", str(warned.message))
+    assert "1 - p" not in str(warned.message)
