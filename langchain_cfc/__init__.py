@@ -5,14 +5,15 @@ Importing this package loads nothing; each name below is loaded when it is first
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from langchain_cfc._lazy import lazily
 from langchain_cfc._version import __version__
 
+# Type checkers know this name; to import it would cost as much as all the rest here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.artifact import CalibrationArtifact
     from langchain_cfc.calibration import calibrate
+    from langchain_cfc.chat_model import CFCChatModel
     from langchain_cfc.errors import CFCError
     from langchain_cfc.evaluation import evaluate
     from langchain_cfc.features import FeatureMap
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from langchain_cfc.runnable import CFCResult, CFCRunnable
 
 __all__ = [
+    "CFCChatModel",
     "CFCError",
     "CFCResult",
     "CFCRunnable",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CFCChatModel": "chat_model",
     "CFCError": "errors",
     "CFCResult": "runnable",
     "CFCRunnable": "runnable",
@@ -52,16 +55,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used (PEP 562)."""
-    if name not in _HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -9,6 +9,8 @@ same `id`: whoever gives it vouches for the rest.
 from __future__ import annotations
 
 import hashlib
+import inspect
+import json
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -33,6 +35,9 @@ _LANGCHAIN_NAMES = {
     "ls_stop": "stop",
 }
 _DRIFTING = "model_version"
+# Bound arguments that make another generator of a model.
+_TOOLS = ("tools", "tool_choice", "functions", "response_format")
+_TOOLS_DIGEST = "tools_digest"
 
 
 def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
@@ -66,7 +71,8 @@ def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
         return _known(part.bound, {**part.kwargs, **bound})
     if isinstance(part, (DynamicRunnable, RunnableWithFallbacks)):
         return {}
-    own = getattr(part, "fingerprint", None)
+    # A model that is only made when called would be made to be asked for attributes that it does not have.
+    own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None
     if isinstance(own, Mapping):
         return {**own, **{key: value for key, value in bound.items() if key in own}}
     if isinstance(part, RunnableSequence):
@@ -75,8 +81,21 @@ def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
         return {**known, "prompt_digest": digest} if known and digest is not None else known
     if isinstance(part, BaseChatModel):
         params: Mapping[str, Any] = part._get_ls_params(**bound)  # noqa: SLF001 - the documented hook for tracing
-        return {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
+        known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
+        return {**known, **_tools_digest(bound)}
     return {}
+
+
+def _tools_digest(bound: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 over the tools and formats that a model is bound to; empty without any."""
+    tools = {name: bound[name] for name in _TOOLS if bound.get(name) is not None}
+    if not tools:
+        return {}
+    # A class has no JSON; its name stands for it.
+    written = json.dumps(
+        tools, sort_keys=True, default=lambda part: getattr(part, "__name__", repr(type(part)))
+    )
+    return {_TOOLS_DIGEST: _sha256(written)}
 
 
 def _prompt_digest(sequence: RunnableSequence[Any, Any]) -> str | None:
@@ -86,7 +105,11 @@ def _prompt_digest(sequence: RunnableSequence[Any, Any]) -> str | None:
     # What cannot be written is written by its address in memory, which would never agree again.
     if not written or any('"not_implemented"' in text for text in written):
         return None
-    return "sha256:" + hashlib.sha256("\n".join(written).encode()).hexdigest()
+    return _sha256("\n".join(written))
+
+
+def _sha256(text: str) -> str:
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
@@ -110,6 +133,9 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
     calibrated = calibrated or {}
     shared = [key for key in calibrated if key in serving]
     different = [key for key in shared if calibrated[key] != serving[key]]
+    if _TOOLS_DIGEST in serving and "model" in shared and not {"id", _TOOLS_DIGEST} & set(shared):
+        # A model that was named without tools had none.
+        calibrated, different = {**calibrated, _TOOLS_DIGEST: None}, [*different, _TOOLS_DIGEST]
     if _DRIFTING in different:
         msg = (
             f"the {part}'s model now reports version {serving[_DRIFTING]!r}, calibrated was "

@@ -19,6 +19,7 @@ from langchain_cfc.records import PromptRecord, Provenance
 from langchain_cfc.sampling import Draw
 
 _SCORE = "cfc_recorded_score"
+_OUTPUTS = "cfc_recorded_outputs"
 
 
 class ReplayChatModel(BaseChatModel):
@@ -84,16 +85,23 @@ class ReplayChatModel(BaseChatModel):
             slot = self._served[key] % len(record.candidates)
             self._served[key] += 1
         candidate = record.candidates[slot]
-        message = AIMessage(str(candidate.text), response_metadata={_SCORE: candidate.score})
+        recorded = {_SCORE: candidate.score, _OUTPUTS: candidate.scores or {}}
+        message = AIMessage(str(candidate.text), response_metadata=recorded)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 class RecordedScores:
-    """The verifier of replayed candidates: their recorded scores."""
+    """The verifier of replayed candidates: their recorded scores.
 
-    def __init__(self, provenance: Provenance | None = None) -> None:
+    Args:
+        provenance: The records' header; its verifier becomes the fingerprint.
+        output: One of several verifiers, whose recorded raw outputs are returned instead.
+    """
+
+    def __init__(self, provenance: Provenance | None = None, *, output: str | None = None) -> None:
         verifier = provenance.verifier if provenance is not None else None
         self.fingerprint: dict[str, Any] = dict(verifier or {})
+        self._output = output
 
     def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
         """One recorded score per candidate.
@@ -102,8 +110,10 @@ class RecordedScores:
             VerifierError: If a candidate does not come from a `ReplayChatModel`.
         """
         del prompt
+        recorded = [c.message.response_metadata if c.message is not None else {} for c in candidates]
+        name = self._output
         scores: list[Any] = [
-            c.message.response_metadata.get(_SCORE) if c.message is not None else None for c in candidates
+            one.get(_SCORE) if name is None else one.get(_OUTPUTS, {}).get(name) for one in recorded
         ]
         if None in scores:
             msg = f"candidate {scores.index(None)} does not come from a recording, so its score is unknown"

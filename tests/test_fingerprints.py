@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.output_parsers import StrOutputParser
@@ -234,3 +235,42 @@ def test_refused_exactly_where_a_shared_statement_differs(a: dict[str, int], b: 
     else:
         identified = "id" in a.keys() & b.keys() or ("model" in a.keys() & b.keys() and a.keys() <= b.keys())
         assert compare_fingerprints("generator", a, b) == ("matched" if identified else "unverified")
+
+
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+
+
+def test_tools_make_another_generator_of_a_model() -> None:
+    model = TracedModel(responses=["x"])
+    plain, bound = fingerprint(model), fingerprint(model.bind(tools=[TOOL]))
+    assert set(bound) - set(plain) == {"tools_digest"}
+    assert fingerprint(model.bind(tools=[TOOL])) == bound
+    other = fingerprint(model.bind(tools=[TOOL], tool_choice="look_up"))
+    assert other["tools_digest"] != bound["tools_digest"]
+    assert compare_fingerprints("generator", bound, bound) == "matched"
+    for calibrated in (plain, other):
+        with pytest.raises(FingerprintError, match="tools_digest is 'sha256:"):
+            compare_fingerprints("generator", calibrated, bound)
+    # The other way round something calibrated is not stated.
+    assert compare_fingerprints("generator", bound, plain) == "unverified"
+
+
+def test_an_id_vouches_for_the_tools() -> None:
+    bound = fingerprint(TracedModel(responses=["x"]).bind(tools=[TOOL]), "mine")
+    assert compare_fingerprints("generator", {"id": "mine", "model": bound["model"]}, bound) == "matched"
+
+
+def test_a_format_that_is_a_class_goes_by_its_name() -> None:
+    class Town:
+        """A format."""
+
+    model = TracedModel(responses=["x"])
+    assert fingerprint(model.bind(response_format=Town)) == fingerprint(model.bind(response_format=Town))
+    assert "tools_digest" in fingerprint(model.bind(response_format=Town))
+
+
+def test_a_model_made_late_is_not_made_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without a key it cannot be made; who it will be is not settled anyway.
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    late = init_chat_model("openai:gpt-4o-mini", configurable_fields="any")
+    assert fingerprint(late) == {}

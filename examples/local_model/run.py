@@ -28,8 +28,8 @@ from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRec
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance, read_records, write_records
-from langchain_cfc.sampling import draw, quiet
-from langchain_cfc.verifiers import SequenceProbability
+from langchain_cfc.sampling import Sampler
+from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 
 ALPHA = "0.3"
 FEATURES = "hat(mean_score, 3)"
@@ -55,11 +55,11 @@ def make_chain(base_url: str, model: str) -> Runnable[Any, Any]:
 
 def collect(chain: Runnable[Any, Any], asked: Sequence[Question], n: int) -> Iterator[PromptRecord]:
     """Draw, score and label n candidates for every question, by the very functions that serving uses."""
-    generator = quiet(chain)
+    sampler = Sampler(chain)
     for question in track(asked, description="collecting"):
         given = {"question": question.text}
-        draws = draw(generator, given, [RunnableConfig(max_concurrency=SLOTS)] * n)
-        scores = VERIFIER(given, draws)
+        draws = sampler.draw(given, n, RunnableConfig(max_concurrency=SLOTS))
+        scores = VERIFIER.invoke(VerifierInput(prompt=given, candidates=draws))
         candidates = tuple(
             Candidate(
                 text=one.text,

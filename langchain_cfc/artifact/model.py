@@ -253,6 +253,8 @@ class CalibrationArtifact(ArtifactData):
         text = self.level(alpha)
         rules = self._marginal_rules if marginal else self._rules
         solved = [rule.solve(features) for level, rule in rules.items() if float(level) >= float(text)]
+        if len(solved) == 1:
+            return solved[0]
         values = np.max([one.values for one in solved], axis=0)
         errors = np.max([one.errors for one in solved], axis=0)
         outside = np.any([one.outside for one in solved], axis=0)

@@ -56,9 +56,16 @@ def ask(
         if replay is not None and any(one is not None for one in named):
             msg = "--replay brings generator, verifier, answer and metadata with it: leave those options out"
             raise InputError(msg)
-        parts = _replayed(replay) if replay is not None else _imported(generator, verifier, answer, metadata)
-        ids = {"generator_id": generator_id, "verifier_id": verifier_id, "answer_id": answer_id}
-        chain = CFCRunnable(artifact=artifact, show_rejected=show_rejected, **parts, **ids)
+        parts: dict[str, Any] = {
+            "generator_id": generator_id,
+            "verifier_id": verifier_id,
+            "answer_id": answer_id,
+        }
+        if replay is not None:
+            parts |= _replayed(replay, artifact)
+        else:
+            parts |= _imported(generator, verifier, answer, metadata)
+        chain = CFCRunnable(artifact=artifact, show_rejected=show_rejected, **parts)
         with err().status("drawing and scoring candidates"):
             result = chain.invoke(prompt, {"max_concurrency": 1} if replay is not None else None, alpha=alpha)
     if as_json:
@@ -81,14 +88,19 @@ def show_result(console: Console, result: CFCResult) -> None:
     console.print(escape(result.explain()))
 
 
-def _replayed(path: Path) -> dict[str, Any]:
+def _replayed(path: Path, artifact: CalibrationArtifact) -> dict[str, Any]:
     from langchain_cfc.demo import recording
 
     source = recording() if str(path) == "demo" else read_records(path)
     records, provenance = list(source), source.provenance
+    scored: dict[str, Any] = {"verifier": RecordedScores(provenance)}
+    if artifact.combination is not None:
+        said = provenance.verifier if provenance is not None else None
+        outputs = {name: RecordedScores(output=name) for name in artifact.combination.names}
+        scored = {"verifier": outputs, "verifier_id": (said or {}).get("id")}
     return {
         "generator": ReplayChatModel.of(records, provenance),
-        "verifier": RecordedScores(provenance),
+        **scored,
         "answer": RecordedAnswers(records, provenance),
         "metadata": RecordedMetadata(records),
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer
+from langchain_core.messages import AIMessage
+from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
 from langchain_cfc.decision import Reason
 from langchain_cfc.guarantee import Guarantee
@@ -15,9 +17,16 @@ def _strict_json(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
+# What serving adds to the decision's own reasons.
+ServedReason: TypeAlias = Reason | Literal["too_many_answers"]
+
 # JSON has no infinity; text is read back as the number. Pydantic's setting `ser_json_inf_nan` would not reach
-# `model_dump(mode="json")`.
-_Number: TypeAlias = Annotated[float, PlainSerializer(_strict_json, when_used="json")]
+# `model_dump(mode="json")`, and the schema would speak of numbers alone.
+_Number: TypeAlias = Annotated[
+    float,
+    PlainSerializer(_strict_json, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]}),
+]
 
 
 class ScoredCandidate(BaseModel):
@@ -26,9 +35,12 @@ class ScoredCandidate(BaseModel):
     Attributes:
         slot: Request slot, 0 ... n - 1.
         score: Verifier score in [0, 1], smaller is better.
+        scores: Raw outputs by verifier, where the artifact combines several; None otherwise.
         level: Smallest threshold at which it enters the set; None if it never does.
         accepted: Whether it is in the answer set.
         text: Its text; None where it was rejected, unless the runnable was told to show rejected candidates.
+        data: Structured output, or text and tool calls, as a JSON object, under the same rule; None where the
+            candidate is text.
         answer: The extracted answer, under the same rule; None without an extractor.
     """
 
@@ -36,9 +48,11 @@ class ScoredCandidate(BaseModel):
 
     slot: int
     score: float
+    scores: dict[str, float] | None
     level: float | None
     accepted: bool
     text: str | None
+    data: dict[str, Any] | None
     answer: str | None
 
 
@@ -47,8 +61,10 @@ class CFCResult(BaseModel):
 
     Attributes:
         abstained: Whether there is no answer.
-        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level) or
-            `not_certifiable` (it reached the cap, or the artifact keeps too little to decide it).
+        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level),
+            `not_certifiable` (it reached the cap, or the artifact keeps too little to decide it) or
+            `too_many_answers` (the set holds more than the runnable was told to return; the accepted
+            candidates are still listed).
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
             else texts.
         best: The first of them; None on abstention.
@@ -56,20 +72,43 @@ class CFCResult(BaseModel):
         features: The prompt's features by name.
         guarantee: What is promised about this answer set.
         candidates: All n, in draw order; rejected texts are left out by default.
-        usage: Tokens that the draws cost together; None where the model does not say.
+        models: What the models that drew the candidates call themselves, where they do.
+        usage: Tokens that drawing cost, a query written for a retriever included; None where no model says.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     abstained: bool
-    reason: Reason
+    reason: ServedReason
     answers: tuple[str, ...]
     best: str | None
     threshold: _Number
     features: dict[str, float]
     guarantee: Guarantee
     candidates: tuple[ScoredCandidate, ...]
+    models: tuple[str, ...]
     usage: dict[str, Any] | None
+
+    def to_message(self, abstain_message: str) -> AIMessage:
+        """The best answer or the abstention, as a chat model would say it.
+
+        Args:
+            abstain_message: What is said on abstention.
+
+        Returns:
+            A message with the decision and the guarantee as plain data in `response_metadata["cfc"]`. A best
+            answer that calls tools becomes a message that calls them. It bears no usage: the draws have been
+            counted, and whoever adds up messages would count them again.
+        """
+        said = {"cfc": self.model_dump(mode="json", exclude={"candidates", "features"})}
+        if self.best is None:
+            return AIMessage(abstain_message, response_metadata=said)
+        chosen = min((one for one in self.candidates if one.accepted), key=lambda one: (one.score, one.slot))
+        data = chosen.data or {}
+        if "tool_calls" not in data:
+            return AIMessage(self.best, response_metadata=said)
+        calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]
+        return AIMessage(data["content"], tool_calls=calls, response_metadata=said)
 
     def explain(self) -> str:
         """In a few sentences, why it answered or abstained, and what that is worth."""
@@ -81,6 +120,11 @@ class CFCResult(BaseModel):
                 f"Abstained: for prompts like this, no set made of {n} candidates can be certified to hold "
                 f"a correct answer at {percent}. Too many calibration prompts like it had no correct "
                 "candidate, or there were too few of them."
+            )
+        elif self.reason == "too_many_answers":
+            decision = (
+                f"Abstained: {sum(one.accepted for one in self.candidates)} of {n} candidates lie below the "
+                f"threshold {self.threshold:.4g}, which are more distinct answers than may be returned."
             )
         elif self.reason == "no_candidate_accepted":
             decision = (

@@ -154,7 +154,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         """
         state, x = self.fitted, self._checked(features)
         given = None if weights is None else _weights(weights, len(x))
-        return self._answer(state, x, given)
+        return (self._answer_one(state, x) if given is None else None) or self._answer(state, x, given)
 
     def certificate(self, phi: npt.ArrayLike) -> Certificate | None:
         """What proves the threshold of one prompt: a fit and a dual vector with the same objective.
@@ -198,6 +198,15 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     def _calibrated(self, prompts: Rows) -> Calibrated:
         ridge = Ridge(self.ridge, self.penalised) if self.ridge > 0.0 else None
         return Calibrated.on(prompts, exact_tau(self.alpha), self.window, ridge)
+
+    def _answer_one(self, state: Calibrated, features: FloatArray) -> Thresholds | None:
+        """The answer to one prompt, at a third of the cost; None for several, and where no fit answers."""
+        reduced = state.reduce_one(features[0]) if len(features) == 1 else None
+        answer = None if reduced is None else state.windows.find(reduced)
+        if reduced is None or answer is None or isinstance(answer, Endless):
+            return None
+        value, error = answer.value(reduced)
+        return Thresholds.capped(np.array([value]), np.array([error]), self.cap)
 
     def _answer(
         self, state: Calibrated, features: FloatArray, weights: FloatArray | None = None

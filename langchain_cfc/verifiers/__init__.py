@@ -1,15 +1,60 @@
-"""Verifiers: a score in [0, 1] for every candidate, smaller is better."""
+"""Verifiers: a score in [0, 1] for every candidate, smaller is better.
+
+Importing this package loads nothing; each name below is loaded when it is first used.
+"""
 
 from __future__ import annotations
 
-from langchain_cfc.verifiers.base import Verifier, VerifierInput, checked_scores, pairwise, verifier_target
-from langchain_cfc.verifiers.sequence_probability import SequenceProbability
+from langchain_cfc._lazy import lazily
+
+# Type checkers know this name; to import it would cost as much as all the rest here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from langchain_cfc.verifiers.base import BaseVerifier, Verifier, VerifierInput
+    from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
+    from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
+    from langchain_cfc.verifiers.model_judge import ModelJudge
+    from langchain_cfc.verifiers.p_true import PTrue
+    from langchain_cfc.verifiers.pairwise import Pairwise, pairwise
+    from langchain_cfc.verifiers.panel import Panel
+    from langchain_cfc.verifiers.reward_model import RewardModel
+    from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalised
+    from langchain_cfc.verifiers.sequence_probability import SequenceProbability
 
 __all__ = [
+    "BaseVerifier",
+    "EmbeddingSimilarity",
+    "Evaluated",
+    "ModelJudge",
+    "PTrue",
+    "Pairwise",
+    "Panel",
+    "RewardModel",
+    "SelfConsistency",
     "SequenceProbability",
     "Verifier",
     "VerifierInput",
-    "checked_scores",
+    "from_evaluator",
+    "normalised",
     "pairwise",
-    "verifier_target",
 ]
+
+_HOMES = {
+    "BaseVerifier": "base",
+    "EmbeddingSimilarity": "embedding_similarity",
+    "Evaluated": "evaluators",
+    "ModelJudge": "model_judge",
+    "PTrue": "p_true",
+    "Pairwise": "pairwise",
+    "Panel": "panel",
+    "RewardModel": "reward_model",
+    "SelfConsistency": "self_consistency",
+    "SequenceProbability": "sequence_probability",
+    "Verifier": "base",
+    "VerifierInput": "base",
+    "from_evaluator": "evaluators",
+    "normalised": "self_consistency",
+    "pairwise": "pairwise",
+}
+
+__getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -7,16 +7,20 @@ better. A judge that speaks in confidence p is wrapped as 1 - p.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import patch_config
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Target
+from langchain_cfc.calls import Call, Steps, Target, acomplete, bounded_by, complete
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import Draw, quiet
 
 
 class VerifierInput(TypedDict):
@@ -37,63 +41,111 @@ _HINT = (
 )
 
 
-def verifier_target(verifier: Verifier) -> Target:
-    """A verifier as something that takes a `VerifierInput`.
+class BaseVerifier(Runnable[VerifierInput, list[float]], ABC):
+    """A verifier that is a Runnable, written as one flow for the sync and the async path.
+
+    What it calls takes its places within the bounds of the prompt that is served, call by call.
+
+    Attributes:
+        fingerprint: What it says of itself, see `langchain_cfc.fingerprints`.
+    """
+
+    fingerprint: Mapping[str, Any]
+
+    @abstractmethod
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """Score all candidates of a prompt.
+
+        Args:
+            given: The prompt with its n candidates.
+            config: Config for whatever is called.
+
+        Returns:
+            n scores in [0, 1], smaller is better.
+
+        Raises:
+            VerifierError: If a candidate cannot be scored.
+        """
+
+    def invoke(
+        self,
+        input: VerifierInput,  # noqa: A002 - LangChain's name
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> list[float]:
+        """Score the candidates: n numbers in [0, 1], smaller is better."""
+        return self._call_with_config(self._run, input, config, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: VerifierInput,  # noqa: A002 - LangChain's name
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> list[float]:
+        """The same as `invoke`, asynchronously."""
+        return await self._acall_with_config(self._arun, input, config, **kwargs)
+
+    def _run(
+        self, given: VerifierInput, run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> list[float]:
+        with bounded_by(config):
+            child = patch_config(config, callbacks=run_manager.get_child())
+            return complete(self.scored(given, child))
+
+    async def _arun(
+        self, given: VerifierInput, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> list[float]:
+        with bounded_by(config):
+            child = patch_config(config, callbacks=run_manager.get_child())
+            return await acomplete(self.scored(given, child))
+
+
+def verifier_call(verifier: Verifier) -> Call:
+    """A verifier as a call with a `VerifierInput`.
 
     Args:
         verifier: A Runnable on `VerifierInput`, or a function `(prompt, candidates) -> scores`, plain or
             async.
 
     Returns:
-        The Runnable, or a function of one argument.
+        The call, whose failures are `VerifierError`s.
 
     Raises:
         VerifierError: If it is neither.
     """
+    return Call(
+        "verifier", _target(verifier), VerifierError, holds_place=not isinstance(verifier, BaseVerifier)
+    )
+
+
+def _target(verifier: Verifier) -> Target:
     if isinstance(verifier, Runnable):
-        return verifier
+        return quiet(verifier, fresh=False)
     if not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)
-    function: Callable[[Any, list[Draw]], Any] = verifier
-    return lambda given: function(given["prompt"], given["candidates"])
+    return of_pair(verifier, ("prompt", "candidates"))
 
 
-def pairwise(
-    judge: Runnable[Any, Any] | Callable[[Any, str], float] | Callable[[Any, str], Awaitable[float]],
-) -> Runnable[Any, Any]:
-    """A verifier out of something that judges one candidate at a time.
-
-    Args:
-        judge: A Runnable on `{"prompt": ..., "candidate": text}`, or a function `(prompt, text) -> score`,
-            plain or async; the score lies in [0, 1], smaller is better.
-
-    Returns:
-        A verifier; the n judgements of a prompt run concurrently.
-    """
-    one = judge if isinstance(judge, Runnable) else _of_pair(judge)
-
-    def inputs(given: VerifierInput) -> list[dict[str, Any]]:
-        return [{"prompt": given["prompt"], "candidate": c.text} for c in given["candidates"]]
-
-    def call(given: VerifierInput, config: RunnableConfig) -> Any:
-        return one.batch(inputs(given), config)
-
-    async def acall(given: VerifierInput, config: RunnableConfig) -> Any:
-        return await one.abatch(inputs(given), config)
-
-    return RunnableLambda(call, acall, name="pairwise")
+def of_pair(function: Callable[[Any, Any], Any], names: tuple[str, str]) -> Callable[[Any], Any]:
+    """A function of two arguments as one of a mapping that holds them by name, async if it is."""
+    # No closure, for those cannot be pickled.
+    return partial(_acalled if is_async_callable(function) else _called, function, *names)
 
 
-def _of_pair(function: Callable[[Any, str], Any]) -> Runnable[Any, Any]:
-    def call(pair: dict[str, Any]) -> Any:
-        return function(pair["prompt"], pair["candidate"])
+def _called(function: Callable[[Any, Any], Any], first: str, second: str, given: Mapping[str, Any]) -> Any:
+    return function(given[first], given[second])
 
-    async def acall(pair: dict[str, Any]) -> Any:
-        return await function(pair["prompt"], pair["candidate"])
 
-    # RunnableLambda looks at the function it is given, and would take `call` for plain.
-    return RunnableLambda(acall) if is_async_callable(function) else RunnableLambda(call)
+async def _acalled(
+    function: Callable[[Any, Any], Awaitable[Any]], first: str, second: str, given: Mapping[str, Any]
+) -> Any:
+    return await function(given[first], given[second])
+
+
+def distinct_texts(candidates: Sequence[Draw]) -> list[str]:
+    """The texts of some candidates, each once, in draw order: equal texts get one judgement."""
+    return list(dict.fromkeys(candidate.text for candidate in candidates))
 
 
 def checked_scores(scores: Any, n: int) -> list[float]:
@@ -109,34 +161,63 @@ def checked_scores(scores: Any, n: int) -> list[float]:
     Raises:
         VerifierError: If there are not exactly n scores, or one is no number in [0, 1].
     """
-    values = _listed(scores, n)
-    if len(values) != n:
-        msg = f"the verifier returned {len(values)} scores for {n} candidates: {_HINT}"
-        raise VerifierError(msg)
-    return [_checked_score(slot, value) for slot, value in enumerate(values)]
+    values = _listed(scores, n, "the verifier", _HINT)
+    numbers = [_number(value) for value in values]
+    for slot, number in enumerate(numbers):
+        if not 0.0 <= number <= 1.0:  # NaN fails this as well
+            msg = f"the verifier's score of candidate {slot} is {values[slot]!r}: {_HINT}"
+            raise VerifierError(msg)
+    return numbers
 
 
-def _listed(scores: Any, n: int) -> list[Any]:
+def checked_outputs(outputs: Any, n: int, name: str) -> list[float]:
+    """Refuse whatever is not one finite raw output per candidate.
+
+    Args:
+        outputs: What one of several verifiers returned.
+        n: Number of candidates.
+        name: The verifier's name, for messages.
+
+    Returns:
+        n finite floats.
+
+    Raises:
+        VerifierError: If there are not exactly n, or one is no finite number.
+    """
+    hint = "one of several verifiers returns one finite number per candidate"
+    values = _listed(outputs, n, f"the verifier {name!r}", hint)
+    numbers = [_number(value) for value in values]
+    for slot, number in enumerate(numbers):
+        if not math.isfinite(number):
+            msg = f"the output of the verifier {name!r} for candidate {slot} is {values[slot]!r}: {hint}"
+            raise VerifierError(msg)
+    return numbers
+
+
+def _listed(scores: Any, n: int, who: str, hint: str) -> list[Any]:
     cause: Exception | None = None
+    values: list[Any] | None = None
     # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
     if not isinstance(scores, (Mapping, AbstractSet, str, bytes, bytearray)):
         try:
-            return list(scores)
+            values = list(scores)
         except Exception as error:  # noqa: BLE001 - a verifier that yields its scores may fail only here
             cause = error
-    reason = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
-    msg = f"the verifier returned {type(scores).__name__} instead of {n} scores{reason}: {_HINT}"
-    raise VerifierError(msg) from cause
-
-
-def _checked_score(slot: int, value: Any) -> float:
-    try:
-        # NumPy's and Torch's numbers and booleans become Python's, of which True would read as 1.0.
-        number = value.item() if hasattr(value, "item") else value
-        score = math.nan if isinstance(number, (bool, str, bytes, bytearray)) else float(number)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        score = math.nan
-    if not 0.0 <= score <= 1.0:  # NaN fails this as well
-        msg = f"the verifier's score of candidate {slot} is {value!r}: {_HINT}"
+    if values is None:
+        reason = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
+        msg = f"{who} returned {type(scores).__name__} instead of {n} scores{reason}: {hint}"
+        raise VerifierError(msg) from cause
+    if len(values) != n:
+        msg = f"{who} returned {len(values)} scores for {n} candidates: {hint}"
         raise VerifierError(msg)
-    return score
+    return values
+
+
+def _number(value: Any) -> float:
+    """A number as a float; NaN for anything else, also for True, which would read as 1.0."""
+    try:
+        # NumPy's and Torch's numbers and booleans become Python's.
+        number = value.item() if hasattr(value, "item") else value
+        return math.nan if isinstance(number, (bool, str, bytes, bytearray)) else float(number)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan

@@ -3,37 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
+from langchain_core.runnables import RunnableConfig
+
+from langchain_cfc.calls import Steps
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput
 
 
-class SequenceProbability:
+class SequenceProbability(BaseVerifier):
     """Score = 1 - exp(sum of the token log-probabilities) of the draw itself; costs no further call.
 
-    The generator must return token log-probabilities, such as `ChatOpenAI(logprobs=True)` does, in
+    The score lies in [0, 1], and smaller is better: 0 is a candidate that the model could not but give. The
+    generator must return token log-probabilities, such as `ChatOpenAI(logprobs=True)` does, in
     `response_metadata["logprobs"]["content"]`.
+
+    Args:
+        per_token: Whether to take the mean of the log-probabilities in place of their sum, which is the
+            geometric mean of the tokens' probabilities: long candidates then do not score worse for being
+            long. Malinin and Gales (2021, "Uncertainty estimation in autoregressive structured prediction")
+            compare the two.
     """
 
-    fingerprint: ClassVar[Mapping[str, str]] = {"id": "sequence-probability"}
+    def __init__(self, *, per_token: bool = False) -> None:
+        self.name = "sequence-probability"
+        self.per_token = per_token
+        self.fingerprint = {"id": "token-probability" if per_token else "sequence-probability"}
 
-    def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
-        """One score in [0, 1] per candidate, smaller is better; `prompt` plays no role.
+    def __repr__(self) -> str:
+        """As it was made."""
+        return f"SequenceProbability({'per_token=True' if self.per_token else ''})"
+
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """One score in [0, 1] per candidate, smaller is better; the prompt plays no role.
 
         Raises:
             VerifierError: If a candidate carries no log-probabilities, or something else in their place.
         """
-        del prompt
-        return [_score(slot, candidate) for slot, candidate in enumerate(candidates)]
+        del config
+        yield from ()  # nothing is called
+        return [self._score(slot, candidate) for slot, candidate in enumerate(given["candidates"])]
+
+    def _score(self, slot: int, candidate: Draw) -> float:
+        logprobs = _logprobs(slot, candidate)
+        total = math.fsum(logprobs)
+        # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
+        if not total <= _ROUNDING:
+            msg = (
+                f"candidate {slot}: its token log-probabilities add up to {total}, which is no "
+                "log-probability"
+            )
+            raise VerifierError(msg)
+        # Servers round, and a sum of 1e-7 would give a score below 0.
+        return 1.0 - math.exp(min(0.0, total / len(logprobs) if self.per_token else total))
 
 
 # The most by which rounding can lift a sum of log-probabilities above 0.
 _ROUNDING = 1e-3
 
 
-def _score(slot: int, candidate: Draw) -> float:
+def _logprobs(slot: int, candidate: Draw) -> list[float]:
     metadata = candidate.message.response_metadata if candidate.message is not None else {}
     tokens = (metadata.get("logprobs") or {}).get("content")
     if not tokens:
@@ -42,10 +72,4 @@ def _score(slot: int, candidate: Draw) -> float:
             "ChatOpenAI(logprobs=True)"
         )
         raise VerifierError(msg)
-    total = math.fsum(token["logprob"] for token in tokens)
-    # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
-    if not total <= _ROUNDING:
-        msg = f"candidate {slot}: its token log-probabilities add up to {total}, which is no log-probability"
-        raise VerifierError(msg)
-    # Servers round, and a sum of 1e-7 would give a score below 0.
-    return 1.0 - math.exp(min(0.0, total))
+    return [token["logprob"] for token in tokens]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from langchain_cfc import CalibrationArtifact, verification
+from langchain_cfc import CalibrationArtifact, evaluate, read_records, verification
 from langchain_cfc.cli.app import app
 from langchain_cfc.demo import recording
-from langchain_cfc.records import write_records
+from langchain_cfc.records import tabulate, write_records
 
 COMMANDS = ["demo", "plan", "calibrate", "evaluate", "inspect", "ask"]
 FEATURES = "hard(mean_score, 0.8) + group(topic)"
@@ -147,6 +147,78 @@ def test_a_target_out_of_reach_is_a_no_and_writes_nothing(records: Path, tmp_pat
     assert "alpha = 0.05 is out of reach" in ran.err
     assert "Smallest alpha here: 0.1" in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def with_verifiers(records: Path) -> Path:
+    """The recording with a second verifier, which says little more than the first."""
+    path = records.parent / "verifiers.jsonl"
+    lines = records.read_text().splitlines()
+    for number, line in enumerate(lines[1:], start=1):
+        record = json.loads(line)
+        for candidate in record["candidates"]:
+            candidate["scores"]["length"] = len(candidate["text"])
+        lines[number] = json.dumps(record)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_verifiers_are_combined_shown_and_evaluated(with_verifiers: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    options = ["--alpha", "0.2", "--features", "1", "--test-fraction", "0.3"]
+    ran = run(
+        "calibrate", with_verifiers, "-o", path, *options, "--combine", "sequence_logprob, length", "--json"
+    )
+    assert ran.code == 0
+    artifact = CalibrationArtifact.load(path)
+    assert artifact.combination is not None
+    assert artifact.combination.names == ("sequence_logprob", "length")
+    assert ran.data["combination"] == artifact.combination.model_dump(mode="json")
+    shown = run("inspect", path)
+    first, second = artifact.combination.coefficients
+    assert f"combination   sequence_logprob {first:+.3g}, length {second:+.3g}" in shown.out
+    assert f"{artifact.calibration.fit_size} fitted features and combination" in shown.out
+    assert run("inspect", path, "--json").data["combination"] == ran.data["combination"]
+    report = run("evaluate", path, with_verifiers, "--json")
+    assert report.code == 0
+    assert report.data == evaluate(artifact, read_records(with_verifiers)).model_dump(mode="json")
+    record = next(iter(read_records(with_verifiers)))
+    asked = run("ask", path, str(record.input), "--replay", with_verifiers, "--json").data
+    scores = tabulate([record], combination=artifact.combination).draws.scores[0]
+    assert [one["score"] for one in asked["candidates"]] == scores.tolist()
+    # One verifier: neither shown nor in the data.
+    plain = tmp_path / "b.json"
+    assert "combination" not in run("calibrate", with_verifiers, "-o", plain, *options, "--json").data
+    assert "combination" not in run("inspect", plain).out
+
+
+def test_a_verifier_that_was_not_recorded_is_named(
+    with_verifiers: Path, records: Path, tmp_path: Path
+) -> None:
+    options: list[str | Path] = ["-o", tmp_path / "a.json", "--alpha", "0.2", "--features", "1"]
+    ran = run("calibrate", records, *options, "--combine", "sequence_logprob,length")
+    assert ran.code == 2
+    assert "has no raw output of 'length'; it has 'sequence_logprob'" in " ".join(ran.err.split())
+    assert run("calibrate", records, *options, "--combine", "length,").code == 2
+    assert run("calibrate", with_verifiers, *options, "--combine", "length").code == 0
+    ran = run("evaluate", tmp_path / "a.json", records)
+    assert ran.code == 2
+
+
+def test_scores_that_point_the_wrong_way_are_noted(records: Path, tmp_path: Path) -> None:
+    lines = records.read_text().splitlines()
+    for number, line in enumerate(lines[1:], start=1):
+        record = json.loads(line)
+        for candidate in record["candidates"]:
+            candidate["score"] = 1.0 - candidate["score"]
+        lines[number] = json.dumps(record)
+    path = tmp_path / "confidence.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    options: list[str | Path] = ["-o", tmp_path / "a.json", "--alpha", "0.2", "--features", "1"]
+    ran = run("calibrate", path, *options)
+    assert ran.code == 0
+    assert "note: correct candidates score worse than wrong ones: AUROC" in " ".join(ran.err.split())
+    assert run("calibrate", records, *options).err == ""
 
 
 def test_evaluate_uses_the_held_out_part_of_the_same_file(artifact: Path, records: Path) -> None:

@@ -20,7 +20,8 @@ from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.replay import RecordedAnswers, RecordedMetadata
 from langchain_cfc.verifiers import SequenceProbability
 
-from .openai_server import FAULTS, TOKENS_IN, TOKENS_OUT, Script
+from .openai_bodies import TOKENS_IN, TOKENS_OUT
+from .openai_server import FAULTS, Fault, Script
 
 MakeModel = Callable[..., ChatOpenAI]
 MakeChain = Callable[..., CFCRunnable]
@@ -115,7 +116,7 @@ def test_scores_are_those_of_the_tokens_sent(
 ) -> None:
     record = new_facts[0]
     result = serve(make_chain(), record.input)
-    expected = sorted(1.0 - math.exp(logprob) for _, logprob in script.answers[str(record.input)])
+    expected = sorted(1.0 - math.exp(one.logprob) for one in script.answers[str(record.input)])
     assert sorted(one.score for one in result.candidates) == pytest.approx(expected, abs=1e-12)
 
 
@@ -139,7 +140,7 @@ def test_on_its_own_that_model_does_stream(
     # The negative control of the test above, and a test of the server.
     prompt = str(new_facts[0].input)
     text = "".join(str(chunk.text) for chunk in chat_model(streaming=True).stream(prompt))
-    assert text == script.answers[prompt][0][0]
+    assert text == script.answers[prompt][0].text
     assert script.requests[0]["stream"] is True
 
 
@@ -159,7 +160,7 @@ def test_tokens_are_summed_over_the_requests(
 def test_one_broken_response_is_made_up_for(
     make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
 ) -> None:
-    script.fault, script.faulty = fault, frozenset({3})
+    script.faults = [Fault(fault, on={3})]
     assert len(serve(make_chain(), new_facts[0].input).candidates) == 10
     assert len(script.requests) == 11
 
@@ -169,13 +170,13 @@ def test_one_broken_response_is_made_up_for(
 def test_responses_that_stay_broken_fail_the_prompt(
     make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
 ) -> None:
-    script.fault, script.faulty = fault, frozenset(range(3, 40))
+    script.faults = [Fault(fault, on=set(range(3, 40)))]
     with pytest.raises(DrawError, match="of 10 candidates could not be drawn") as failure:
         serve(make_chain(), new_facts[0].input)
     assert isinstance(failure.value.__cause__, Exception)
     assert len(script.requests) == 10 + 2 * 7
     # The server is back; nothing of the failure is left in the chain.
-    script.fault = None
+    script.faults = []
     assert serve(make_chain(), new_facts[0].input).candidates
 
 
@@ -183,7 +184,7 @@ def test_responses_that_stay_broken_fail_the_prompt(
 def test_a_server_that_is_down_fails_every_draw(
     make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
 ) -> None:
-    script.fault = "status 500"
+    script.faults = [Fault("status 500")]
     with pytest.raises(DrawError, match="10 of 10 candidates could not be drawn, first candidate 0"):
         serve(make_chain(), new_facts[0].input)
 
@@ -202,7 +203,7 @@ def test_an_address_without_a_server_fails_every_draw(
 def test_retries_of_the_generator_mend_a_broken_response(
     make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
 ) -> None:
-    script.fault, script.faulty = "dropped", frozenset({3})
+    script.faults = [Fault("dropped", on={3})]
     chain = make_chain(generator=chat_model().with_retry(wait_exponential_jitter=False))
     result = serve(chain, new_facts[0].input)
     assert len(result.candidates) == 10
@@ -262,7 +263,7 @@ def test_another_model_is_refused_before_any_request(
     header = fact_artifact.provenance.model_copy(update={"generator": stated})
     artifact = fact_artifact.model_copy(update={"provenance": header})
     same = make_chain(generator=chat_model(), generator_id=None, artifact=artifact)
-    assert same._guarantees["0.2"].binding == "matched"
+    assert same.guarantee.binding == "matched"
     with pytest.raises(FingerprintError, match="model is 'gpt-4o', calibrated was 'recorded'"):
         make_chain(generator=chat_model(model="gpt-4o"), generator_id=None, artifact=artifact)
     assert script.requests == []

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import Draw
-from langchain_cfc.verifiers import VerifierInput, checked_scores, pairwise, verifier_target
+from langchain_cfc.verifiers import VerifierInput, pairwise
+from langchain_cfc.verifiers.base import checked_scores
 
 GIVEN = VerifierInput(prompt="where?", candidates=[Draw("lima"), Draw("quito"), Draw("lima")])
 EXPECTED = [0.1, 0.9, 0.1]
@@ -64,19 +71,19 @@ def test_async_judges_are_awaited(one: Any) -> None:
 
 @pytest.mark.parametrize("one", ASYNC)
 def test_async_judges_cannot_be_invoked(one: Any) -> None:
-    with pytest.raises(TypeError, match="ainvoke"):
+    with pytest.raises(VerifierError, match="ainvoke"):
         pairwise(one).invoke(GIVEN)
 
 
 def test_a_judge_model_and_its_parser() -> None:
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{prompt} Is it {candidate}?")
-    model = FakeListChatModel(responses=["10", "90", "10"])
+    model = FakeListChatModel(responses=["10", "90"])
     chain = template | model | RunnableLambda(lambda message: int(message.text) / 100)
     assert pairwise(chain).invoke(GIVEN, {"max_concurrency": 1}) == EXPECTED
 
 
 def test_judgements_run_at_the_same_time() -> None:
-    everyone = threading.Barrier(len(EXPECTED), timeout=30.0)
+    everyone = threading.Barrier(2, timeout=30.0)
 
     def slow(prompt: Any, text: str) -> float:
         everyone.wait()
@@ -94,7 +101,7 @@ def test_async_judgements_run_at_the_same_time() -> None:
 
         async def slow(prompt: Any, text: str) -> float:
             waiting.append(text)
-            if len(waiting) == len(EXPECTED):
+            if len(waiting) == 2:
                 everyone.set()
             await asyncio.wait_for(everyone.wait(), 30.0)
             return judge(prompt, text)
@@ -109,9 +116,9 @@ def test_a_judge_that_fails_on_one_candidate_fails() -> None:
     def picky(_: Any, text: str) -> float:
         return {"lima": 0.1}[text]
 
-    with pytest.raises(KeyError, match="quito"):
+    with pytest.raises(VerifierError, match="the judge failed with KeyError: 'quito'"):
         pairwise(picky).invoke(GIVEN)
-    with pytest.raises(KeyError, match="quito"):
+    with pytest.raises(VerifierError, match="the judge failed with KeyError: 'quito'"):
         asyncio.run(pairwise(picky).ainvoke(GIVEN))
 
 
@@ -120,12 +127,46 @@ def test_its_runs_hang_under_one_of_that_name() -> None:
 
 
 def test_it_is_a_verifier() -> None:
-    target = verifier_target(pairwise(judge))
-    assert isinstance(target, Runnable)
-    assert checked_scores(target.invoke(GIVEN), 3) == EXPECTED
+    assert isinstance(pairwise(judge), Runnable)
+    assert checked_scores(pairwise(judge).invoke(GIVEN), 3) == EXPECTED
 
 
-def test_a_function_of_two_becomes_a_target_of_one() -> None:
-    target = verifier_target(lambda prompt, candidates: [judge(prompt, one.text) for one in candidates])
-    assert not isinstance(target, Runnable)
-    assert target(GIVEN) == EXPECTED
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_equal_texts_are_judged_once(asynchronous: bool) -> None:
+    asked: list[str] = []
+
+    def counting(prompt: Any, text: str) -> float:
+        asked.append(text)
+        return judge(prompt, text)
+
+    verifier = pairwise(counting)
+    found = asyncio.run(verifier.ainvoke(GIVEN)) if asynchronous else verifier.invoke(GIVEN)
+    assert found == EXPECTED
+    assert sorted(asked) == ["lima", "quito"]
+
+
+def test_alone_it_keeps_to_the_max_concurrency_of_its_config() -> None:
+    inside = threading.Semaphore(1)
+
+    def one_at_a_time(prompt: Any, text: str) -> float:
+        assert inside.acquire(blocking=False)
+        found = judge(prompt, text)
+        inside.release()
+        return found
+
+    config = RunnableConfig(max_concurrency=1)
+    assert pairwise(one_at_a_time).invoke(GIVEN, config) == EXPECTED
+    assert asyncio.run(pairwise(one_at_a_time).ainvoke(GIVEN, config)) == EXPECTED
+
+
+def test_what_its_judge_says_of_itself_is_its_own_fingerprint() -> None:
+    model = ChatOpenAI(model="judge-1", api_key=SecretStr("none"))
+    template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{prompt} Is it {candidate}?")
+    assert pairwise(model).fingerprint == fingerprint(model)
+    assert set(pairwise(template | model).fingerprint) > set(fingerprint(model))
+    assert pairwise(judge).fingerprint == {}
+
+
+def test_it_can_be_copied_and_pickled() -> None:
+    for verifier in (copy.deepcopy(pairwise(judge)), pickle.loads(pickle.dumps(pairwise(judge)))):  # noqa: S301 - its own
+        assert verifier.invoke(GIVEN) == EXPECTED

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import ServingError, VerifierError
-from langchain_cfc.verifiers import checked_scores
+from langchain_cfc.verifiers.base import checked_scores
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))

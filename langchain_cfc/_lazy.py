@@ -1,0 +1,38 @@
+"""Names of a package that are loaded when they are first used (PEP 562)."""
+
+from __future__ import annotations
+
+# Type checkers know this name; to import it would cost more than all the rest here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def lazily(
+    package: dict[str, Any], homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: Its `globals()`, where a name stays once it is loaded.
+        homes: Public names, and the module of the package that each is in.
+
+    Returns:
+        The two functions.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            msg = f"module {package['__name__']!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        import importlib
+
+        value = getattr(importlib.import_module(f"{package['__name__']}.{homes[name]}"), name)
+        package[name] = value
+        return value
+
+    def names() -> list[str]:
+        return sorted({*package, *homes})
+
+    return load, names

@@ -1,0 +1,41 @@
+"""Calls of models and of the user's own code: sync or async, many at once in one limit, failures typed."""
+
+from __future__ import annotations
+
+from langchain_cfc.calls.bounds import (
+    Bounds,
+    Limit,
+    bounded,
+    bounded_by,
+    bounds,
+    limit_of,
+    sharing_limit,
+    tagged,
+)
+from langchain_cfc.calls.call import Call, Target, described
+from langchain_cfc.calls.progress import Progress
+from langchain_cfc.calls.steps import Step, Steps, acomplete, complete, each, succeeded
+from langchain_cfc.calls.timing import ain_time, in_time
+
+__all__ = [
+    "Bounds",
+    "Call",
+    "Limit",
+    "Progress",
+    "Step",
+    "Steps",
+    "Target",
+    "acomplete",
+    "ain_time",
+    "bounded",
+    "bounded_by",
+    "bounds",
+    "complete",
+    "described",
+    "each",
+    "in_time",
+    "limit_of",
+    "sharing_limit",
+    "succeeded",
+    "tagged",
+]

@@ -1,0 +1,304 @@
+"""How many calls may run at once, and until when: one bound for everything that a prompt sets off.
+
+LangChain's `max_concurrency` holds for one `batch` at a time. Where batches nest, as n draws do inside a
+batch of prompts, the numbers multiply: 8 prompts of 8 draws are 64 requests in flight. Here draws and
+verification of all prompts take their places from the same `Limit`, in threads or on an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import get_config_list, var_child_runnable_config
+
+from langchain_cfc.errors import InputError, ServingTimeoutError
+
+T = TypeVar("T")
+
+# Where a config carries the limit that the prompts of a batch share. The runnable takes it out again.
+_SHARED = "__cfc_limit"
+_TOO_LATE = "the time for this prompt was over before a call could start"
+
+
+class Limit:
+    """At most `size` calls at once, first come first served, for threads and event loops alike.
+
+    Args:
+        size: Number of places, at least 1.
+
+    Raises:
+        InputError: If it is no whole number of at least 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        # Of no place at all, or of half a place, one would wait for ever.
+        if not isinstance(size, int) or size < 1:  # type: ignore[redundant-expr]  # configs hold anything
+            msg = f"max_concurrency is {size!r}: expected a whole number of at least 1, or None for no limit"
+            raise InputError(msg)
+        self.size = size
+        self._free = size
+        self._waiting: deque[_Waiter] = deque()
+        # Re-entrant: a task that is never resumed gives its place back when it is collected, and that may
+        # happen anywhere, in here too.
+        self._lock = threading.RLock()
+
+    def take(self, deadline: float | None = None) -> None:
+        """Take a place; whoever has one gives it back.
+
+        Args:
+            deadline: When to stop waiting for one, in `time.monotonic()` seconds; None waits for ever.
+
+        Raises:
+            ServingTimeoutError: If none became free in time.
+        """
+        gate = threading.Lock()
+        gate.acquire()
+        waiter = _Waiter(gate.release)
+        try:
+            came = self._taken(waiter) or gate.acquire(timeout=_patience(deadline))
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+        if not came:
+            self._withdraw(waiter)
+            raise ServingTimeoutError(_TOO_LATE)
+
+    async def atake(self) -> None:
+        """The same on an event loop, where waiting ends by cancellation."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        waiter = _Waiter(partial(loop.call_soon_threadsafe, _resolve, woken))
+        try:
+            if not self._taken(waiter):
+                await woken
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+
+    def give_back(self) -> None:
+        """Give a place to the next who waits, or leave it free."""
+        with self._lock:
+            while self._waiting:
+                if self._waiting.popleft().given():
+                    return
+            self._free += 1
+
+    def _taken(self, waiter: _Waiter) -> bool:
+        """Whether a place was free and is taken now; otherwise the waiter stands in line."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                waiter.has_place = True
+            else:
+                self._waiting.append(waiter)
+            return waiter.has_place
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """Stop waiting; a place that was given meanwhile goes to the next."""
+        with self._lock:
+            if waiter.has_place:
+                self.give_back()
+                return
+            with suppress(ValueError):  # of a closed loop, and passed over already
+                self._waiting.remove(waiter)
+
+
+class _Waiter:
+    """Someone who waits for a place.
+
+    Args:
+        wake: How to wake it; raises a RuntimeError if its event loop is closed.
+    """
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.has_place = False
+        self._wake = wake
+
+    def given(self) -> bool:
+        """Give it a place; False if nobody is there any more to take it."""
+        try:
+            self._wake()
+        except RuntimeError:
+            return False
+        self.has_place = True
+        return True
+
+
+def _resolve(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _patience(deadline: float | None) -> float:
+    """Seconds until then, as locks want them."""
+    return -1 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What calls must keep to.
+
+    Attributes:
+        limit: Where they take their places; None where there is no limit.
+        deadline: When none may start any more, in `time.monotonic()` seconds.
+        occupied: Limits of which the calls around hold a place.
+    """
+
+    limit: Limit | None = None
+    deadline: float | None = None
+    occupied: frozenset[Limit] = frozenset()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold a place, within the deadline: `with bounds().held():`.
+
+        Raises:
+            ServingTimeoutError: If none became free in time.
+        """
+        self.check()
+        if self.limit is None:
+            return nullcontext()
+        self.limit.take(self.deadline)
+        return self._holding(self.limit)
+
+    async def aheld(self) -> AbstractContextManager[None]:
+        """The same on an event loop: `with await bounds().aheld():`."""
+        # No `async with`: as an async generator it would not hear that its task is never resumed, and
+        # would keep the place for good.
+        self.check()
+        if self.limit is None:
+            return nullcontext()
+        await self.limit.atake()
+        return self._holding(self.limit)
+
+    def check(self) -> None:
+        """Refuse to start anything after the deadline.
+
+        Raises:
+            ServingTimeoutError: If it has passed.
+        """
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise ServingTimeoutError(_TOO_LATE)
+
+    def within(self, around: Bounds) -> Bounds:
+        """The same for a prompt that is served inside a call of another.
+
+        Of a limit that the calls around hold a place of, no further one is taken: all may be held like that.
+        """
+        limit = around.limit if self.limit in around.occupied else self.limit
+        deadlines = [one for one in (self.deadline, around.deadline) if one is not None]
+        return Bounds(limit, min(deadlines, default=None), around.occupied)
+
+    @contextmanager
+    def _holding(self, limit: Limit) -> Iterator[None]:
+        """What goes on inside one call that holds a place does so one after the other, in that place.
+
+        To take further places while holding one would stand still as soon as all are held like that.
+        """
+        try:
+            self.check()
+            with setting(_BOUNDS, Bounds(Limit(1), self.deadline, self.occupied | {limit})):
+                yield
+        finally:
+            limit.give_back()
+
+
+_NONE = Bounds()
+_BOUNDS: ContextVar[Bounds] = ContextVar("langchain_cfc_bounds", default=_NONE)
+
+
+def bounds() -> Bounds:
+    """The bounds of the prompt that is being served here."""
+    return _BOUNDS.get()
+
+
+@contextmanager
+def bounded(by: Bounds) -> Iterator[None]:
+    """Serve under bounds, handed on to threads and tasks that are started meanwhile."""
+    inherited = var_child_runnable_config.get()
+    # LangChain merges this one into the config of every child.
+    config = None if inherited is None else _without_shared(inherited)
+    with setting(_BOUNDS, by.within(bounds())), setting(var_child_runnable_config, config):
+        yield
+
+
+@contextmanager
+def setting(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable for a while."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        # A task that is never resumed ends where it is collected, and that is another context.
+        with suppress(ValueError):
+            variable.reset(token)
+
+
+def sharing_limit(
+    config: RunnableConfig | Sequence[RunnableConfig] | None, size: int
+) -> list[RunnableConfig]:
+    """The configs of a batch, whose prompts share one limit where the batch has a `max_concurrency`.
+
+    Args:
+        config: Config of the batch, or one per prompt.
+        size: Number of prompts.
+
+    Returns:
+        One config per prompt.
+    """
+    configs = get_config_list(config, size)
+    most = configs[0].get("max_concurrency") if configs else None
+    if most is None:
+        return configs
+    limit = Limit(most)
+    return [{**one, "configurable": {**(one.get("configurable") or {}), _SHARED: limit}} for one in configs]
+
+
+@contextmanager
+def bounded_by(config: RunnableConfig) -> Iterator[None]:
+    """Keep to a config's `max_concurrency` where no limit holds yet, as when something is called alone."""
+    with bounded(Bounds(limit_of(config)[1])):
+        yield
+
+
+def tagged(config: RunnableConfig, tag: str) -> RunnableConfig:
+    """A config with a tag more.
+
+    LangChain's `merge_configs` would take in again what the surrounding run was configured with.
+    """
+    return {**config, "tags": [*(config.get("tags") or []), tag]}
+
+
+def limit_of(config: RunnableConfig) -> tuple[RunnableConfig, Limit | None]:
+    """The limit that a config sets, and the config without it.
+
+    Args:
+        config: Config of one prompt.
+
+    Returns:
+        The config for children, and the limit: inside a call of another prompt that one's, for its
+        `max_concurrency` was inherited from there; that of the batch; else one of this prompt's own.
+    """
+    return _without_shared(config), bounds().limit or _limit_in(config)
+
+
+def _limit_in(config: RunnableConfig) -> Limit | None:
+    shared: Limit | None = (config.get("configurable") or {}).get(_SHARED)
+    most = config.get("max_concurrency")
+    return shared or (None if most is None else Limit(most))
+
+
+def _without_shared(config: RunnableConfig) -> RunnableConfig:
+    configurable = config.get("configurable") or {}
+    if _SHARED not in configurable:
+        return config
+    return {**config, "configurable": {key: value for key, value in configurable.items() if key != _SHARED}}

@@ -1,0 +1,170 @@
+"""What to do with an answer set: say the best answer or abstain in words, or ask someone else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
+from langchain_core.runnables.base import coerce_to_runnable
+from langchain_core.runnables.config import patch_config
+from pydantic import ConfigDict, field_validator
+
+from langchain_cfc.calls import Step, Steps, acomplete, complete
+from langchain_cfc.runnable.result import CFCResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from langchain_core.runnables.graph import Graph
+
+Output = TypeVar("Output")
+
+ABSTAIN_MESSAGE = "I do not know."
+
+
+class Answering(RunnableSerializable[Any, Output]):
+    """Something that answers or abstains, with what is usually done next."""
+
+    def as_answer(
+        self, *, abstain_message: str = ABSTAIN_MESSAGE, text: bool = False
+    ) -> Runnable[Any, AIMessage | str]:
+        """The best answer, or the abstention in words.
+
+        Args:
+            abstain_message: What is said on abstention.
+            text: Whether to return plain text; by default it is a message, with the decision and the
+                guarantee in `response_metadata["cfc"]`.
+
+        Returns:
+            A chain that ends with the answer.
+        """
+        return self | Answer(abstain_message=abstain_message, text=text)
+
+    def or_else(self, fallback: Runnable[Any, Any] | Callable[[Any], Any]) -> OrElse:
+        """Ask someone else where this abstains: a stronger model, a search tool, a person.
+
+        Errors are raised as ever; `with_fallbacks` is for them.
+
+        Args:
+            fallback: Asked with the same prompt. Another `CFCRunnable` answers under its own artifact and
+                guarantee; anything else answers without any.
+
+        Returns:
+            A chain that returns the result of this, or what the fallback returns.
+        """
+        return OrElse(first=self, fallback=fallback)
+
+
+class OrElse(Answering[Any]):
+    """The first one's answer set, or on abstention what the fallback returns; made by `or_else`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
+
+    first: Any
+    fallback: Any
+
+    @field_validator("fallback", mode="before")
+    @classmethod
+    def _is_runnable(cls, fallback: Any) -> Any:
+        return coerce_to_runnable(fallback)
+
+    def get_graph(self, config: RunnableConfig | None = None) -> Graph:
+        """The first and its fallback; see `Runnable.get_graph`."""
+        del config  # the parts are what they are, whatever it says
+        from langchain_cfc.runnable.graphs import fallback_graph
+
+        return fallback_graph(self, self.first, self.fallback)
+
+    @property
+    def OutputType(self) -> Any:  # noqa: N802 - LangChain's name
+        """What comes out, for schemas: a fallback may return anything."""
+        return Any
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+        """The answer set, or what the fallback returns; `kwargs` such as `alpha` are for the first."""
+        return self._call_with_config(self._run, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+        """The same as `invoke`, asynchronously."""
+        return await self._acall_with_config(self._arun, input, config, **kwargs)
+
+    def _run(
+        self, prompt: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
+    ) -> Any:
+        return complete(self._steps(prompt, run_manager, config, kwargs))
+
+    async def _arun(
+        self, prompt: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
+    ) -> Any:
+        return await acomplete(self._steps(prompt, run_manager, config, kwargs))
+
+    def _steps(
+        self,
+        prompt: Any,
+        run_manager: CallbackManagerForChainRun | AsyncCallbackManagerForChainRun,
+        config: RunnableConfig,
+        kwargs: dict[str, Any],
+    ) -> Steps[Any]:
+        def child(name: str) -> RunnableConfig:
+            return patch_config(config, callbacks=run_manager.get_child(name))
+
+        first = child("cfc:first")
+        result = yield Step(
+            lambda: self.first.invoke(prompt, first, **kwargs),
+            lambda: self.first.ainvoke(prompt, first, **kwargs),
+        )
+        if not isinstance(result, CFCResult) or not result.abstained:
+            return result
+        second = child("cfc:fallback")
+        return (
+            yield Step(
+                lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)
+            )
+        )
+
+
+class Answer(RunnableSerializable[Any, AIMessage | str]):
+    """A result in words; made by `as_answer`.
+
+    Args:
+        abstain_message: What is said on abstention.
+        text: Whether to return plain text instead of a message.
+    """
+
+    abstain_message: str = ABSTAIN_MESSAGE
+    text: bool = False
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage | str:  # noqa: A002 - LangChain's name
+        """The best answer or the abstention.
+
+        Args:
+            input: A `CFCResult`, or what a fallback returned in its place.
+            config: LangChain config.
+            **kwargs: None are known.
+
+        Returns:
+            A message or text. What a fallback returned says in `response_metadata["cfc"]` that nothing is
+            guaranteed.
+        """
+        return self._call_with_config(self._said, input, config, **kwargs)
+
+    def to_message(self, given: Any) -> AIMessage:
+        """The best answer or the abstention as a message, whatever `text` says; see `invoke`."""
+        if isinstance(given, CFCResult):
+            return given.to_message(self.abstain_message)
+        return _uncertified(given)
+
+    def _said(self, given: Any) -> AIMessage | str:
+        message = self.to_message(given)
+        return str(message.text) if self.text else message
+
+
+def _uncertified(given: Any) -> AIMessage:
+    """What a fallback returned, as a message that claims nothing."""
+    note = {"cfc": {"guarantee": None}}
+    if isinstance(given, AIMessage):
+        return given.model_copy(update={"response_metadata": {**given.response_metadata, **note}})
+    content = str(given.text) if isinstance(given, BaseMessage) else given
+    return AIMessage(content if isinstance(content, str) else str(content), response_metadata=note)

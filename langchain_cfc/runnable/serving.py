@@ -1,0 +1,194 @@
+"""How one prompt is served: draw, score, features, threshold, set or abstention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForChainRun,
+    BaseCallbackManager,
+    CallbackManagerForChainRun,
+)
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import patch_config
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.calls import Call, Progress, Steps, tagged
+from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.errors import DescriptionError
+from langchain_cfc.guarantee import Guarantee
+from langchain_cfc.runnable.binding import VersionWatch
+from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
+from langchain_cfc.runnable.scoring import Scored, Scoring
+from langchain_cfc.sampling import Draw, Sampler, Witness
+from langchain_cfc.verifiers import VerifierInput
+
+# Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
+NOSTREAM = "nostream"
+RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChainRun
+
+
+@dataclass(frozen=True)
+class Server:
+    """The parts of a runnable, made ready.
+
+    Attributes:
+        artifact: The calibration artifact.
+        sampler: What draws the candidates.
+        scoring: What scores them.
+        extract: Text to extracted answer; None without an extractor.
+        describe: Prompt to metadata; None where there is none.
+        guarantees: By error level.
+        versions: What watches which models answer.
+        max_answers: Most distinct answers of a set that is not withheld; None for no limit.
+        show_rejected: Whether results hold the texts of rejected candidates.
+    """
+
+    artifact: CalibrationArtifact
+    sampler: Sampler
+    scoring: Scoring
+    extract: Call | None
+    describe: Call | None
+    guarantees: Mapping[str, Guarantee]
+    versions: VersionWatch
+    max_answers: int | None
+    show_rejected: bool
+
+    def serve(
+        self, prompt: Any, level: str, config: RunnableConfig, run_manager: RunManager
+    ) -> Steps[CFCResult]:
+        """Serve a prompt.
+
+        Args:
+            prompt: Whatever the generator takes.
+            level: One of the artifact's error levels, settled before anything is drawn: a later choice would
+                void the promise.
+            config: Config that children inherit.
+            run_manager: Of the run whose children they are.
+
+        Returns:
+            The answer set or the abstention.
+        """
+        child, progress = partial(_child, config, run_manager), Progress(run_manager)
+        metadata: Any = {}
+        if self.describe is not None:
+            metadata = yield from self.describe.one(prompt, child("cfc:metadata"))
+        witness = Witness()
+        drawing = partial(_witnessed, config, run_manager, witness)
+        draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress)
+        self.sampler.check(witness)
+        self.versions.check(witness.versions)
+        given = VerifierInput(prompt=prompt, candidates=draws)
+        scored = yield from self.scoring.scored(given, child("cfc:verifier"))
+        yield progress.step("cfc:scored", {"scores": scored.scores})
+        texts = yield from self._answers(draws, child("cfc:answer"))
+        result = self._result(
+            level, draws=draws, scored=scored, texts=texts, metadata=metadata, witness=witness
+        )
+        yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
+        return result
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return self.artifact.feature_map.names
+
+    def _answers(self, draws: Sequence[Draw], config: RunnableConfig) -> Steps[list[str]]:
+        """The answer of each candidate; equal texts are extracted once."""
+        texts = [one.text for one in draws]
+        if self.extract is None:
+            return texts
+        distinct = list(dict.fromkeys(texts))
+        found = yield from self.extract.all(distinct, config)
+        answers = {
+            text: _checked_answer(texts.index(text), one) for text, one in zip(distinct, found, strict=True)
+        }
+        return [answers[text] for text in texts]
+
+    def _result(
+        self,
+        level: str,
+        *,
+        draws: Sequence[Draw],
+        scored: Scored,
+        texts: Sequence[str],
+        metadata: Any,
+        witness: Witness,
+    ) -> CFCResult:
+        """Decide, and say it."""
+        matrix = np.array([scored.scores])
+        decisions = decide(self.artifact, Draws.of(matrix, [texts], [_checked_metadata(metadata)]), level)
+        distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0, matrix)))
+        withheld = self.max_answers is not None and len(distinct) > self.max_answers
+        answers = () if withheld else distinct
+        return CFCResult(
+            abstained=not answers,
+            reason="too_many_answers" if withheld else decisions.reason(0),
+            answers=answers,
+            best=answers[0] if answers else None,
+            threshold=float(decisions.thresholds[0]),
+            features=dict(zip(self._names, decisions.features[0].tolist(), strict=True)),
+            guarantee=self.guarantees[level],
+            candidates=self._candidates(draws, texts, scored, decisions),
+            models=tuple(witness.versions),
+            usage=None if witness.usage is None else dict(witness.usage),
+        )
+
+    def _candidates(
+        self, draws: Sequence[Draw], texts: Sequence[str], scored: Scored, decisions: Decisions
+    ) -> tuple[ScoredCandidate, ...]:
+        inside: list[bool] = decisions.accepted[0].tolist()
+        levels: list[float] = decisions.levels[0].tolist()
+        return tuple(
+            ScoredCandidate(
+                slot=slot,
+                score=scored.scores[slot],
+                scores=scored.outputs[slot] if scored.outputs is not None else None,
+                level=level if level < math.inf else None,
+                accepted=inside[slot],
+                text=draws[slot].text if inside[slot] or self.show_rejected else None,
+                data=draws[slot].data if inside[slot] or self.show_rejected else None,
+                answer=texts[slot] if self.extract and (inside[slot] or self.show_rejected) else None,
+            )
+            for slot, level in enumerate(levels)
+        )
+
+
+def _child(config: RunnableConfig, run_manager: RunManager, name: str) -> RunnableConfig:
+    """Config of a child run that streams into no graph: a judge may quote the candidate that it rejects."""
+    callbacks: BaseCallbackManager = run_manager.get_child(name)
+    return tagged(patch_config(config, callbacks=callbacks), NOSTREAM)
+
+
+def _witnessed(
+    config: RunnableConfig, run_manager: RunManager, witness: Witness, name: str
+) -> RunnableConfig:
+    """The same for a run that draws, or prepares to."""
+    child = _child(config, run_manager, name)
+    callbacks: Any = child["callbacks"]
+    callbacks.add_handler(witness)
+    return child
+
+
+def _checked_answer(slot: int, answer: Any) -> str:
+    if isinstance(answer, str):
+        return answer
+    msg = (
+        f"the answer extractor returned a {type(answer).__name__} for candidate {slot}; expected text, an "
+        "empty one where there is no answer"
+    )
+    raise DescriptionError(msg)
+
+
+def _checked_metadata(metadata: Any) -> Mapping[str, Scalar]:
+    if isinstance(metadata, Mapping) and all(
+        isinstance(key, str) and isinstance(value, (str, int, float, bool)) for key, value in metadata.items()
+    ):
+        return metadata
+    msg = f"the metadata function returned {metadata!r:.80}; expected a mapping to text, numbers or booleans"
+    raise DescriptionError(msg)

@@ -1,0 +1,181 @@
+"""The models inside a generator: found, named, and what of them cannot be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnable
+from pydantic import BaseModel
+
+from langchain_cfc._extras import require
+from langchain_cfc.errors import InputError
+
+# Where `init_chat_model` keeps what its model is made of when it is to be configured per call.
+LATE_MODEL_SETTINGS = "_default_config"
+# Settings whose content goes into the request beside the others.
+PASSED_ON = ("model_kwargs", "extra_body", "options")
+
+
+def resolved(generator: Any) -> Runnable[Any, Any]:
+    """A generator as a Runnable.
+
+    Args:
+        generator: A Runnable, a function, or a model's name such as `openai:gpt-4o-mini`.
+
+    Returns:
+        The Runnable; for a name, the chat model that LangChain's `init_chat_model` makes.
+
+    Raises:
+        MissingExtraError: If a name is given and the package `langchain` is not installed.
+    """
+    if isinstance(generator, str):
+        return _named(generator)
+    runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
+    return runnable
+
+
+def _named(name: str) -> Runnable[Any, Any]:
+    module = require("langchain.chat_models", "langchain", f"a generator given by its name ({name!r})")
+    model: Runnable[Any, Any] = module.init_chat_model(name)
+    return model
+
+
+def inside(part: Any) -> Iterator[Runnable[Any, Any]]:
+    """A Runnable and all that it holds in its fields, itself first.
+
+    Args:
+        part: A Runnable; whatever else stands in a field is looked through or skipped.
+
+    Yields:
+        Runnables, depth first, in the order of fields. What a function has closed over is not among them.
+    """
+    if isinstance(part, Runnable):
+        yield part
+    if isinstance(part, BaseModel):
+        # Not by `getattr`, which warns where a field is deprecated.
+        for name in type(part).model_fields:
+            yield from inside(vars(part).get(name))
+    elif isinstance(part, Mapping):
+        for value in part.values():
+            yield from inside(value)
+    elif isinstance(part, (list, tuple)):
+        for value in part:
+            yield from inside(value)
+
+
+def _reached(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
+    """What is inside, and what functions there have closed over, as far as LangChain finds it."""
+    for one in inside(part):
+        yield one
+        # A function may call the very chain that it is part of.
+        if isinstance(one, RunnableLambda) and id(one) not in seen:
+            seen.add(id(one))
+            for dependency in one.deps:
+                yield from _reached(dependency, seen)
+
+
+def holds_model(part: Any) -> bool:
+    """Whether a Runnable is or holds a language model, be it in a function that has closed over it."""
+    return any(_is_model(one) for one in _reached(part, set()))
+
+
+def holds_retriever(part: Any) -> bool:
+    """The same for a retriever."""
+    return any(isinstance(one, BaseRetriever) for one in _reached(part, set()))
+
+
+def late_settings(part: Any) -> dict[str, Any] | None:
+    """What a model that is only made when called is made of; None for anything else."""
+    held = (
+        vars(part).get(LATE_MODEL_SETTINGS)
+        if isinstance(part, Runnable) and hasattr(part, "__dict__")
+        else None
+    )
+    return held if isinstance(held, dict) else None
+
+
+def refuse_seed(generator: Runnable[Any, Any]) -> None:
+    """Refuse a fixed seed, which would make all n candidates the same.
+
+    Args:
+        generator: Whatever draws.
+
+    Raises:
+        InputError: If a model or a binding that can be seen fixes one.
+    """
+    for part in inside(generator):
+        everywhere = (_seed(settings) for top in _settings(part) for settings in _passed_on(top))
+        seed = next((seed for seed in everywhere if seed is not None), None)
+        if seed is not None:
+            msg = (
+                f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate requests "
+                "draw the same candidate n times; leave the seed out"
+            )
+            raise InputError(msg)
+
+
+def _settings(part: Runnable[Any, Any]) -> Iterator[Mapping[str, Any]]:
+    """The settings of a model or binding that may hold a seed."""
+    if isinstance(part, RunnableBindingBase):
+        yield part.kwargs
+    elif isinstance(part, BaseLanguageModel):
+        yield vars(part)
+    elif (late := late_settings(part)) is not None:
+        yield late
+
+
+def _passed_on(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Settings, and those that some of them hold for the request."""
+    yield settings
+    yield from (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
+
+
+def _seed(settings: Mapping[str, Any]) -> int | None:
+    seed = settings.get("seed")
+    # llama.cpp and others write "no fixed seed" as -1.
+    return seed if isinstance(seed, int) and seed >= 0 else None
+
+
+def functions(generator: Runnable[Any, Any]) -> list[str]:
+    """Names of the functions in a generator, into which nothing can be seen from outside."""
+    return [one.get_name() for one in inside(generator) if _is_opaque(one)]
+
+
+def hidden_models(generator: Runnable[Any, Any]) -> list[str]:
+    """Models that functions in a generator have closed over, and that stream or cache on their own.
+
+    Args:
+        generator: Whatever draws.
+
+    Returns:
+        For each, the model's class and the function's name.
+    """
+    seen: set[int] = set()
+    found = [
+        f"{type(model).__name__} in {one.get_name()}"
+        for one in inside(generator)
+        if isinstance(one, RunnableLambda)
+        for dependency in one.deps
+        for model in _reached(dependency, seen)
+        if _is_model(model) and not _is_quiet(model)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _is_model(part: Runnable[Any, Any]) -> bool:
+    return isinstance(part, BaseLanguageModel) or late_settings(part) is not None
+
+
+def _is_opaque(part: Runnable[Any, Any]) -> bool:
+    return not isinstance(part, BaseModel) and late_settings(part) is None
+
+
+def _is_quiet(model: Runnable[Any, Any]) -> bool:
+    late = late_settings(model)
+    settings: Mapping[str, Any] = {"disable_streaming": None, **late} if late is not None else vars(model)
+    # Text models only stream when asked to.
+    return settings.get("cache") is False and settings.get("disable_streaming", True) is True

@@ -1,0 +1,280 @@
+"""`Sampler`: exactly n candidates for a prompt, by separate requests or by one."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.globals import get_llm_cache
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
+
+from langchain_cfc.calls import Progress, Steps, acomplete, bounded_by, complete, each, succeeded, tagged
+from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
+from langchain_cfc.sampling.candidates import Draw, as_draw
+from langchain_cfc.sampling.choices import Choices, ChoosingModel, choices_parameter
+from langchain_cfc.sampling.models import functions, hidden_models, holds_model, refuse_seed
+from langchain_cfc.sampling.parts import answering, split
+from langchain_cfc.sampling.quiet import quiet
+from langchain_cfc.sampling.witness import DRAW_TAG, Witness
+
+SamplingName: TypeAlias = Literal["requests", "single_request"]
+Child: TypeAlias = Callable[[str], RunnableConfig]
+
+# How often requests that failed are repeated, where others of the same prompt succeeded.
+TOP_UPS = 2
+
+
+class Sampler:
+    """Draws exactly n candidates from a generator.
+
+    The generator's models neither cache nor stream while they draw. What prepares a request, such as
+    retrieval, runs once per prompt. Requests that fail are repeated for their slots, and what the others
+    returned is kept: it was paid for. If none succeeds, none is repeated, for then it is not chance. A
+    failure must not depend on what the answer would have been, or the candidates left are no sample of what
+    the model says.
+
+    Args:
+        generator: A chat model or chain.
+        sampling: `requests`: n separate requests. `single_request`: one request for n choices, where the
+            provider offers that; choices that it does not bring are drawn by separate requests.
+
+    Raises:
+        InputError: If the generator fixes a seed, or `single_request` does not suit it.
+
+    Warns:
+        SamplingWarning: If a model that caches or streams is out of reach.
+    """
+
+    def __init__(self, generator: Runnable[Any, Any], sampling: SamplingName = "requests") -> None:
+        parts = split(quiet(generator))
+        # What runs once per prompt may have a seed, and stream: no candidate is in it.
+        refuse_seed(parts.sampled)
+        self._once = parts.once
+        self._separate = _SeparateRequests(parts.sampled)
+        self._first = (
+            _SingleRequest(parts.sampled, self._separate) if sampling == "single_request" else self._separate
+        )
+        self._functions = [] if holds_model(parts.sampled) else functions(parts.sampled)
+        hidden = hidden_models(parts.sampled)
+        self._told_of_streaming = bool(hidden)
+        _warn_of_hidden(hidden)
+
+    def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[Draw]:
+        """Draw n candidates by themselves, as for calibration records.
+
+        Args:
+            prompt: What the generator is invoked with.
+            n: Number of candidates, at least 1.
+            config: LangChain config; `max_concurrency` bounds the requests at once.
+
+        Returns:
+            n candidates in the order of their slots.
+
+        Raises:
+            DrawError: If fewer than n could be drawn, or one cannot be read as text.
+        """
+        given = ensure_config(config)
+        with bounded_by(given):
+            return complete(self.draws(prompt, n, lambda _: given, Progress()))
+
+    async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[Draw]:
+        """The same as `draw`, asynchronously."""
+        given = ensure_config(config)
+        with bounded_by(given):
+            return await acomplete(self.draws(prompt, n, lambda _: given, Progress()))
+
+    def draws(self, prompt: Any, n: int, child: Child, progress: Progress) -> Steps[list[Draw]]:
+        """Draw n candidates, as a part of something larger.
+
+        Args:
+            prompt: What the generator is invoked with.
+            n: Number of candidates, at least 1.
+            child: Name to config of a child run.
+            progress: Told of each candidate.
+
+        Returns:
+            n candidates in the order of their slots, whenever they were completed.
+
+        Raises:
+            DrawError: If fewer than n could be drawn, or one cannot be read as text.
+        """
+        self._warn_of_cache()
+        given = prompt
+        if self._once is not None:
+            given = yield from self._prepared(self._once, prompt, child("cfc:context"))
+        slots = range(n)
+        outputs = yield from self._first.ask(given, slots, child, progress)
+        for _ in range(TOP_UPS):
+            if missing := _missing(outputs):
+                found = yield from self._separate.ask(given, missing, child, progress)
+                for slot, output in zip(missing, found, strict=True):
+                    outputs[slot] = output
+        _check(outputs, self._first.hint)
+        return [as_draw(slot, output) for slot, output in enumerate(outputs)]
+
+    def _prepared(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
+        run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)
+        try:
+            return succeeded((yield each(run, arun, [prompt])))[0]
+        except CFCError:
+            raise
+        except Exception as error:
+            msg = (
+                f"what comes before the model failed with {type(error).__name__}: {error}; nothing was drawn"
+            )
+            raise DrawError(msg) from error
+
+    def check(self, witness: Witness) -> None:
+        """Say it, once, where a model streamed all the same, as one inside an agent does.
+
+        Args:
+            witness: What saw the draws of a prompt.
+
+        Warns:
+            SamplingWarning: If one did.
+        """
+        if witness.streamed and not self._told_of_streaming:
+            self._told_of_streaming = True
+            msg = (
+                "a model streamed while it drew, which cannot be switched off from here: whoever listens to "
+                "token events sees rejected candidates. Give it disable_streaming=True"
+            )
+            warnings.warn(msg, SamplingWarning, stacklevel=2)
+
+    def _warn_of_cache(self) -> None:
+        """Once, where a model inside a function may be answered from LangChain's global cache."""
+        if self._functions and get_llm_cache() is not None:
+            listed, self._functions = ", ".join(self._functions), []
+            msg = (
+                "a global LLM cache is set, and a model called in a function cannot be taken out of it: "
+                f"all candidates would be one if it is called in {listed}. Give such a model cache=False"
+            )
+            warnings.warn(msg, SamplingWarning, stacklevel=2)
+
+
+class _Strategy(ABC):
+    """How candidates are asked for.
+
+    Attributes:
+        hint: What to say where every request failed.
+    """
+
+    hint = ""
+
+    @abstractmethod
+    def ask(self, given: Any, slots: Sequence[int], child: Child, progress: Progress) -> Steps[list[Any]]:
+        """For each slot the generator's output, or the exception in its place."""
+
+
+class _SeparateRequests(_Strategy):
+    """One request per slot."""
+
+    def __init__(self, sampled: Runnable[Any, Any]) -> None:
+        self._sampled = sampled
+
+    def ask(self, given: Any, slots: Sequence[int], child: Child, progress: Progress) -> Steps[list[Any]]:
+        configs = {slot: _draw_config(child, slot) for slot in slots}
+
+        def run(slot: int) -> Any:
+            output = self._sampled.invoke(given, configs[slot])
+            progress.tell("cfc:drawn", {"slot": slot})
+            return output
+
+        async def arun(slot: int) -> Any:
+            output = await self._sampled.ainvoke(given, configs[slot])
+            await progress.atell("cfc:drawn", {"slot": slot})
+            return output
+
+        outputs: list[Any] = yield each(run, arun, slots)
+        return outputs
+
+
+class _SingleRequest(_Strategy):
+    """One request for as many choices as there are slots; separate ones for those that it does not bring."""
+
+    hint = "; if it is the number of choices that is refused, use sampling='requests'"
+
+    def __init__(self, sampled: Runnable[Any, Any], separate: _SeparateRequests) -> None:
+        found = answering(sampled)
+        if found is None:
+            msg = (
+                "sampling='single_request' asks a chat model for n choices; this generator is not a chat "
+                "model, nor a sequence whose first model is one. Use sampling='requests'"
+            )
+            raise InputError(msg)
+        choices = Choices(model=ChoosingModel.of(found.model), parameter=choices_parameter(found.model))
+        self._choices = found.around(choices)
+        self._after = found.after
+        self._separate = separate
+
+    def ask(self, given: Any, slots: Sequence[int], child: Child, progress: Progress) -> Steps[list[Any]]:
+        config = tagged(child("cfc:candidates"), DRAW_TAG)
+        (messages,) = yield each(
+            partial(self._choices.invoke, config=config, choices=len(slots)),
+            partial(self._choices.ainvoke, config=config, choices=len(slots)),
+            [given],
+        )
+        if isinstance(messages, Exception):
+            return [messages] * len(slots)
+        came = slots[: len(messages)]
+        outputs = yield from self._read(messages[: len(came)], came, child, progress)
+        missing = slots[len(came) :]
+        if missing:
+            outputs += yield from self._separate.ask(given, missing, child, progress)
+        return outputs
+
+    def _read(
+        self, messages: Sequence[Any], slots: Sequence[int], child: Child, progress: Progress
+    ) -> Steps[list[Any]]:
+        """What the steps after the model make of each message."""
+        after = self._after
+        for slot in slots:
+            yield progress.step("cfc:drawn", {"slot": slot})
+        if after is None:
+            return list(messages)
+        configs = [_draw_config(child, slot) for slot in slots]
+        outputs: list[Any] = yield each(
+            lambda position: after.invoke(messages[position], configs[position]),
+            lambda position: after.ainvoke(messages[position], configs[position]),
+            range(len(messages)),
+        )
+        return outputs
+
+
+def _draw_config(child: Child, slot: int) -> RunnableConfig:
+    return tagged(child(f"cfc:candidate:{slot}"), DRAW_TAG)
+
+
+def _warn_of_hidden(hidden: Sequence[str]) -> None:
+    if hidden:
+        msg = (
+            f"out of reach, for no copy can be made of what a function has closed over: {', '.join(hidden)}. "
+            "Its cache would make all candidates the same, and its streaming would show them to whoever "
+            "listens to events: give it cache=False and disable_streaming=True, or pass the model itself"
+        )
+        warnings.warn(msg, SamplingWarning, stacklevel=5)
+
+
+def _missing(outputs: Sequence[Any]) -> list[int]:
+    """Slots to ask again: those that failed, unless all did."""
+    slots = [slot for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
+    return slots if len(slots) < len(outputs) else []
+
+
+def _check(outputs: Sequence[Any], hint: str) -> None:
+    failed = [(slot, output) for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
+    if failed:
+        slot, error = failed[0]
+        msg = (
+            f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
+            f"{type(error).__name__}: {error}. The guarantee holds for exactly n"
+        )
+        if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
+            msg += "; give the generator retries (generator.with_retry()) if this passes"
+        if len(failed) == len(outputs):
+            msg += hint
+        raise DrawError(msg) from error

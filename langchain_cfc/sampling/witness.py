@@ -1,0 +1,62 @@
+"""`Witness`: which models answered, and what that cost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.outputs import ChatGeneration, LLMResult
+
+# Marks the runs that draw.
+DRAW_TAG = "cfc:candidate"
+
+
+class Witness(BaseCallbackHandler):
+    """Sees every model run of a prompt's draws, also of models deep in a chain whose messages a parser drops.
+
+    Attributes:
+        usage: Tokens of all that answered, to prepare a request as well; None where none says.
+        versions: What the models that drew call themselves, in the order in which they first did.
+        streamed: Whether any of them streamed.
+    """
+
+    ignore_chat_model = True
+    ignore_chain = True
+    ignore_agent = True
+    ignore_retriever = True
+    ignore_retry = True
+    ignore_custom_event = True
+    # What it does is cheaper than to hand it to a thread.
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.usage: UsageMetadata | None = None
+        self.versions: dict[str, None] = {}
+        self.streamed = False
+        self._lock = threading.Lock()
+
+    def on_llm_new_token(
+        self, token: str | list[str | dict[str, Any]], *, tags: list[str] | None = None, **kwargs: Any
+    ) -> None:
+        """Note that a draw streams."""
+        del token, kwargs
+        self.streamed |= DRAW_TAG in (tags or [])
+
+    def on_llm_end(self, response: LLMResult, *, tags: list[str] | None = None, **kwargs: Any) -> None:
+        """Note who answered, and what it cost."""
+        del kwargs
+        drawn = DRAW_TAG in (tags or [])
+        for generation in (one for batch in response.generations for one in batch):
+            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
+                self._note(generation.message, drawn=drawn)
+
+    def _note(self, message: AIMessage, *, drawn: bool) -> None:
+        name = message.response_metadata.get("model_name")
+        with self._lock:
+            if message.usage_metadata is not None:
+                self.usage = add_usage(self.usage, message.usage_metadata)
+            if drawn and isinstance(name, str) and name:
+                self.versions.setdefault(name)

@@ -1,0 +1,162 @@
+"""Embedding similarity: how near a candidate lies to a context."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_cfc.calls import Call, Steps, each, succeeded
+from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.sampling import quiet
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
+from langchain_cfc.verifiers.parts import prompt_text, together
+
+Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
+Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+
+# What embeddings call their model, provider by provider.
+_MODEL_NAMES = ("model", "model_name", "model_id", "repo_id")
+_HINT = (
+    "pass context=, a function of the prompt that returns one text or Document or several, or let the "
+    "prompt be a mapping with the key 'context'"
+)
+
+
+class EmbeddingSimilarity(BaseVerifier):
+    """Score = (1 - cosine) / 2, by the cosine between a candidate and the passage of a context nearest to it.
+
+    The score lies in [0, 1], and smaller is better: 0 is the same direction, 0.5 a right angle, 1 the
+    opposite one. How near a text lies says what it is about, not whether it is right: a denial lies close to
+    what it denies. Calibration finds out what that is worth.
+
+    Args:
+        embeddings: Any LangChain embeddings; called once for the distinct texts of a prompt's candidates and
+            once for its passages, at the same time.
+        context: Prompt to context, a function or Runnable, plain or async, that returns a text, a `Document`
+            or a sequence of either. If left out, what a mapping holds under `context`, else the prompt's own
+            text.
+
+    Raises:
+        InputError: If these are no embeddings.
+    """
+
+    def __init__(self, embeddings: Embeddings, *, context: Context | None = None) -> None:
+        if not isinstance(embeddings, Embeddings):
+            msg = f"expected LangChain embeddings, got a {type(embeddings).__name__}"
+            raise InputError(msg)
+        self.name = "embedding-similarity"
+        self.embeddings = embeddings
+        parts = {"embeddings": _Named(embeddings), **({} if context is None else {"context": context})}
+        self.fingerprint = together(
+            self.name, {"context": "of the prompt" if context is None else "own"}, parts
+        )
+        target = quiet(context, fresh=False) if isinstance(context, Runnable) else context
+        self._context = None if target is None else Call("context function", target, VerifierError)
+
+    def __repr__(self) -> str:
+        """Whose vectors are compared."""
+        model = self.fingerprint.get("embeddings.model", type(self.embeddings).__name__)
+        return f"EmbeddingSimilarity({model})"
+
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """The similarity of each distinct text to the passage nearest to it."""
+        texts = distinct_texts(given["candidates"])
+        passages = yield from self._passages(given["prompt"], config)
+        found = yield from self._embedded([texts, passages])
+        candidates, context = _directions(found[0], texts), _directions(found[1], passages)
+        if candidates.shape[1] != context.shape[1]:
+            msg = (
+                f"the embeddings gave candidates {candidates.shape[1]} numbers and the context "
+                f"{context.shape[1]}: they must be of one length"
+            )
+            raise VerifierError(msg)
+        nearest = (candidates @ context.T).max(axis=1)
+        # Round-off lifts the cosine of equal directions above 1.
+        scores = np.clip((1.0 - nearest) / 2.0, 0.0, 1.0).tolist()
+        by_text: dict[str, float] = dict(zip(texts, scores, strict=True))
+        return [by_text[candidate.text] for candidate in given["candidates"]]
+
+    def _passages(self, prompt: Any, config: RunnableConfig) -> Steps[list[str]]:
+        """The distinct passages that candidates are compared with."""
+        if self._context is None:
+            own = isinstance(prompt, Mapping) and "context" in prompt
+            found = prompt["context"] if own else prompt_text(prompt, _HINT)
+        else:
+            found = yield from self._context.one(prompt, config)
+        several = isinstance(found, Sequence) and not isinstance(found, str)
+        passages = list(dict.fromkeys(_text(one) for one in (found if several else [found])))
+        if not passages:
+            msg = "there is no context to compare candidates with: the list of passages is empty"
+            raise VerifierError(msg)
+        return passages
+
+    def _embedded(self, lists: Sequence[list[str]]) -> Steps[list[Any]]:
+        try:
+            return succeeded(
+                (yield each(self.embeddings.embed_documents, self.embeddings.aembed_documents, lists))
+            )
+        except ServingTimeoutError:
+            raise
+        except Exception as error:
+            msg = f"the embeddings failed with {type(error).__name__}: {error}"
+            raise VerifierError(msg) from error
+
+
+class _Named:
+    """Embeddings with what they say of themselves; LangChain has no hook for that, only habits."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self.fingerprint = fingerprint(embeddings) or _model_of(embeddings)
+
+
+def _model_of(embeddings: Embeddings) -> dict[str, Any]:
+    found = (getattr(embeddings, name, None) for name in _MODEL_NAMES)
+    model = next((name for name in found if isinstance(name, str)), None)
+    if model is None:
+        return {}
+    dimensions = getattr(embeddings, "dimensions", None)
+    return {"model": model, **({"dimensions": dimensions} if isinstance(dimensions, int) else {})}
+
+
+def _text(passage: Any) -> str:
+    text = passage.page_content if isinstance(passage, Document) else passage
+    if isinstance(text, str):
+        return text
+    msg = f"the context holds a {type(passage).__name__}; expected texts or Documents: {_HINT}"
+    raise VerifierError(msg)
+
+
+def _directions(found: Any, texts: Sequence[str]) -> Vectors:
+    """Vectors of length one.
+
+    Raises:
+        VerifierError: If there is not one vector per text, or one has no direction.
+    """
+    try:
+        vectors = np.array(found, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"the embeddings returned something other than vectors of one length: {error}"
+        raise VerifierError(msg) from error
+    if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.shape[1] == 0:  # noqa: PLR2004 - rows and columns
+        msg = f"the embeddings returned an array of shape {vectors.shape} for {len(texts)} texts"
+        raise VerifierError(msg)
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    # Written so that NaN fails it as well.
+    bad = ~((largest > 0.0) & (largest < np.inf)).ravel()
+    if bad.any():
+        row = int(np.argmax(bad))
+        msg = (
+            f"the embedding of {texts[row]!r:.80} is zero or not finite, so it has no direction: does the "
+            "model take such a text?"
+        )
+        raise VerifierError(msg)
+    # By the largest number first: the squares of very large or small ones are no floats.
+    vectors /= largest
+    scaled: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return scaled

@@ -1,0 +1,120 @@
+"""P(True): how probable the word "true" is when a model is asked about a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from langchain_core.runnables import Runnable
+
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.sampling import quiet
+from langchain_cfc.verifiers.asking import Asking, Question, checked_model
+from langchain_cfc.verifiers.token_choice import (
+    TOP_LOGPROBS,
+    Choice,
+    against,
+    first_word,
+    shown,
+    tokens_of,
+    with_logprobs,
+)
+
+Wording = Literal["letters", "words"]
+
+INSTRUCTIONS = "Decide whether an answer that was proposed to a question is true."
+IDEAS = """\
+Answers that came to mind:
+<ideas>
+{ideas}
+</ideas>"""
+PROPOSED = """\
+The proposed answer:
+<answer>
+{text}
+</answer>"""
+ASKED: Mapping[Wording, str] = {
+    "letters": """\
+Is the proposed answer true or false?
+(A) True
+(B) False
+Reply with nothing but the letter, A or B.""",
+    "words": "Is the proposed answer true or false? Reply with nothing but the word, True or False.",
+}
+# A model that was asked for a letter may still reply with the word behind it.
+CHOICES: Mapping[Wording, Choice] = {
+    "letters": Choice(frozenset({"a", "true"}), frozenset({"b", "false"})),
+    "words": Choice(frozenset({"true"}), frozenset({"false"})),
+}
+
+
+class PTrue(Asking):
+    """Score = 1 - P(True), in [0, 1], smaller is better: how far from "true" a model judges a candidate.
+
+    The model sees the question and one candidate, and is asked whether it is true. P(True) is the probability
+    of its first word being "true", against "false", from the log-probabilities of that token and summed over
+    spellings: p(T) / (p(T) + p(F)). Costs one request of a few tokens per distinct text.
+
+    Usually the model is the one that drew the candidates. Small models know little of what they know, and
+    candidates can argue for themselves: measure on labelled candidates what it is worth, with
+    `langchain_cfc.discrimination`.
+
+    Source: Kadavath et al. (2022), "Language Models (Mostly) Know What They Know", section 3.
+
+    Args:
+        model: A chat model that returns log-probabilities, such as `ChatOpenAI` with any compatible server,
+            or a binding or retry around one. It is called with `logprobs` and `top_logprobs`, without
+            streaming; its cache stays.
+        ideas: Whether it also sees all sampled candidates of the prompt, in draw order.
+        wording: Whether it is asked for the `letters` (A) and (B), or for the `words` themselves.
+        question: Makes text or messages of a prompt: a function or Runnable, plain or async. Without it text
+            is quoted, messages are handed on as they are, and of an object its canonical JSON is shown.
+        top_logprobs: How many likeliest tokens to ask for, at least 2; hosted models return up to 20.
+
+    Raises:
+        InputError: If an argument is not one of these.
+    """
+
+    def __init__(
+        self,
+        model: Runnable[Any, Any],
+        *,
+        ideas: bool = False,
+        wording: Wording = "letters",
+        question: Question | None = None,
+        top_logprobs: int = TOP_LOGPROBS,
+    ) -> None:
+        if wording not in get_args(Wording):
+            msg = f"wording is {wording!r}; expected one of {', '.join(get_args(Wording))}"
+            raise InputError(msg)
+        asked = with_logprobs(quiet(checked_model(model), fresh=False), top_logprobs, short=True)
+        super().__init__("p-true", model, asked, question)
+        self.ideas = ideas
+        self.wording: Wording = wording
+        self._choice = CHOICES[wording]
+        self.fingerprint = self._fingerprint_with(mode=wording, top_logprobs=top_logprobs)
+
+    def __repr__(self) -> str:
+        """What it asks, and whom."""
+        return f"PTrue({self._who()}, ideas={self.ideas}, wording={self.wording!r})"
+
+    def _request(self, question: str, text: str, texts: Sequence[str]) -> str:
+        """The words of a request."""
+        ideas = [IDEAS.format(ideas="\n".join(texts))] if self.ideas else []
+        # What requests share comes first, so that servers can reuse it.
+        return "\n\n".join([INSTRUCTIONS, question, *ideas, PROPOSED.format(text=text), ASKED[self.wording]])
+
+    def _score(self, reply: Any, slot: int) -> float:
+        """1 - P(True), from the first word of a reply."""
+        token = first_word(tokens_of(reply, slot))
+        score = against(token, self._choice, slot) if token is not None else None
+        if score is not None:
+            return score
+        alternatives = token.likeliest() if token is not None else "nothing but blanks"
+        msg = (
+            f"candidate {slot}: P(True) cannot be read from {shown(reply)}; expected "
+            f"{self._choice.expected()} among the likeliest first tokens, which are {alternatives}. Use a "
+            "model that replies as it is asked to, without thinking aloud first, the other wording, or "
+            "ModelJudge"
+        )
+        raise VerifierError(msg)

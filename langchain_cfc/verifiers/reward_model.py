@@ -1,0 +1,257 @@
+"""A reward model or reranker behind HTTP, in the words of vLLM's `/score`.
+
+The standard library carries the requests: langchain-core brings an HTTP client only in its later versions.
+Each async request has a thread of its own, for it does nothing but wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from pydantic import SecretStr
+
+from langchain_cfc.calls import Call, Steps, each, succeeded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.sampling import quiet
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
+from langchain_cfc.verifiers.parts import prompt_text, together
+
+Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
+
+_HINT = "pass question=, a function of the prompt that returns the text to judge candidates by"
+_SHOWN = 200
+
+
+class RewardModel(BaseVerifier):
+    """Score = 1 - reward, or the logistic of minus the reward where rewards are not bounded.
+
+    The score lies in [0, 1], and smaller is better; rewards are larger for better texts. A prompt costs one
+    request, `POST <base_url>/score`, which holds the prompt as `text_1` and its distinct texts as `text_2`.
+    vLLM serves that for reward models with one output and for rerankers, and mostly answers with the sigmoid
+    of the reward, which is in [0, 1].
+
+    Args:
+        base_url: Where it is served, such as `http://localhost:8000`; `/v1` at the end does no harm.
+        model: Name under which it is served; the fingerprint states it, and not where that is.
+        api_key: Sent as bearer token. Neither messages nor `repr` show it.
+        question: Prompt to the text that candidates are judged by, a function or Runnable, plain or async. If
+            left out, the prompt's own text, or the transcript of its messages.
+        scale: For rewards of any size, the reward that gives score 1 / (1 + e): the score is
+            1 / (1 + exp(reward / scale)), which falls as rewards grow. None for rewards in [0, 1].
+        timeout: Seconds that the server may be silent, above 0.
+
+    Raises:
+        InputError: If an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: SecretStr | str | None = None,
+        question: Question | None = None,
+        scale: float | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        if scale is not None and not 0.0 < scale < math.inf:
+            msg = f"scale must be a number above 0, or None for rewards in [0, 1], got {scale!r}"
+            raise InputError(msg)
+        self.name = "reward-model"
+        self.model = model
+        self.scale = scale
+        self._endpoint = _Endpoint(_score_url(base_url), _checked_key(api_key), _checked_timeout(timeout))
+        settings = {
+            "reward_model": model,
+            "score": "1 - reward" if scale is None else f"1 / (1 + exp(reward / {float(scale)!r}))",
+            "question": "of the prompt" if question is None else "own",
+        }
+        self.fingerprint = together(self.name, settings, {} if question is None else {"question": question})
+        target = quiet(question, fresh=False) if isinstance(question, Runnable) else question
+        self._question = None if target is None else Call("question function", target, VerifierError)
+
+    def __repr__(self) -> str:
+        """Which model, and where."""
+        return f"RewardModel({self.model!r} at {self._endpoint.url})"
+
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """One request for all distinct texts."""
+        texts = distinct_texts(given["candidates"])
+        question = yield from self._asked(given["prompt"], config)
+        body = {"model": self.model, "text_1": question, "text_2": texts}
+        [answer] = succeeded((yield each(self._endpoint.post, self._endpoint.apost, [body])))
+        scores = [self._score(reward) for reward in _rewards(answer, len(texts), self._endpoint.url)]
+        by_text = dict(zip(texts, scores, strict=True))
+        return [by_text[candidate.text] for candidate in given["candidates"]]
+
+    def _asked(self, prompt: Any, config: RunnableConfig) -> Steps[str]:
+        if self._question is None:
+            return prompt_text(prompt, _HINT)
+        found = yield from self._question.one(prompt, config)
+        if not isinstance(found, str):
+            msg = f"question= returned a {type(found).__name__}; expected text"
+            raise VerifierError(msg)
+        return found
+
+    def _score(self, reward: float) -> float:
+        if self.scale is not None:
+            return _logistic(-reward / self.scale)
+        if 0.0 <= reward <= 1.0:
+            return 1.0 - reward
+        msg = (
+            f"the reward model at {self._endpoint.url} gave a reward of {reward}, outside [0, 1]: pass "
+            "scale=, the size of a typical reward, to have it squashed"
+        )
+        raise VerifierError(msg)
+
+
+@dataclass(frozen=True)
+class _Endpoint:
+    """Where to post, and how."""
+
+    url: str
+    key: SecretStr | None
+    timeout: float
+
+    def post(self, body: Mapping[str, Any]) -> Any:
+        """The JSON that the server answers with.
+
+        Raises:
+            VerifierError: If it answers with anything else, or not at all.
+        """
+        request = Request(self.url, json.dumps(body).encode(), self._headers())  # noqa: S310 - http or https, checked
+        try:
+            with build_opener(_NoRedirect).open(request, timeout=self.timeout) as response:
+                content = response.read()
+        except HTTPError as error:
+            raise self._refused(error) from error
+        except (OSError, HTTPException) as error:
+            raise self._unreachable(error) from error
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            msg = f"the reward model at {self.url} answered with no JSON: {self._shown(content)}"
+            raise VerifierError(msg) from error
+
+    async def apost(self, body: Mapping[str, Any]) -> Any:
+        """The same in a thread; the loop's own pool has few more than there are cores."""
+        executor = ContextThreadPoolExecutor(1)
+        try:
+            return await asyncio.wrap_future(executor.submit(self.post, body))
+        finally:
+            executor.shutdown(wait=False)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "User-Agent": "langchain-cfc"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key.get_secret_value()}"
+        return headers
+
+    def _refused(self, error: HTTPError) -> VerifierError:
+        with error:
+            try:
+                content = error.read()
+            except (OSError, HTTPException):
+                content = b""
+        msg = f"the reward model at {self.url} answered with status {error.code}: {self._shown(content)}"
+        return VerifierError(msg)
+
+    def _unreachable(self, error: OSError | HTTPException) -> VerifierError:
+        reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(reason, TimeoutError):
+            return VerifierError(
+                f"the reward model at {self.url} was silent for {self.timeout:g} seconds: is it still "
+                "loading? timeout= is how long to wait"
+            )
+        return VerifierError(
+            f"the reward model at {self.url} could not be asked ({type(reason).__name__}: {reason})"
+        )
+
+    def _shown(self, content: bytes) -> str:
+        """The beginning of a body; servers quote the key that they refuse."""
+        text = content.decode("utf-8", "replace")
+        if self.key is not None:
+            text = text.replace(self.key.get_secret_value(), "***")
+        return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """To follow one would hand the key and the prompts to whatever server it names."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """None, which makes an error of it."""
+        del args, kwargs
+
+
+def _score_url(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        # Not shown, for it may hold a secret.
+        msg = "base_url must start with http:// or https:// and name a host, and its port be a port"
+        raise InputError(msg)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        msg = "base_url must hold neither a password nor a query; pass the key as api_key="
+        raise InputError(msg)
+    return base_url.rstrip("/") + "/score"
+
+
+def _checked_key(api_key: SecretStr | str | None) -> SecretStr | None:
+    if api_key is None:
+        return None
+    key = api_key if isinstance(api_key, SecretStr) else SecretStr(api_key)
+    secret = key.get_secret_value()
+    # A line break from a file would be refused later on, by a message that shows the key.
+    if not secret or not all("!" <= character <= "~" for character in secret):
+        msg = "api_key must be visible ASCII characters without blanks; does it end in a line break?"
+        raise InputError(msg)
+    return key
+
+
+def _checked_timeout(timeout: float) -> float:
+    if not 0.0 < timeout < math.inf:
+        msg = f"timeout must be a number of seconds above 0, got {timeout!r}"
+        raise InputError(msg)
+    return timeout
+
+
+def _rewards(answer: Any, count: int, url: str) -> list[float]:
+    """The rewards in the order of the texts, whatever order they came in."""
+    data = answer.get("data") if isinstance(answer, Mapping) else None
+    entries = data if isinstance(data, Sequence) else []
+    found = {one.get("index"): one.get("score") for one in entries if isinstance(one, Mapping)}
+    rewards = [found.get(index) for index in range(count)]
+    if len(entries) != count or not all(map(_is_reward, rewards)):
+        msg = (
+            f"the reward model at {url} answered for {count} texts with {answer!r:.{_SHOWN}}; expected "
+            "'data' with one 'index' and one finite 'score' per text"
+        )
+        raise VerifierError(msg)
+    return [float(reward) for reward in rewards if reward is not None]
+
+
+def _is_reward(value: Any) -> bool:
+    # Not `isfinite`, which fails on an integer of hundreds of digits; NaN fails this as well.
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
+
+
+def _logistic(value: float) -> float:
+    """1 / (1 + exp(-value)), with full precision at its small end, where the best texts are told apart."""
+    grown = math.exp(-abs(value))
+    return (grown if value < 0.0 else 1.0) / (1.0 + grown)

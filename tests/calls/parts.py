@@ -1,0 +1,97 @@
+"""Running flows both ways, waiting for what others do, and counting how many are at it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+import pytest
+
+from langchain_cfc.calls import Step, Steps, acomplete, complete
+
+T = TypeVar("T")
+Run: TypeAlias = Callable[[Steps[Any]], Any]
+
+# Seconds after which something counts as stuck. No test that passes waits that long.
+PATIENCE = 60
+
+
+def by_run(steps: Steps[Any]) -> Any:
+    """What a flow returns by sync calls."""
+    return complete(steps)
+
+
+def by_arun(steps: Steps[Any]) -> Any:
+    """What a flow returns by async calls."""
+    return asyncio.run(acomplete(steps))
+
+
+both_ways = pytest.mark.parametrize("run", [by_run, by_arun])
+
+
+def one_step(step: Step) -> Steps[Any]:
+    """The flow of a single step."""
+    return (yield step)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.001)
+
+
+async def auntil(condition: Callable[[], bool]) -> None:
+    """The same on an event loop."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        await asyncio.sleep(0.001)
+
+
+def not_stuck(call: Callable[[], T]) -> T:
+    """What a call returns or raises, unless it stands still."""
+    found: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
+            raised.append(error)
+
+    # A daemon, so that a dead-lock fails this test instead of hanging the run.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "it stands still"
+    if raised:
+        raise raised[0]
+    return found[0]
+
+
+class Gauge:
+    """Counts how many are inside at once."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self.passed = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        with self._lock:
+            self.inside += 1
+            self.passed += 1
+            self.most = max(self.most, self.inside)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.inside -= 1

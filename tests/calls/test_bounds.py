@@ -1,0 +1,542 @@
+"""`Limit` and `Bounds`: never too many at once, nobody forgotten, no place lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+
+from langchain_cfc.calls import Bounds, Limit, bounded, bounded_by, bounds, limit_of, sharing_limit, tagged
+from langchain_cfc.errors import InputError, ServingTimeoutError
+
+from .parts import PATIENCE, Gauge, auntil, until
+
+
+def line(limit: Limit) -> int:
+    """How many stand in line."""
+    return len(limit._waiting)
+
+
+def all_free(limit: Limit) -> bool:
+    """Whether every place is free, and there are no more of them than there were."""
+    return limit._free == limit.size and not limit._waiting
+
+
+async def hold(limit: Limit, gauge: Gauge) -> None:
+    with await Bounds(limit).aheld(), gauge.counted():
+        await asyncio.sleep(0)
+
+
+# ---- never more than there are places
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
+    limit, gauge = Limit(size), Gauge()
+
+    def thread() -> None:
+        for _ in range(100):
+            with Bounds(limit).held(), gauge.counted():
+                time.sleep(0)
+
+    async def tasks() -> None:
+        await asyncio.gather(*(hold(limit, gauge) for _ in range(100)))
+
+    with ThreadPoolExecutor(7) as executor:
+        started = [executor.submit(thread) for _ in range(4)]
+        started += [executor.submit(asyncio.run, tasks()) for _ in range(3)]
+        for one in started:
+            one.result(PATIENCE)
+    assert gauge.passed == 700
+    assert gauge.most <= size
+    assert all_free(limit)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_place_can_be_held_at_once(size: int) -> None:
+    """The control: the gauge sees as many as there are places, and the limit is no tighter."""
+    limit, gauge, meeting = Limit(size), Gauge(), threading.Barrier(size)
+
+    def thread(_: int) -> None:
+        with Bounds(limit).held(), gauge.counted():
+            meeting.wait(PATIENCE)
+
+    with ThreadPoolExecutor(size) as executor:
+        list(executor.map(thread, range(size)))
+    assert gauge.most == size
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "3", None])
+def test_a_limit_has_at_least_one_whole_place(size: Any) -> None:
+    with pytest.raises(InputError, match="expected a whole number of at least 1, or None"):
+        Limit(size)
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    async def inside() -> bool:
+        with await Bounds().aheld(), await Bounds().aheld():
+            return True
+
+    with Bounds().held(), Bounds().held():
+        assert asyncio.run(inside())
+
+
+# ---- first come, first served
+
+
+def test_first_come_first_served_over_threads_and_tasks() -> None:
+    limit, served = Limit(1), []
+
+    def thread(number: int) -> None:
+        with Bounds(limit).held():
+            served.append(number)
+
+    async def task(number: int) -> None:
+        with await Bounds(limit).aheld():
+            served.append(number)
+
+    limit.take()
+    with ThreadPoolExecutor(10) as executor:
+        for number in range(10):
+            executor.submit(asyncio.run, task(number)) if number % 2 else executor.submit(thread, number)
+            until(lambda: line(limit) == number + 1)  # noqa: B023 - asked at once
+        assert served == []
+        limit.give_back()
+    assert served == list(range(10))
+    assert all_free(limit)
+
+
+# ---- those who do not wait any more
+
+
+@pytest.mark.parametrize("when", ["waiting", "given", "woken"])
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) -> None:
+    """Cancelled in line; when its place was given but it has not heard; when it has, but did not go on."""
+    limit, gauge = Limit(1), Gauge()
+
+    async def inside() -> None:
+        limit.take()
+        first = asyncio.create_task(hold(limit, gauge))
+        await auntil(lambda: line(limit) == 1)
+        others = [asyncio.create_task(hold(limit, gauge))] if followed else []
+        await auntil(lambda: line(limit) == 1 + followed)
+        if when != "waiting":
+            limit.give_back()
+        if when == "woken":
+            asyncio.get_running_loop().call_soon(first.cancel)
+        else:
+            first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        if when == "waiting":
+            assert line(limit) == followed
+            limit.give_back()
+        await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
+
+    asyncio.run(inside())
+    assert gauge.passed == followed
+    assert all_free(limit)
+
+
+def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on() -> None:
+    limit, served = Limit(1), threading.Event()
+
+    def thread() -> None:
+        with Bounds(limit).held():
+            served.set()
+
+    async def inside(executor: ThreadPoolExecutor) -> None:
+        limit.take()
+        task = asyncio.create_task(hold(limit, Gauge()))
+        await auntil(lambda: line(limit) == 1)
+        executor.submit(thread)
+        await auntil(lambda: line(limit) == 2)
+        # The loop stands still here, so the task cannot hear of its place before it is cancelled.
+        executor.submit(limit.give_back).result(PATIENCE)
+        assert not served.is_set()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with ThreadPoolExecutor(2) as executor:
+        asyncio.run(inside(executor))
+        assert served.wait(PATIENCE)
+    assert all_free(limit)
+
+
+def test_a_thread_waits_until_its_deadline_and_no_longer_stands_in_line() -> None:
+    limit = Limit(1)
+    limit.take()
+    with pytest.raises(ServingTimeoutError, match="before a call could start"):
+        Bounds(limit, time.monotonic() + 0.02).held()
+    assert line(limit) == 0
+    limit.give_back()
+    assert all_free(limit)
+
+
+@pytest.mark.parametrize("seconds", [PATIENCE, 1e12])
+def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
+    limit, entered = Limit(1), threading.Event()
+
+    def thread() -> None:
+        with Bounds(limit, time.monotonic() + seconds).held():
+            entered.set()
+
+    limit.take()
+    with ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(thread)
+        until(lambda: line(limit) == 1 or waiting.done())
+        assert not entered.is_set()
+        limit.give_back()
+        waiting.result(PATIENCE)
+    assert entered.is_set()
+
+
+def test_after_the_deadline_free_places_are_not_taken_either() -> None:
+    limit, late = Limit(1), time.monotonic()
+    with pytest.raises(ServingTimeoutError):
+        Bounds(limit, late).held()
+    with pytest.raises(ServingTimeoutError):
+        asyncio.run(Bounds(limit, late).aheld())
+    with pytest.raises(ServingTimeoutError):
+        Bounds(None, late).held()
+    assert all_free(limit)
+
+
+def test_a_place_that_comes_too_late_is_given_back() -> None:
+    limit, deadline = Limit(1), time.monotonic() + 0.05
+
+    async def inside() -> None:
+        limit.take()
+        task = asyncio.create_task(entering())
+        await auntil(lambda: line(limit) == 1 or task.done())
+        await auntil(lambda: time.monotonic() >= deadline)
+        limit.give_back()
+        with pytest.raises(ServingTimeoutError):
+            await task
+
+    async def entering() -> None:
+        with await Bounds(limit, deadline).aheld():
+            pytest.fail("a call started after the deadline")
+
+    asyncio.run(inside())
+    assert all_free(limit)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals cannot be sent to a thread there")
+def test_an_interrupted_thread_leaves_the_line() -> None:
+    limit, waiter = Limit(1), threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: line(limit) == 1)
+        signal.pthread_kill(waiter, signal.SIGINT)
+
+    limit.take()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            limit.take()
+    assert line(limit) == 0
+    limit.give_back()
+    assert all_free(limit)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
+)
+def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]) -> None:
+    limit = Limit(2)
+
+    async def inside() -> None:
+        with pytest.raises(error), await Bounds(limit).aheld():
+            raise error
+
+    with pytest.raises(error), Bounds(limit).held():
+        raise error
+    asyncio.run(inside())
+    assert all_free(limit)
+
+
+# ---- event loops that are closed over their tasks
+
+
+def closed_over(limit: Limit, gauge: Gauge, *, given: bool) -> None:
+    """Close a loop over a task in line, before or after its place was given."""
+    loop = asyncio.new_event_loop()
+    loop.create_task(hold(limit, gauge))  # noqa: RUF006 - forgotten on purpose
+    loop.run_until_complete(auntil(lambda: line(limit) == 1))
+    if given:
+        limit.give_back()
+    loop.close()
+
+
+def test_a_task_of_a_closed_loop_is_passed_over() -> None:
+    limit, gauge = Limit(1), Gauge()
+    limit.take()
+    closed_over(limit, gauge, given=False)
+    with ThreadPoolExecutor(1) as executor:
+        next_one = executor.submit(limit.take)
+        until(lambda: line(limit) == 2)
+        limit.give_back()
+        next_one.result(PATIENCE)
+    limit.give_back()
+    gc.collect()
+    assert gauge.passed == 0
+    assert all_free(limit)
+
+
+def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
+    limit, gauge = Limit(1), Gauge()
+    limit.take()
+    closed_over(limit, gauge, given=True)
+    gc.collect()
+    assert gauge.passed == 0
+    assert all_free(limit)
+
+
+def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
+    limit, gauge = Limit(1), Gauge()
+
+    async def for_ever() -> None:
+        with await Bounds(limit).aheld(), gauge.counted():
+            await asyncio.get_running_loop().create_future()
+
+    loop = asyncio.new_event_loop()
+    loop.create_task(for_ever())  # noqa: RUF006 - forgotten on purpose
+    loop.run_until_complete(auntil(lambda: gauge.inside == 1))
+    loop.close()
+    gc.collect()
+    assert gauge.inside == 0
+    assert all_free(limit)
+    assert bounds() == Bounds()
+
+
+def test_a_place_may_come_back_while_another_is_given() -> None:
+    """The collector runs wherever it likes, in the very thread that is at the line too."""
+    limit = Limit(2)
+    limit.take()
+    limit.take()
+    with limit._lock:
+        limit.give_back()
+    limit.give_back()
+    assert all_free(limit)
+
+
+# ---- whatever the order of events
+
+
+@settings(max_examples=200, deadline=None)
+@given(size=st.integers(1, 3), events=st.lists(st.tuples(st.sampled_from("aaclss"), st.integers(0, 9))))
+def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str, int]]) -> None:
+    """Tasks ask, are cancelled, let go, and the loop goes on a step, as drawn."""
+    limit, served = Limit(size), []
+
+    async def one(number: int, go: asyncio.Event) -> None:
+        with await Bounds(limit).aheld():
+            served.append(number)
+            inside.add(number)
+            try:
+                await go.wait()
+            finally:
+                inside.remove(number)
+
+    async def play() -> None:
+        tasks: list[tuple[asyncio.Task[None], asyncio.Event]] = []
+        for event, which in events:
+            task, go = tasks[which % len(tasks)] if tasks else (None, None)
+            if event == "a":
+                tasks.append((asyncio.create_task(one(len(tasks), own := asyncio.Event())), own))
+            elif event == "s":
+                await asyncio.sleep(0)
+            elif task is not None and go is not None:
+                task.cancel() if event == "c" else go.set()
+            assert len(inside) <= size
+        for _, go in tasks:
+            go.set()
+        await asyncio.wait_for(asyncio.gather(*(task for task, _ in tasks), return_exceptions=True), PATIENCE)
+
+    inside: set[int] = set()
+    asyncio.run(play())
+    assert served == sorted(served)
+    assert all_free(limit)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
+    """Threads with short deadlines, and loops whose tasks are cancelled at random moments."""
+    limit, gauge = Limit(3), Gauge()
+
+    def thread(number: int) -> None:
+        chance = random.Random(f"{seed}/{number}")  # noqa: S311 - a seed makes it the same again
+        for _ in range(250):
+            patience = chance.choice([0.0, 0.0005, PATIENCE])
+            try:
+                with Bounds(limit, time.monotonic() + patience).held(), gauge.counted():
+                    time.sleep(chance.choice([0, 0.0002]))
+            except ServingTimeoutError:
+                assert patience < PATIENCE
+
+    async def loop(number: int) -> None:
+        chance = random.Random(f"{seed}/{number}")  # noqa: S311 - as above
+        for _ in range(25):
+            tasks = [asyncio.create_task(hold(limit, gauge)) for _ in range(20)]
+            for task in tasks:
+                await asyncio.sleep(0)
+                if chance.random() < 0.5:
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    with ThreadPoolExecutor(6) as executor:
+        started = [executor.submit(thread, number) for number in range(4)]
+        started += [executor.submit(asyncio.run, loop(number)) for number in (4, 5)]
+        for one in started:
+            one.result(PATIENCE)
+    assert gauge.passed > 500
+    assert gauge.most <= 3
+    assert all_free(limit)
+
+
+# ---- bounds within bounds
+
+
+def test_what_goes_on_in_a_place_shares_that_place() -> None:
+    limit = Limit(1)
+
+    async def inside() -> None:
+        with bounded(Bounds(limit)), await bounds().aheld(), await bounds().aheld():
+            assert bounds().limit is not limit
+
+    with bounded(Bounds(limit)):
+        with bounds().held(), bounds().held():
+            assert bounds().limit not in {limit, None}
+        assert bounds().limit is limit
+    asyncio.run(inside())
+    assert all_free(limit)
+
+
+def test_in_a_place_one_call_goes_after_the_other() -> None:
+    with Bounds(Limit(2)).held():
+        inner = bounds().limit
+    assert inner is not None
+    assert inner.size == 1
+
+
+def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
+    limit, other = Limit(1), Limit(1)
+    with Bounds(limit).held(), bounded(Bounds(other)):
+        assert bounds().limit is other
+        with bounds().held(), bounded(Bounds(limit)), bounds().held():
+            assert limit._free == 0
+    assert all_free(limit)
+    assert all_free(other)
+
+
+@pytest.mark.parametrize(("outer", "inner", "both"), [(1.0, 2.0, 1.0), (2.0, 1.0, 1.0), (None, 1.0, 1.0)])
+def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: float) -> None:
+    with bounded(Bounds(None, outer)):
+        with bounded(Bounds(None, inner)):
+            assert bounds().deadline == both
+        with bounded(Bounds()):
+            assert bounds().deadline == outer
+    assert bounds() == Bounds()
+
+
+# ---- limits in configs
+
+
+def test_the_prompts_of_a_batch_share_a_limit() -> None:
+    configs = sharing_limit({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
+    (first, one), (second, other) = (limit_of(config) for config in configs)
+    assert one is other
+    assert one is not None
+    assert one.size == 3
+    assert first["configurable"] == second["configurable"] == {"mine": 1}
+    assert limit_of(sharing_limit({"max_concurrency": 3}, 1)[0])[1] is not one
+
+
+def test_a_batch_without_max_concurrency_has_no_limit() -> None:
+    (config,) = sharing_limit(None, 1)
+    assert limit_of(config) == (config, None)
+    assert sharing_limit({"max_concurrency": 3}, 0) == []
+
+
+def test_configs_of_their_own_are_kept() -> None:
+    given_ones = [RunnableConfig(max_concurrency=2, tags=["a"]), RunnableConfig(tags=["b"])]
+    configs = sharing_limit(given_ones, 2)
+    assert [config["tags"] for config in configs] == [["a"], ["b"]]
+    assert limit_of(configs[0])[1] is limit_of(configs[1])[1] is not None
+    assert "configurable" not in given_ones[0]
+
+
+def test_a_single_prompt_has_a_limit_of_its_own() -> None:
+    config = RunnableConfig(max_concurrency=2)
+    kept, limit = limit_of(config)
+    assert kept == config
+    assert limit is not None
+    assert limit.size == 2
+
+
+@pytest.mark.parametrize("most", [0, -3, 1.5])
+def test_a_max_concurrency_that_is_none_is_refused(most: Any) -> None:
+    with pytest.raises(InputError, match="max_concurrency"):
+        sharing_limit({"max_concurrency": most}, 2)
+    with pytest.raises(InputError, match="max_concurrency"):
+        limit_of({"max_concurrency": most})
+
+
+def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
+    """That number was inherited: to count it anew would multiply it."""
+    limit = Limit(4)
+    (config,) = sharing_limit({"max_concurrency": 4}, 1)
+    with bounded(Bounds(limit)):
+        assert limit_of(config)[1] is limit
+        with bounds().held():
+            place = limit_of(config)[1]
+            assert place is bounds().limit
+            assert place is not limit
+    assert limit_of(config)[1] is not limit
+
+
+def test_nothing_inherits_the_limit_of_a_batch() -> None:
+    (config,) = sharing_limit({"max_concurrency": 1, "configurable": {"mine": 1}}, 1)
+    token = var_child_runnable_config.set(config)
+    try:
+        assert len(ensure_config()["configurable"]) == 2  # what LangChain would hand on
+        with bounded(Bounds(limit_of(config)[1])):
+            assert ensure_config()["configurable"] == {"mine": 1}
+        assert var_child_runnable_config.get() is config
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def test_what_is_called_alone_keeps_to_its_config() -> None:
+    with bounded_by({"max_concurrency": 2}):
+        limit = bounds().limit
+        assert limit is not None
+        assert limit.size == 2
+        with bounded_by({"max_concurrency": 5}):
+            assert bounds().limit is limit
+    with bounded_by({}):
+        assert bounds().limit is None
+
+
+def test_a_tag_more_takes_in_nothing_else() -> None:
+    token = var_child_runnable_config.set(RunnableConfig(tags=["around"], configurable={"around": 1}))
+    try:
+        assert tagged({"tags": ["a"]}, "b") == {"tags": ["a", "b"]}
+        assert tagged({}, "b") == {"tags": ["b"]}
+    finally:
+        var_child_runnable_config.reset(token)

@@ -1,0 +1,253 @@
+"""Runnables inside runnables: no dead-lock, no more calls at once than were allowed, the earlier deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
+from langchain_cfc.errors import ServingTimeoutError
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import pairwise
+from tests.runnable.parts import (
+    TEXTS,
+    N,
+    ScriptedModel,
+    chain_of,
+    plain_artifact,
+    score_of,
+    slot_of,
+    verify,
+)
+
+from .parts import PATIENCE, Gauge, not_stuck, until
+
+ONE = RunnableConfig(max_concurrency=1)
+Serve: TypeAlias = Callable[..., list[CFCResult]]
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    return plain_artifact()
+
+
+def invoked(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+    return [chain.invoke("x", config)]
+
+
+def ainvoked(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+    return [asyncio.run(chain.ainvoke("x", config))]
+
+
+def batched(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+    return chain.batch(["x", "y", "z"], config)
+
+
+def abatched(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+    return asyncio.run(chain.abatch(["x", "y", "z"], config))
+
+
+every_way = pytest.mark.parametrize("serve", [invoked, ainvoked, batched, abatched])
+
+
+def text_of(result: CFCResult) -> str:
+    """The text of the best answer, which says its score."""
+    assert result.best is not None
+    return result.best
+
+
+def served(call: Callable[[], list[Any]]) -> None:
+    found = not_stuck(call)
+    assert found
+    assert all(isinstance(result, CFCResult) and not result.abstained for result in found)
+
+
+def gauged(gauge: Gauge) -> Runnable[Any, str]:
+    """A generator that counts its calls at once."""
+
+    def generate(_: Any, config: RunnableConfig) -> str:
+        with gauge.counted():
+            manager: Any = config["callbacks"]
+            return TEXTS[slot_of(manager.tags, 0)]
+
+    return RunnableLambda(generate)
+
+
+@every_way
+@pytest.mark.parametrize(("own", "config"), [(1, None), (None, ONE), (1, ONE)])
+def test_one_inside_the_generator_of_another(
+    artifact: CalibrationArtifact, serve: Serve, own: int | None, config: RunnableConfig | None
+) -> None:
+    inner = chain_of(artifact, max_concurrency=own) | RunnableLambda(text_of)
+    served(lambda: serve(chain_of(artifact, generator=inner, max_concurrency=own), config))
+
+
+@every_way
+def test_one_as_the_fallback_of_another(artifact: CalibrationArtifact, serve: Serve) -> None:
+    abstains = chain_of(
+        artifact, generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1
+    )
+    served(lambda: serve(abstains.or_else(chain_of(artifact, max_concurrency=1)), ONE))
+
+
+@every_way
+def test_one_inside_a_generator_and_its_fallback(artifact: CalibrationArtifact, serve: Serve) -> None:
+    inner = chain_of(artifact, max_concurrency=1)
+    generator = inner | RunnableLambda(text_of)
+    outer = chain_of(artifact, generator=generator, max_concurrency=1)
+    served(lambda: serve(outer.or_else(inner), ONE))
+
+
+@every_way
+@pytest.mark.parametrize(("own", "config"), [(1, None), (None, ONE)])
+def test_one_that_asks_itself(
+    artifact: CalibrationArtifact, serve: Serve, own: int | None, config: RunnableConfig | None
+) -> None:
+    """Part of a question is a question: its calls are made in the place that is held already."""
+    chains: list[CFCRunnable] = []
+
+    def generate(prompt: str) -> str:
+        return "lima|0.3" if prompt.startswith("part") else text_of(chains[0].invoke(f"part of {prompt}"))
+
+    chains.append(chain_of(artifact, generator=RunnableLambda(generate), max_concurrency=own))
+    served(lambda: serve(chains[0], config))
+
+
+@every_way
+@pytest.mark.parametrize("part", ["generator", "verifier", "metadata"])
+def test_a_batch_of_one_inside_a_part_of_another(
+    artifact: CalibrationArtifact, serve: Serve, part: str
+) -> None:
+    inner = chain_of(artifact, generator=gauged(Gauge()), max_concurrency=1)
+
+    def generate(_: Any) -> str:
+        return text_of(inner.batch(["a", "b"])[0])
+
+    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+        inner.batch(["a", "b"])
+        return verify(prompt, candidates)
+
+    def describe(_: Any) -> dict[str, str]:
+        inner.batch(["a", "b"])
+        return {}
+
+    parts = {"generator": RunnableLambda(generate), "verifier": judge, "metadata": describe}
+    served(lambda: serve(chain_of(artifact, max_concurrency=1, **{part: parts[part]}), ONE))
+
+
+@every_way
+def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact, serve: Serve) -> None:
+    judge = pairwise(lambda _, text: score_of(text))
+
+    def generate(prompt: Any) -> str:
+        scores = judge.invoke({"prompt": prompt, "candidates": [Draw(text) for text in TEXTS]})
+        return TEXTS[scores.index(min(scores))]
+
+    def opaque(prompt: Any, candidates: list[Draw]) -> list[float]:
+        return judge.invoke({"prompt": prompt, "candidates": candidates})
+
+    for own, config in ((1, None), (None, ONE)):
+        chain = chain_of(artifact, generator=RunnableLambda(generate), verifier=opaque, max_concurrency=own)
+        served(lambda: serve(chain, config))  # noqa: B023 - called at once
+
+
+@every_way
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_limit_holds_for_everything_that_a_prompt_sets_off(
+    artifact: CalibrationArtifact, serve: Serve, most: int
+) -> None:
+    gauge = Gauge()
+    inner = chain_of(artifact, generator=gauged(gauge)) | RunnableLambda(text_of)
+    outer = chain_of(artifact, generator=inner)
+    # One limit for what `batch` serves, one for each prompt that is served alone.
+    served(lambda: serve(outer, {"max_concurrency": most}))
+    assert gauge.most <= most
+
+
+def test_without_a_limit_they_all_run_at_once(artifact: CalibrationArtifact) -> None:
+    """The control of the test above: n times n calls meet."""
+    gauge, meeting = Gauge(), threading.Barrier(N * N)
+
+    def meet(text: str) -> str:
+        with gauge.counted():
+            meeting.wait(PATIENCE)
+        return text
+
+    inner = chain_of(artifact, generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
+    served(lambda: invoked(chain_of(artifact, generator=inner | RunnableLambda(text_of))))
+    assert gauge.most == N * N
+
+
+def _text(message: Any) -> str:
+    return str(message.text)
+
+
+@every_way
+def test_no_part_is_shown_the_limit_of_a_batch(artifact: CalibrationArtifact, serve: Serve) -> None:
+    seen: list[Any] = []
+
+    def look(value: Any, config: RunnableConfig) -> Any:
+        seen.append(config.get("configurable"))
+        return value
+
+    def generate(_: Any, config: RunnableConfig) -> str:
+        look(None, config)
+        # What a function calls without a config inherits one.
+        return str(RunnableLambda(look).invoke("lima|0.3"))
+
+    def judge(given: Any, config: RunnableConfig) -> list[float]:
+        look(None, config)
+        return [score_of(one.text) for one in given["candidates"]]
+
+    chain = chain_of(
+        artifact,
+        # Bound settings are merged with whatever surrounds them.
+        generator=RunnableLambda(look) | RunnableLambda(generate).with_config(tags=["bound"]),
+        verifier=RunnableLambda(judge).with_config(tags=["bound"]),
+        answer=RunnableLambda(look).with_config(tags=["bound"]),
+        metadata=RunnableLambda(lambda _, config: look({}, config)).with_config(tags=["bound"]),
+    )
+    config = RunnableConfig(max_concurrency=2, configurable={"mine": 1})
+    served(lambda: serve(chain, config))
+    assert len(seen) > N
+    assert [one for one in seen if one != {"mine": 1}] == []
+
+
+def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifact) -> None:
+    """The inner one has no timeout: yet in the thread that was given up, no further call of it starts."""
+    released, over = threading.Event(), threading.Event()
+    gauge = Gauge()
+
+    def generate(_: Any) -> str:
+        with gauge.counted():
+            released.wait(PATIENCE)
+        return "lima|0.3"
+
+    inner = chain_of(artifact, generator=RunnableLambda(generate), max_concurrency=1)
+
+    def generate_by_inner(prompt: Any) -> str:
+        try:
+            return text_of(inner.invoke(prompt))
+        finally:
+            over.set()
+
+    outer = chain_of(artifact, generator=RunnableLambda(generate_by_inner), max_concurrency=1, timeout=0.5)
+    with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.5 seconds"):
+        outer.invoke("x")
+    until(lambda: gauge.passed == 1 or over.is_set())
+    released.set()
+    assert over.wait(PATIENCE)
+    assert gauge.passed <= 1
+
+
+def test_without_a_timeout_they_all_start(artifact: CalibrationArtifact) -> None:
+    """The control of the test above."""
+    gauge = Gauge()
+    inner = chain_of(artifact, generator=gauged(gauge), max_concurrency=1) | RunnableLambda(text_of)
+    served(lambda: invoked(chain_of(artifact, generator=inner, max_concurrency=1)))
+    assert gauge.passed == N * N

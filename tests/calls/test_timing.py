@@ -1,0 +1,198 @@
+"""Flows that must be over by a certain time: in time, nothing starts later, nothing is misread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from langchain_cfc.calls import Bounds, Limit, acomplete, ain_time, bounded, complete, each, in_time
+from langchain_cfc.errors import ServingTimeoutError, VerifierError
+
+from .parts import PATIENCE, Gauge, auntil, one_step, until
+
+WHO = contextvars.ContextVar("who", default="nobody")
+
+
+def in_thread(function: Callable[[], Any], seconds: float) -> Any:
+    return in_time(function, seconds)
+
+
+def on_loop(function: Callable[[], Any], seconds: float) -> Any:
+    async def awaited() -> Any:
+        return function()
+
+    async def inside() -> Any:
+        return await ain_time(awaited(), seconds)
+
+    return asyncio.run(inside())
+
+
+both_ways = pytest.mark.parametrize("timed", [in_thread, on_loop])
+Timed = Callable[[Callable[[], Any], float], Any]
+
+
+@both_ways
+@pytest.mark.parametrize("seconds", [PATIENCE, 1e12])
+def test_what_is_in_time_is_returned(timed: Timed, seconds: float) -> None:
+    def slow() -> str:
+        time.sleep(0.01)  # not ready at once, so that it is waited for
+        return "done"
+
+    assert timed(slow, seconds) == "done"
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "error", [VerifierError("mine"), TimeoutError("the server's"), ServingTimeoutError("an inner one's")]
+)
+def test_errors_from_inside_pass_unchanged(error: Exception, timed: Timed) -> None:
+    """A TimeoutError of its own says nothing about this one's time."""
+
+    def fail() -> Any:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        timed(fail, PATIENCE)
+    assert raised.value is error
+
+
+@both_ways
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_so_does_what_ends_a_program(stop: type[BaseException], timed: Timed) -> None:
+    def end() -> Any:
+        raise stop
+
+    with pytest.raises(stop):
+        timed(end, PATIENCE)
+
+
+@both_ways
+def test_the_context_is_handed_on(timed: Timed) -> None:
+    token = WHO.set("me")
+    try:
+        assert timed(WHO.get, PATIENCE) == "me"
+    finally:
+        WHO.reset(token)
+
+
+def test_without_a_time_it_is_awaited() -> None:
+    async def done() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    assert asyncio.run(ain_time(done(), None)) == "done"
+
+
+# ---- too late, in threads
+
+
+def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it() -> None:
+    released, threads = threading.Event(), []
+
+    def call() -> None:
+        threads.append(threading.current_thread())
+        released.wait(PATIENCE)
+
+    with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.02 seconds; nothing was answered"):
+        in_time(call, 0.02)
+    # It came back first: nobody but the next line ends that call.
+    assert not released.is_set()
+    until(lambda: bool(threads))
+    assert threads[0].is_alive()
+    released.set()
+    threads[0].join(PATIENCE)
+    assert not threads[0].is_alive()
+
+
+@pytest.mark.parametrize(("seconds", "started"), [(0.2, 2), (PATIENCE, 6)])
+def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None:
+    """With time enough all six start: the control."""
+    limit, gauge, released = Limit(2), Gauge(), threading.Event()
+    over: list[BaseException | None] = []
+
+    def call(_: int) -> None:
+        with gauge.counted():
+            released.wait(PATIENCE)
+
+    def flow() -> None:
+        try:
+            complete(one_step(each(call, no_async, range(6))))
+        except ServingTimeoutError as error:
+            over.append(error)
+        else:
+            over.append(None)
+
+    if seconds == PATIENCE:
+        released.set()
+    with bounded(Bounds(limit, time.monotonic() + seconds)):
+        if released.is_set():
+            in_time(flow, seconds)
+        else:
+            with pytest.raises(ServingTimeoutError):
+                in_time(flow, seconds)
+    released.set()
+    until(lambda: bool(over))
+    assert (over[0] is None) == (started == 6)
+    assert gauge.passed == started or (gauge.passed < started == 2)
+    assert limit._free == 2
+
+
+async def no_async(_: Any) -> Any:
+    pytest.fail("not the async way")
+
+
+# ---- too late, on a loop
+
+
+def test_the_loop_cancels_everything_and_frees_the_places() -> None:
+    limit, gauge, cancelled = Limit(2), Gauge(), []
+
+    async def call(item: int) -> None:
+        with gauge.counted():
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                cancelled.append(item)
+                raise
+
+    async def inside() -> None:
+        with (
+            bounded(Bounds(limit)),
+            pytest.raises(ServingTimeoutError, match=r"not decided within 0\.2 seconds"),
+        ):
+            await ain_time(acomplete(one_step(each(partial(pytest.fail), call, range(5)))), 0.2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(inside())
+    assert set(cancelled) <= {0, 1}
+    assert len(cancelled) == gauge.passed
+    assert gauge.inside == 0
+    assert limit._free == 2
+
+
+def test_who_is_cancelled_while_waiting_is_cancelled_and_not_late() -> None:
+    gauge = Gauge()
+
+    async def call() -> None:
+        with gauge.counted():
+            await asyncio.get_running_loop().create_future()
+
+    async def inside(awaited: Awaitable[None]) -> None:
+        task = asyncio.create_task(timed(awaited))
+        await auntil(lambda: gauge.inside == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def timed(awaited: Awaitable[None]) -> None:
+        await ain_time(awaited, PATIENCE)
+
+    asyncio.run(inside(call()))
+    assert gauge.inside == 0

@@ -1,0 +1,32 @@
+"""A server that any prompt suits, and an artifact under which what it says is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact
+from tests.runnable.parts import plain_artifact
+from tests.serving.openai_server import serving
+
+from .responder import Responder
+
+
+@pytest.fixture(scope="session")
+def artifact() -> CalibrationArtifact:
+    """For n = 4; the threshold is 0.75 for every prompt."""
+    return plain_artifact()
+
+
+@pytest.fixture
+def responder() -> Responder:
+    """What the server answers, and what it was asked."""
+    return Responder()
+
+
+@pytest.fixture
+def url(responder: Responder) -> Iterator[str]:
+    """Where the responder is served."""
+    with serving(responder) as address:
+        yield address

@@ -1,0 +1,312 @@
+"""Tools, stop sequences and whatever else a chat model is called with reach the model that draws."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.runnables import ConfigurableField, Runnable, RunnableLambda
+from pydantic import BaseModel
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
+from langchain_cfc.chat_model.model import _KEPT
+from langchain_cfc.errors import FingerprintError, InputError
+from langchain_cfc.records import Provenance
+from langchain_cfc.sampling import Draw
+from tests.runnable.parts import N, ScriptedModel, chain_of, records
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+from .parts import Ask, Watcher, both_ways, certain, doubtful, every_way, facade_of, hosted, look_up
+from .responder import Responder
+
+
+def hosted_facade(artifact: CalibrationArtifact, url: str, **fields: Any) -> CFCChatModel:
+    return facade_of(artifact, **{"generator": hosted(url), "verifier": certain, **fields})
+
+
+@every_way
+def test_tools_reach_every_draw_and_a_call_comes_back(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    bound = hosted_facade(artifact, url).bind_tools([look_up], tool_choice="any")
+    message = ask(bound, "Lima")
+    assert len(responder.requests) == N
+    for request in responder.requests:
+        assert [tool["function"]["name"] for tool in request["tools"]] == ["look_up"]
+        assert request["tool_choice"] == "required"
+    (call,) = message.tool_calls
+    assert (call["name"], call["args"]) == ("look_up", {"town": "Lima"})
+    assert message.response_metadata["cfc"]["reason"] == "answered"
+
+
+@both_ways
+def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, ask: Ask) -> None:
+    towns = ("Quito", "Lima", "Bogota", "Quito")
+    answers = [Answer(tools=(("look_up", {"town": town}),)) for town in towns]
+
+    def by_town(_: Any, candidates: list[Draw]) -> list[float]:
+        scores = {"Quito": 0.9, "Lima": 0.1, "Bogota": 0.3}
+        return [scores[(one.data or {})["tool_calls"][0]["args"]["town"]] for one in candidates]
+
+    with serving(Script({"where?": answers})) as url:
+        facade = hosted_facade(artifact, url, verifier=by_town)
+        bound = facade.bind_tools([look_up])
+        message, again = ask(bound, "where?"), ask(bound, "where?")
+    (call,) = message.tool_calls
+    assert call["args"] == {"town": "Lima"}
+    assert "Quito" not in message.model_dump_json()
+    # The ids of the draws are nobody's to answer, and no two messages share one.
+    assert not str(call["id"]).startswith("call_0_")
+    assert call["id"] != again.tool_calls[0]["id"]
+
+
+@both_ways
+def test_without_tools_none_are_offered(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    # The negative control; and what one binding adds stays with it.
+    facade = hosted_facade(artifact, url)
+    facade.bind_tools([look_up])
+    assert ask(facade, "Lima").text == "You said: Lima"
+    assert all("tools" not in request for request in responder.requests)
+
+
+@both_ways
+def test_a_tool_loop_comes_to_its_end(artifact: CalibrationArtifact, url: str, ask: Ask) -> None:
+    bound = hosted_facade(artifact, url).bind_tools([look_up])
+    asked = HumanMessage("Lima")
+    called = ask(bound, [asked])
+    told = look_up.invoke(called.tool_calls[0])
+    assert ask(bound, [asked, called, told]).text == "You said: Lima is a town."
+
+
+class Town(BaseModel):
+    """A town."""
+
+    name: str
+    people: int
+
+
+@both_ways
+def test_structured_output_is_read_from_the_accepted_call(
+    artifact: CalibrationArtifact, url: str, ask: Ask
+) -> None:
+    watcher = Watcher()
+    structured = hosted_facade(artifact, url).with_structured_output(Town)
+    assert ask(structured, "Lima has 10 people", {"callbacks": [watcher]}) == Town(
+        name="Lima has 10 people", people=10
+    )
+    # One run of the facade, which tracers are told the schema of, and n of its draws.
+    models = [run for run, kind in watcher.kinds.items() if kind == "model"]
+    assert len(models) == 1 + N
+    formats = [options.get("ls_structured_output_format", {}) for options in watcher.options]
+    assert formats[0]["schema"]["title"] == "Town"
+    assert formats[1:] == [{}] * N
+
+
+@both_ways
+def test_an_abstention_is_no_structured_output(artifact: CalibrationArtifact, url: str, ask: Ask) -> None:
+    facade = hosted_facade(artifact, url, verifier=doubtful)
+    assert ask(facade.with_structured_output(Town), "Lima") is None
+    found = ask(facade.with_structured_output(Town, include_raw=True), "Lima")
+    assert (found["parsed"], found["parsing_error"]) == (None, None)
+    assert found["raw"].response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+
+
+@every_way
+def test_stop_sequences_reach_every_draw(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    chain = hosted_facade(artifact, url, generator=hosted(url, stop=["model"])).chain
+    for facade, given, expected in [
+        (CFCChatModel(chain=chain), None, ["model"]),
+        (CFCChatModel(chain=chain), ["call"], ["call"]),
+        (CFCChatModel(chain=chain, stop=["facade"]), None, ["facade"]),
+        (CFCChatModel(chain=chain, stop=["facade"]), ["call"], ["call"]),
+    ]:
+        responder.requests.clear()
+        ask(facade, "where?", stop=given)
+        assert [request["stop"] for request in responder.requests] == [expected] * N
+
+
+WRAPPED: dict[str, Any] = {
+    "binding": lambda model: model.bind(top_p=0.5),
+    "binding of the same": lambda model: model.bind(tools=[], stop=["x"]),
+    "retries": lambda model: model.with_retry(),
+    "config": lambda model: model.with_config(tags=["x"]),
+    "prompt": lambda model: ChatPromptTemplate([MessagesPlaceholder("m")]) | model,
+    "parser": lambda model: model | RunnableLambda(lambda message: message),
+    "fallbacks": lambda model: model.with_fallbacks([model]),
+    "bound sequence": lambda model: (model | RunnableLambda(lambda message: message)).with_retry(),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("way", WRAPPED)
+def test_tools_reach_the_model_through_what_is_around_it(
+    artifact: CalibrationArtifact, url: str, responder: Responder, way: str, ask: Ask
+) -> None:
+    facade = hosted_facade(artifact, url, generator=WRAPPED[way](hosted(url)))
+    message = ask(facade.bind_tools([look_up]).bind(stop=["y"]), "Lima")
+    assert message.tool_calls[0]["args"] == {"town": "Lima"}
+    assert len(responder.requests) == N
+    assert all(request["stop"] == ["y"] for request in responder.requests)
+
+
+def test_of_several_models_the_one_that_answers_gets_the_tools(
+    artifact: CalibrationArtifact, url: str, responder: Responder
+) -> None:
+    asks = hosted(url, model="asks") | StrOutputParser()
+    facade = hosted_facade(artifact, url, generator=asks | hosted(url, model="answers"))
+    assert facade.bind_tools([look_up]).invoke("Lima").tool_calls
+    offered = {request["model"]: "tools" in request for request in responder.requests}
+    assert offered == {"asks": False, "answers": True}
+
+
+@both_ways
+def test_whoever_answers_instead_has_the_same_tools(
+    artifact: CalibrationArtifact, url: str, ask: Ask
+) -> None:
+    chain = chain_of(artifact, generator=hosted(url), verifier=doubtful).or_else(hosted(url))
+    facade = CFCChatModel(chain=chain)
+    message = ask(facade.bind_tools([look_up]), "Lima")
+    assert message.tool_calls[0]["args"] == {"town": "Lima"}
+    assert message.response_metadata["cfc"] == {"guarantee": None}
+    # Someone who takes no tools answers without.
+    person = chain_of(artifact, generator=hosted(url), verifier=doubtful).or_else(lambda _: "ask Ada")
+    assert ask(CFCChatModel(chain=person).bind_tools([look_up]), "Lima").text == "ask Ada"
+
+
+def test_arguments_that_could_reach_no_model_are_refused_when_bound(artifact: CalibrationArtifact) -> None:
+    drawn: list[Any] = []
+
+    def draw(prompt: Any) -> str:
+        drawn.append(prompt)
+        return "lima|0.1"
+
+    facade = facade_of(artifact, generator=draw)
+    with pytest.raises(InputError, match="no chat model in this RunnableLambda that tools could reach"):
+        facade.bind_tools([look_up])
+    with pytest.raises(InputError, match="stop"):
+        facade.invoke("x", stop=["y"])
+    late: Any = ScriptedModel().configurable_fields(texts=ConfigurableField(id="texts"))
+    with pytest.raises(InputError, match="no chat model in this RunnableConfigurableFields"):
+        facade_of(artifact, generator=late).bind_tools([look_up])
+    assert drawn == []
+
+
+def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: CalibrationArtifact) -> None:
+    facade = facade_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
+    with pytest.raises(NotImplementedError):
+        facade.bind_tools([look_up])
+    with pytest.raises(NotImplementedError):
+        facade.with_structured_output(Town)
+
+
+@pytest.fixture(scope="module")
+def named() -> CalibrationArtifact:
+    """An artifact whose records say which model drew their candidates."""
+    provenance = Provenance(
+        n=N, generator={"model": "gpt-4o-mini", "temperature": 0.7}, verifier={"id": "certain"}
+    )
+    return calibrate(records(), alpha=0.25, features="1", provenance=provenance)
+
+
+@both_ways
+@pytest.mark.parametrize("arguments", [{"model": "gpt-5"}, {"temperature": 0.0}])
+def test_arguments_that_make_another_generator_are_refused(
+    named: CalibrationArtifact, url: str, responder: Responder, arguments: dict[str, Any], ask: Ask
+) -> None:
+    model = hosted(url, temperature=0.7)
+    chain = CFCRunnable(generator=model, verifier=certain, verifier_id="certain", artifact=named)
+    facade = CFCChatModel(chain=chain)
+    with pytest.raises(FingerprintError, match="calibrated"):
+        ask(facade.bind(**arguments), "where?")
+    with pytest.raises(FingerprintError, match=r"tools_digest is .sha256:.*., calibrated was None"):
+        ask(facade.bind_tools([look_up]), "Lima")
+    assert responder.requests == []
+
+
+def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url: str) -> None:
+    facade = hosted_facade(artifact, url)
+    made = facade._chain_for(None, {"stop": ["x"]})
+    assert facade._chain_for(None, {"stop": ["x"]}) is made
+    assert facade._chain_for("0.25", {"stop": ["x"]}) is not made
+    assert facade._chain_for(None, {}) is facade.chain
+    for number in range(_KEPT):
+        facade._chain_for(None, {"stop": [str(number)]})
+    assert len(facade._made) == _KEPT
+    assert facade._chain_for(None, {"stop": ["x"]}) is not made
+
+
+def test_a_list_of_tools_that_grows_is_read_anew(
+    artifact: CalibrationArtifact, url: str, responder: Responder
+) -> None:
+    tools = [{"type": "function", "function": {"name": "one", "parameters": {}}}]
+    facade = hosted_facade(artifact, url)
+    facade.invoke("x", tools=tools)
+    tools.append({"type": "function", "function": {"name": "two", "parameters": {}}})
+    facade.invoke("x", tools=tools)
+    assert [len(request["tools"]) for request in responder.requests] == [1] * N + [2] * N
+
+
+def test_a_copy_with_another_chain_serves_that_one(
+    artifact: CalibrationArtifact, url: str, responder: Responder
+) -> None:
+    facade = hosted_facade(artifact, url, generator=hosted(url, model="first"))
+    facade.invoke("x", stop=["y"])
+    other = hosted_facade(artifact, url, generator=hosted(url, model="second"))
+    facade.model_copy(update={"chain": other.chain}).invoke("x", stop=["y"])
+    assert [request["model"] for request in responder.requests] == ["first"] * N + ["second"] * N
+
+
+def test_arguments_that_are_no_plain_data_are_passed_on(artifact: CalibrationArtifact) -> None:
+    seen: list[Any] = []
+
+    class Asked(ScriptedModel):
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            seen.append(kwargs)
+            return super()._generate(messages, stop, run_manager)
+
+    facade = facade_of(artifact, generator=Asked(texts=["a|0.1"] * N))
+    assert facade.invoke("x", response_format=Town).text == "a|0.1"
+    assert seen == [{"response_format": Town}] * N
+
+
+IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
+
+
+@every_way
+def test_images_reach_model_and_verifier_intact(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    seen: list[Any] = []
+
+    def verifier(prompt: Any, candidates: list[Draw]) -> list[float]:
+        seen.append(prompt)
+        return certain(prompt, candidates)
+
+    content: list[Any] = [{"type": "text", "text": "What is this?"}, IMAGE]
+    message = ask(hosted_facade(artifact, url, verifier=verifier), [HumanMessage(content)])
+    assert isinstance(message, AIMessage)
+    (prompt,) = seen
+    assert prompt[0].content == content
+    assert len(responder.requests) == N
+    for request in responder.requests:
+        text, image = request["messages"][0]["content"]
+        assert text["text"] == "What is this?"
+        assert image["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
+
+
+def test_what_tracers_are_told_of_a_call_is_plain_data(artifact: CalibrationArtifact, url: str) -> None:
+    watcher = Watcher()
+    bound: Runnable[Any, Any] = hosted_facade(artifact, url).bind_tools([look_up])
+    asyncio.run(bound.ainvoke("Lima", {"callbacks": [watcher]}))
+    assert json.loads(json.dumps(watcher.params[0]))["tools"][0]["function"]["name"] == "look_up"

@@ -1,0 +1,269 @@
+"""The facade says what its chain decides, in one message, and its runs are where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import get_usage_metadata_callback
+from langchain_core.globals import set_llm_cache
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import ValidationError
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel
+from langchain_cfc.errors import InputError, VerifierError
+from tests.runnable.parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact
+from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
+
+from .parts import HOPELESS, Ask, Watcher, both_ways, certain, doubtful, every_way, facade_of, hosted
+from .responder import Responder
+
+
+@pytest.fixture(scope="module")
+def two_levels() -> CalibrationArtifact:
+    """The threshold is 0.75 at alpha = 0.25 and 0.5 at alpha = 0.5."""
+    return plain_artifact(alpha=["0.25", "0.5"])
+
+
+def said(message: AIMessage) -> dict[str, Any]:
+    found: dict[str, Any] = message.response_metadata["cfc"]
+    return found
+
+
+@every_way
+def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, ask: Ask) -> None:
+    facade = facade_of(artifact, answer=answer_of)
+    message = ask(facade, "where?")
+    assert message.text == "lima"
+    assert said(message)["reason"] == "answered"
+    assert said(message)["guarantee"]["artifact_digest"] == artifact.digest
+    json.dumps(said(message), allow_nan=False)
+    # Nothing of what was rejected is said.
+    assert not re.search("quito|bogota", message.model_dump_json())
+
+
+@every_way
+def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, ask: Ask) -> None:
+    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    message = ask(CFCChatModel(chain=chain, abstain_message="No idea."), "where?")
+    assert message.text == "No idea."
+    assert said(message)["reason"] == "no_candidate_accepted"
+
+
+@both_ways
+def test_errors_are_raised_as_ever(artifact: CalibrationArtifact, ask: Ask) -> None:
+    facade = facade_of(artifact, verifier=lambda _, candidates: [float("nan")] * len(candidates))
+    with pytest.raises(VerifierError, match="nan"):
+        ask(facade, "where?")
+
+
+@both_ways
+def test_what_a_fallback_says_claims_no_guarantee(artifact: CalibrationArtifact, url: str, ask: Ask) -> None:
+    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(hosted(url))
+    message = ask(CFCChatModel(chain=chain), "where?")
+    assert message.text == "You said: where?"
+    assert said(message) == {"guarantee": None}
+    # Where it does not abstain, the fallback has no part.
+    answered = CFCChatModel(chain=chain_of(artifact).or_else(hosted(url)))
+    assert said(ask(answered, "where?"))["reason"] == "answered"
+
+
+@every_way
+def test_tokens_are_counted_once(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    judge = hosted(url, model="judge")
+
+    def judged(given: Any) -> list[float]:
+        return [0.1 for one in given["candidates"] if judge.invoke(one.text).text]
+
+    async def ajudged(given: Any) -> list[float]:
+        return [0.1 for one in given["candidates"] if (await judge.ainvoke(one.text)).text]
+
+    facade = facade_of(artifact, generator=hosted(url), verifier=RunnableLambda(judged, ajudged))
+    with get_usage_metadata_callback() as counted:
+        message = ask(facade, "where?")
+    assert len(responder.requests) == 2 * N
+    (usage,) = counted.usage_metadata.values()
+    assert usage["input_tokens"] == 2 * N * TOKENS_IN
+    assert usage["output_tokens"] == 2 * N * TOKENS_OUT
+    assert message.usage_metadata is None
+    assert said(message)["usage"]["total_tokens"] == N * (TOKENS_IN + TOKENS_OUT)
+
+
+@every_way
+def test_the_tokens_of_a_fallback_are_counted_once_too(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    chain = chain_of(artifact, verifier=doubtful, generator=hosted(url)).or_else(hosted(url))
+    with get_usage_metadata_callback() as counted:
+        ask(CFCChatModel(chain=chain), "where?")
+    assert len(responder.requests) == N + 1
+    (usage,) = counted.usage_metadata.values()
+    assert usage["input_tokens"] == (N + 1) * TOKENS_IN
+
+
+def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
+    artifact: CalibrationArtifact, url: str
+) -> None:
+    # The negative control: the callback does count what a facade's message bears.
+    class Careless(CFCChatModel):
+        def _said(self, found: Any, run_manager: Any) -> AIMessage:
+            kept = found.usage_metadata
+            return super()._said(found, run_manager).model_copy(update={"usage_metadata": kept})
+
+    chain = chain_of(artifact, verifier=doubtful, generator=hosted(url)).or_else(hosted(url))
+    with get_usage_metadata_callback() as counted:
+        Careless(chain=chain).invoke("where?")
+    (usage,) = counted.usage_metadata.values()
+    assert usage["input_tokens"] == (N + 2) * TOKENS_IN
+
+
+@every_way
+def test_every_run_of_a_prompt_lies_below_that_of_the_facade(artifact: CalibrationArtifact, ask: Ask) -> None:
+    watcher = Watcher()
+    config = {"callbacks": [watcher], "tags": ["mine"], "metadata": {"user": "u1"}}
+    message = ask(facade_of(artifact), "where?", config)
+    (top,) = [run for run, parent in watcher.parents.items() if parent is None]
+    assert message.id == f"lc_run--{top}"
+    assert sorted(watcher.kinds.values()) == ["chain", *["model"] * (1 + N)]
+    below = set(watcher.kinds) - {top}
+    for run in below:
+        assert _topmost(watcher, run) == top
+        assert {"mine", "nostream"} <= set(watcher.tags[run])
+        assert watcher.metadata[run]["user"] == "u1"
+    # The decision itself may be streamed.
+    assert "nostream" not in watcher.tags[top]
+
+
+def _topmost(watcher: Watcher, run: UUID) -> UUID:
+    while (parent := watcher.parents[run]) is not None:
+        run = parent
+    return run
+
+
+@every_way
+def test_a_level_is_chosen_per_call(two_levels: CalibrationArtifact, ask: Ask) -> None:
+    model = ScriptedModel(texts=("a|0.6", "b|0.9", "b|0.9", "b|0.9"))
+    chain = chain_of(two_levels, generator=model, alpha="0.5")
+    chains: list[Runnable[Any, Any]] = [
+        chain,
+        chain.or_else(ScriptedModel(texts=["someone else"] * N)),
+        RunnableLambda(lambda messages: messages) | chain,
+        chain.with_retry(),
+        chain.with_fallbacks([chain]),
+    ]
+    for one in chains:
+        facade = CFCChatModel(chain=one)
+        assert ask(facade.bind(alpha="0.25"), "where?").text == "a|0.6"
+        assert ask(facade, "where?").text in {"I do not know.", "someone else"}
+        assert said(ask(facade, "where?", alpha=0.25))["guarantee"]["alpha"] == "0.25"
+
+
+@both_ways
+def test_a_level_not_held_is_refused_before_anything_is_drawn(
+    two_levels: CalibrationArtifact, ask: Ask
+) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    facade = facade_of(two_levels, generator=model, alpha="0.5")
+    with pytest.raises(InputError, match=r"0\.1"):
+        ask(facade.bind(alpha=0.1), "where?")
+    assert model.drawn == []
+
+
+def test_a_level_that_can_reach_no_chain_is_refused(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+    facade = CFCChatModel(chain=RunnableLambda(chain.invoke))
+    assert facade.invoke("where?").text == "lima|0.1"
+    with pytest.raises(InputError, match="no CFCRunnable in this RunnableLambda that alpha could reach"):
+        facade.invoke("where?", alpha=0.25)
+
+
+@pytest.fixture
+def _global_cache() -> Iterator[None]:
+    set_llm_cache(InMemoryCache())
+    yield
+    set_llm_cache(None)
+
+
+@pytest.mark.usefixtures("_global_cache")
+def test_no_decision_is_taken_from_a_cache_unless_asked_for(artifact: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    facade = facade_of(artifact, generator=model)
+    assert facade.invoke("where?").text == facade.invoke("where?").text
+    assert len(model.drawn) == 2 * N
+    cached = CFCChatModel(chain=facade.chain, cache=True)
+    assert cached.invoke("where?").text == cached.invoke("where?").text
+    assert len(model.drawn) == 3 * N
+
+
+def test_settings_of_a_model_are_refused_rather_than_ignored(artifact: CalibrationArtifact) -> None:
+    for setting in ({"temperature": 0.0}, {"max_tokens": 10}, {"streaming": True}, {"abstain_mesage": "x"}):
+        with pytest.raises(ValidationError, match="Extra inputs"):
+            CFCChatModel(chain=chain_of(artifact), **setting)
+    with pytest.raises(ValidationError, match="chain"):
+        CFCChatModel(chain="gpt-4o-mini")  # type: ignore[arg-type]
+
+
+def test_batches_keep_the_order_of_their_prompts(artifact: CalibrationArtifact) -> None:
+    facade = facade_of(artifact, generator=ScriptedModel())
+    prompts: list[Any] = [f"question {number}" for number in range(10)]
+    expected = [facade.invoke(prompt).text for prompt in prompts]
+    assert len(set(expected)) > 1
+    assert [message.text for message in facade.batch(prompts)] == expected
+    assert [message.text for message in asyncio.run(facade.abatch(prompts))] == expected
+
+
+def test_verifier_and_metadata_function_get_the_messages(artifact: CalibrationArtifact) -> None:
+    seen: list[Any] = []
+
+    def verifier(prompt: Any, candidates: list[Any]) -> list[float]:
+        seen.append(prompt)
+        return certain(prompt, candidates)
+
+    chain = chain_of(artifact, verifier=verifier)
+    CFCChatModel(chain=chain).invoke("where?")
+    # A chain calibrated on texts is given texts.
+    CFCChatModel(chain=RunnableLambda(lambda messages: messages[-1].text) | chain).invoke("where?")
+    messages, text = seen
+    assert [type(one).__name__ for one in messages] == ["HumanMessage"]
+    assert text == "where?"
+
+
+@every_way
+def test_content_blocks_on_demand(artifact: CalibrationArtifact, ask: Ask) -> None:
+    facade = CFCChatModel(chain=chain_of(artifact), output_version="v1")
+    message = ask(facade, "where?")
+    assert message.response_metadata["output_version"] == "v1"
+    assert isinstance(message.content, list)
+    assert message.text == "lima|0.1"
+
+
+def test_tracers_are_told_names_and_no_prices(artifact: CalibrationArtifact, url: str) -> None:
+    facade = facade_of(artifact, generator=hosted(url, temperature=0.7))
+    params = facade._get_ls_params(stop=["x"])
+    assert params["ls_provider"] == "langchain-cfc"
+    assert params["ls_model_name"] == "gpt-4o-mini"
+    assert params["ls_temperature"] == 0.7
+    assert params["ls_stop"] == ["x"]
+    assert facade._identifying_params["artifact_digest"] == artifact.digest
+    # What cannot be seen is not made up.
+    unseen = CFCChatModel(chain=RunnableLambda(lambda _: None))
+    assert "ls_model_name" not in unseen._get_ls_params()
+    assert unseen._identifying_params == {}
+
+
+def test_outside_of_any_run_it_serves_as_well(artifact: CalibrationArtifact) -> None:
+    facade = facade_of(artifact)
+    messages: list[BaseMessage] = [HumanMessage("where?")]
+    assert facade._generate(messages).generations[0].text == "lima|0.1"
+    (chunk,) = facade._stream(messages)
+    assert isinstance(chunk.message, AIMessageChunk)
+    assert chunk.message.chunk_position == "last"

@@ -1,0 +1,175 @@
+"""Whoever watches a stream sees the decision, once and whole, and no rejected candidate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
+from langgraph.graph import START, MessagesState, StateGraph
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel
+from tests.runnable.parts import TEXTS, N, StreamingModel, chain_of
+
+from .parts import HOPELESS, Ask, Watcher, astreamed, both_ways, facade_of, streamed
+
+Shown = Callable[[Runnable[Any, Any]], list[str]]
+
+
+def eager(texts: Any = TEXTS) -> StreamingModel:
+    return StreamingModel(texts=texts)
+
+
+def graph_of(model: Runnable[Any, Any]) -> Any:
+    """A graph whose one node asks a model."""
+
+    def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    async def aanswer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", RunnableLambda(answer, aanswer))
+    graph.add_edge(START, "model")
+    return graph.compile()
+
+
+ASKED: dict[str, Any] = {"messages": [("user", "where?")]}
+
+
+def in_a_graph(model: Runnable[Any, Any]) -> list[str]:
+    parts = graph_of(model).stream(ASKED, stream_mode="messages")
+    return [str(message.text) for message, _ in parts if message.content]
+
+
+def in_an_async_graph(model: Runnable[Any, Any]) -> list[str]:
+    async def parts() -> list[BaseMessage]:
+        found = graph_of(model).astream(ASKED, stream_mode="messages")
+        return [message async for message, _ in found]
+
+    return [str(message.text) for message in asyncio.run(parts()) if message.content]
+
+
+def in_events(model: Runnable[Any, Any]) -> list[str]:
+    async def events() -> list[Any]:
+        return [event async for event in model.astream_events("where?", version="v2")]
+
+    tokens = [event for event in asyncio.run(events()) if event["event"] == "on_chat_model_stream"]
+    texts = [str(token["data"]["chunk"].text) for token in tokens]
+    return [text for text in texts if text]
+
+
+def in_events_of_a_graph(model: Runnable[Any, Any]) -> list[str]:
+    async def events() -> list[Any]:
+        return [event async for event in graph_of(model).astream_events(ASKED, version="v2")]
+
+    tokens = [event for event in asyncio.run(events()) if event["event"] == "on_chat_model_stream"]
+    texts = [str(token["data"]["chunk"].text) for token in tokens]
+    return [text for text in texts if text]
+
+
+every_stream = pytest.mark.parametrize(
+    "shown", [in_a_graph, in_an_async_graph, in_events, in_events_of_a_graph]
+)
+
+
+@every_stream
+def test_the_decision_is_all_that_a_stream_shows(artifact: CalibrationArtifact, shown: Shown) -> None:
+    assert shown(facade_of(artifact, generator=eager())) == ["lima|0.1"]
+    assert shown(facade_of(artifact, generator=eager(HOPELESS))) == ["I do not know."]
+
+
+@every_stream
+def test_a_function_that_draws_on_its_own_shows_all_it_rejects(shown: Shown) -> None:
+    # The negative control: these streams do forward what models below the node say.
+    model = eager()
+
+    def best(messages: Any) -> Any:
+        return [model.invoke(messages) for _ in range(N)][2]
+
+    async def abest(messages: Any) -> Any:
+        return [await model.ainvoke(messages) for _ in range(N)][2]
+
+    told = "".join(shown(RunnableLambda(best, abest)))
+    for text in TEXTS:
+        assert text in told
+
+
+@pytest.mark.parametrize("shown", [in_a_graph, in_an_async_graph])
+def test_what_a_fallback_says_is_shown_whole(artifact: CalibrationArtifact, shown: Shown) -> None:
+    chain = chain_of(artifact, generator=eager(HOPELESS)).or_else(eager(["lima"] * N))
+    assert shown(CFCChatModel(chain=chain)) == ["lima"]
+
+
+@pytest.mark.parametrize("ask", [streamed, astreamed])
+def test_a_stream_is_one_chunk_that_says_it_is_the_last(artifact: CalibrationArtifact, ask: Any) -> None:
+    watcher = Watcher()
+    chunk = ask(facade_of(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
+    assert isinstance(chunk, AIMessageChunk)
+    assert chunk.chunk_position == "last"
+    assert chunk.text == "lima|0.1"
+    (top,) = [run for run, parent in watcher.parents.items() if parent is None]
+    assert watcher.tokens == [(top, "lima|0.1")]
+
+
+class Demanding(Watcher, _StreamingCallbackHandler[Any]):
+    """Makes models stream that are only invoked, as a graph's handler does."""
+
+    def tap_output_iter(self, run_id: Any, output: Any) -> Any:
+        del run_id
+        return output
+
+    def tap_output_aiter(self, run_id: Any, output: Any) -> Any:
+        del run_id
+        return output
+
+
+@both_ways
+def test_a_call_that_a_handler_makes_stream_keeps_its_draws_below_it(
+    artifact: CalibrationArtifact, ask: Ask
+) -> None:
+    watcher = Demanding()
+    ask(facade_of(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
+    assert list(watcher.kinds.values()).count("model") == 1 + N
+    (top,) = [run for run, parent in watcher.parents.items() if parent is None]
+    assert watcher.tokens == [(top, "lima|0.1")]
+
+
+@both_ways
+def test_a_call_may_ask_for_its_token(artifact: CalibrationArtifact, ask: Ask) -> None:
+    watcher = Watcher()
+    # The generator is a function, which no argument could reach.
+    facade = facade_of(artifact, generator=lambda _: "lima|0.1")
+    assert ask(facade, "where?", {"callbacks": [watcher]}, stream=True).text == "lima|0.1"
+    assert [token for _, token in watcher.tokens] == ["lima|0.1"]
+
+
+def test_nobody_is_told_tokens_of_a_plain_call(artifact: CalibrationArtifact) -> None:
+    watcher = Watcher()
+    facade_of(artifact, generator=eager()).invoke("where?", {"callbacks": [watcher]})
+    assert watcher.tokens == []
+
+
+def test_streaming_can_be_disabled_as_usual(artifact: CalibrationArtifact) -> None:
+    watcher = Watcher()
+    facade = CFCChatModel(chain=chain_of(artifact), disable_streaming=True)
+    (chunk,) = facade.stream("where?", {"callbacks": [watcher]})
+    assert chunk.text == "lima|0.1"
+    assert watcher.tokens == []
+
+
+@pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
+def test_events_of_the_third_kind_hold_the_decision_alone(artifact: CalibrationArtifact) -> None:
+    watcher = Watcher()
+    facade = facade_of(artifact, generator=eager())
+    stream = facade.stream_events("where?", {"callbacks": [watcher]}, version="v3")
+    events = list(stream)
+    assert "quito" not in repr(events)
+    assert stream.output.text == "lima|0.1"
+    # The draws are below the run here, too.
+    assert sum(parent is None for parent in watcher.parents.values()) == 1

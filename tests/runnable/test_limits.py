@@ -1,0 +1,252 @@
+"""One limit for draws and verification of all prompts, and an end to waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.runnables import ConfigurableField, Runnable, RunnableConfig, RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable
+from langchain_cfc.errors import DrawError, ServingTimeoutError
+from langchain_cfc.verifiers import pairwise
+
+from .parts import N, chain_of
+
+# Long enough for the slowest machine; it only passes where a test would otherwise hang.
+PATIENCE = 30.0
+
+
+class Gauge:
+    """A generator and a judge that count how many of their calls run at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.calls = 0
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def _enter(self) -> int:
+        with self._lock:
+            self.calls += 1
+            self._now += 1
+            self.most = max(self.most, self._now)
+            return self.calls
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._now -= 1
+
+    def draw(self, prompt: Any) -> str:
+        del prompt
+        number = self._enter()
+        time.sleep(0.002)
+        self._leave()
+        return f"answer {number}|0.3"
+
+    async def adraw(self, prompt: Any) -> str:
+        del prompt
+        number = self._enter()
+        await asyncio.sleep(0.002)
+        self._leave()
+        return f"answer {number}|0.3"
+
+    def judge(self, prompt: Any, text: str) -> float:
+        self.draw(prompt)
+        return float(text.rpartition("|")[2])
+
+    async def ajudge(self, prompt: Any, text: str) -> float:
+        await self.adraw(prompt)
+        return float(text.rpartition("|")[2])
+
+    def chain(self, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+        """A chain of both."""
+        judge = pairwise(RunnableLambda(self._pair, self._apair))
+        return chain_of(artifact, generator=RunnableLambda(self.draw, self.adraw), verifier=judge, **fields)
+
+    def _pair(self, pair: dict[str, Any]) -> float:
+        return self.judge(pair["prompt"], pair["candidate"])
+
+    async def _apair(self, pair: dict[str, Any]) -> float:
+        return await self.ajudge(pair["prompt"], pair["candidate"])
+
+
+PROMPTS = [f"prompt {number}" for number in range(6)]
+Batch = Callable[[CFCRunnable, Any], list[Any]]
+
+
+def batched(chain: CFCRunnable, config: Any) -> list[Any]:
+    return chain.batch(PROMPTS, config)
+
+
+def abatched(chain: CFCRunnable, config: Any) -> list[Any]:
+    return asyncio.run(chain.abatch(PROMPTS, config))
+
+
+def as_completed(chain: CFCRunnable, config: Any) -> list[Any]:
+    return [
+        result for _, result in sorted(chain.batch_as_completed(PROMPTS, config), key=lambda pair: pair[0])
+    ]
+
+
+def aas_completed(chain: CFCRunnable, config: Any) -> list[Any]:
+    async def collected() -> list[Any]:
+        return [pair async for pair in chain.abatch_as_completed(PROMPTS, config)]
+
+    return [result for _, result in sorted(asyncio.run(collected()), key=lambda pair: pair[0])]
+
+
+every_batch = pytest.mark.parametrize("batch", [batched, abatched, as_completed, aas_completed])
+
+
+@every_batch
+def test_a_batch_keeps_to_its_max_concurrency_in_all(artifact: CalibrationArtifact, batch: Batch) -> None:
+    gauge = Gauge()
+    found = batch(gauge.chain(artifact), RunnableConfig(max_concurrency=3))
+    assert len(found) == len(PROMPTS)
+    assert gauge.calls == 2 * N * len(PROMPTS)
+    assert gauge.most == 3
+
+
+@every_batch
+def test_a_runnable_keeps_to_its_own_limit(artifact: CalibrationArtifact, batch: Batch) -> None:
+    gauge = Gauge()
+    batch(gauge.chain(artifact, max_concurrency=2), None)
+    assert gauge.most == 2
+
+
+@every_batch
+def test_without_a_limit_all_run_at_once(artifact: CalibrationArtifact, batch: Batch) -> None:
+    # The negative control: there is more to hold back than the limits above allow.
+    gauge = Gauge()
+    batch(gauge.chain(artifact), None)
+    assert gauge.most > 3
+
+
+def test_inside_a_sequence_the_limit_is_the_same(artifact: CalibrationArtifact) -> None:
+    gauge = Gauge()
+    before: Runnable[Any, Any] = RunnableLambda(str)
+    chain = before | gauge.chain(artifact) | RunnableLambda(lambda result: result.best)
+    assert len(chain.batch(PROMPTS, {"max_concurrency": 3})) == len(PROMPTS)
+    assert gauge.most == 3
+
+
+def test_the_limit_is_nobody_elses_business(artifact: CalibrationArtifact) -> None:
+    # Models that are configured per call take every configurable key for a setting.
+    seen: list[dict[str, Any]] = []
+
+    def draw(_: Any, config: RunnableConfig) -> str:
+        seen.append(dict(config.get("configurable") or {}))
+        return "lima|0.3"
+
+    chain = chain_of(artifact, generator=draw)
+    chain.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
+    assert [set(one) for one in seen] == [{"mine"}] * (N * len(PROMPTS))
+
+
+def test_concurrency_and_level_can_be_configured(two_levels: CalibrationArtifact) -> None:
+    gauge = Gauge()
+    chain = gauge.chain(two_levels, alpha=0.25).configurable_fields(
+        alpha=ConfigurableField(id="alpha"), max_concurrency=ConfigurableField(id="at_once")
+    )
+    result = chain.with_config(configurable={"alpha": 0.5, "at_once": 1}).invoke("x")
+    assert result.guarantee.alpha == "0.5"
+    assert gauge.most == 1
+    assert chain.invoke("x").guarantee.alpha == "0.25"
+
+
+def test_the_number_of_candidates_cannot_be_configured(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(ValueError, match="Configuration key n not found"):
+        chain_of(artifact).configurable_fields(n=ConfigurableField(id="n"))
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("inf")}, {"max_concurrency": 0}])
+def test_limits_that_cannot_be_kept_are_refused(artifact: CalibrationArtifact, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        chain_of(artifact, **wrong)
+
+
+def test_a_prompt_that_takes_too_long_is_an_error(artifact: CalibrationArtifact) -> None:
+    go_on = threading.Event()
+
+    def draw(_: Any) -> str:
+        assert go_on.wait(PATIENCE)
+        return "lima|0.3"
+
+    chain = chain_of(artifact, generator=draw, timeout=0.05)
+    with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
+        chain.invoke("x")
+    go_on.set()
+
+
+def test_a_late_prompt_starts_no_further_call(artifact: CalibrationArtifact) -> None:
+    over, verified = threading.Event(), threading.Event()
+
+    def draw(_: Any) -> str:
+        assert over.wait(PATIENCE)
+        return "lima|0.3"
+
+    def verify(_: Any, candidates: list[Any]) -> list[float]:
+        verified.set()
+        return [0.3] * len(candidates)
+
+    chain = chain_of(artifact, generator=draw, verifier=verify, timeout=0.05)
+    before = set(threading.enumerate())
+    with pytest.raises(ServingTimeoutError):
+        chain.invoke("x")
+    over.set()
+    end = time.monotonic() + PATIENCE
+    while set(threading.enumerate()) - before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before, "the threads that were waited for no more have ended"
+    assert not verified.is_set()
+
+
+def test_a_late_prompt_is_cancelled(artifact: CalibrationArtifact) -> None:
+    cancelled: list[str] = []
+
+    async def draw(_: Any) -> str:
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            cancelled.append("draw")
+            raise
+        return "lima|0.3"
+
+    async def served() -> None:
+        with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
+            await chain_of(artifact, generator=draw, timeout=0.05, max_concurrency=2).ainvoke("x")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(served())
+    assert cancelled == ["draw"] * 2
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_prompt_in_time_is_served(artifact: CalibrationArtifact, asynchronous: bool) -> None:
+    chain = chain_of(artifact, timeout=PATIENCE)
+    result = asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
+    assert result == chain_of(artifact).invoke("x")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_other_errors_stay_what_they_are_under_a_timeout(
+    artifact: CalibrationArtifact, asynchronous: bool
+) -> None:
+    def draw(_: Any) -> str:
+        raise TimeoutError
+
+    chain = chain_of(artifact, generator=draw, timeout=PATIENCE)
+    with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
+        asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
+
+
+def test_one_chain_inside_another_does_not_stand_still(artifact: CalibrationArtifact) -> None:
+    inner = chain_of(artifact, max_concurrency=1).as_answer(text=True)
+    outer = chain_of(artifact, generator=inner, max_concurrency=1)
+    assert outer.invoke("x").answers == ("lima|0.1",)
+    assert asyncio.run(outer.ainvoke("x")).answers == ("lima|0.1",)

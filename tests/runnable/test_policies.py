@@ -1,0 +1,204 @@
+"""What is usually done with an answer set: say it, ask someone else, withhold it where it is too large."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.load import dumps
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc.errors import DrawError
+from langchain_cfc.runnable import OrElse
+
+from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of
+
+HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+
+Invoke = Callable[[Runnable[Any, Any], Any], Any]
+
+
+def invoked(chain: Runnable[Any, Any], prompt: Any) -> Any:
+    return chain.invoke(prompt)
+
+
+def ainvoked(chain: Runnable[Any, Any], prompt: Any) -> Any:
+    return asyncio.run(chain.ainvoke(prompt))
+
+
+both_ways = pytest.mark.parametrize("invoke", [invoked, ainvoked])
+
+
+@both_ways
+def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    chain = chain_of(artifact, answer=answer_of)
+    message = invoke(chain.as_answer(), "x")
+    assert isinstance(message, AIMessage)
+    assert message.text == "lima"
+    said = message.response_metadata["cfc"]
+    assert said["answers"] == ["lima"]
+    assert said["reason"] == "answered"
+    assert said["guarantee"]["sentence"] == chain.guarantee.sentence
+    json.dumps(said, allow_nan=False)
+    # A message is sent and stored: nothing of the rejected candidates is in it.
+    assert "quito" not in message.model_dump_json()
+
+
+@both_ways
+def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    message = invoke(chain.as_answer(abstain_message="No idea."), "x")
+    assert message.text == "No idea."
+    assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert invoke(chain.as_answer(text=True), "x") == "I do not know."
+
+
+def test_an_answer_bears_no_usage_that_was_counted_before(artifact: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=TEXTS, usage={"input_tokens": 2, "output_tokens": 1, "total_tokens": 3})
+    message = chain_of(artifact, generator=model).as_answer().invoke("x")
+    assert isinstance(message, AIMessage)
+    assert message.usage_metadata is None
+    assert message.response_metadata["cfc"]["usage"]["total_tokens"] == 3 * N
+
+
+@both_ways
+def test_a_fallback_is_asked_only_on_abstention(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    asked: list[Any] = []
+    answers = chain_of(artifact).or_else(asked.append)
+    assert invoke(answers, "x").best == "lima|0.1"
+    assert asked == []
+    abstains = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    escalated = abstains.or_else(lambda prompt: f"a person was asked: {prompt}")
+    assert invoke(escalated, "where?") == "a person was asked: where?"
+
+
+@both_ways
+def test_a_stronger_chain_answers_under_its_own_artifact(
+    artifact: CalibrationArtifact, two_levels: CalibrationArtifact, invoke: Invoke
+) -> None:
+    weak = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    strong = chain_of(two_levels, alpha="0.5")
+    result = invoke(weak.or_else(strong), "x")
+    assert result.guarantee.artifact_digest == two_levels.digest != artifact.digest
+    # And on: each escalates to the next.
+    both_weak = weak.or_else(weak).or_else(lambda _: "nobody knows")
+    assert invoke(both_weak, "x") == "nobody knows"
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "said", ["a person's words", AIMessage("a person's words"), HumanMessage("a person's words")]
+)
+def test_what_a_fallback_says_claims_no_guarantee(
+    artifact: CalibrationArtifact, said: Any, invoke: Invoke
+) -> None:
+    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(lambda _: said)
+    message = invoke(chain.as_answer(), "x")
+    assert isinstance(message, AIMessage)
+    assert message.text == "a person's words"
+    assert message.response_metadata["cfc"] == {"guarantee": None}
+
+
+@both_ways
+def test_errors_are_not_for_the_fallback(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    broken = chain_of(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
+    with pytest.raises(DrawError):
+        invoke(broken.or_else(lambda _: "x"), "x")
+
+
+def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=("a|0.6",) * N)
+    chain = chain_of(two_levels, generator=model, alpha=0.25).or_else(lambda _: "escalated")
+    assert chain.invoke("x").best == "a|0.6"
+    assert chain.invoke("x", alpha=0.5) == "escalated"
+
+
+def test_runs_hang_under_their_names(artifact: CalibrationArtifact) -> None:
+    runs = Runs()
+    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(
+        RunnableLambda(lambda _: "x", name="person")
+    )
+    chain.invoke("x", {"callbacks": [runs]})
+    names = [name for kind, name, _ in runs.seen if kind == "chain"]
+    assert names == ["OrElse", "CFCRunnable", "person"]
+
+
+@pytest.mark.parametrize("texts", [TEXTS, HOPELESS])
+def test_a_stream_holds_the_decision_only(artifact: CalibrationArtifact, texts: Any) -> None:
+    model = StreamingModel(texts=texts)
+    chain = chain_of(artifact, generator=model).or_else(lambda _: "a person").as_answer()
+    (streamed,) = list[Any](chain.stream("x"))
+
+    async def parts() -> list[Any]:
+        return [part async for part in chain.astream("x")]
+
+    (astreamed,) = asyncio.run(parts())
+    expected = "lima|0.1" if texts is TEXTS else "a person"
+    assert [one.text for one in (streamed, astreamed)] == [expected] * 2
+
+
+def test_sets_of_too_many_answers_are_withheld(artifact: CalibrationArtifact) -> None:
+    texts = ("a|0.1", "b|0.2", "c|0.3", "d|0.9")
+    model = ScriptedModel(texts=texts)
+    result = chain_of(artifact, generator=model, max_answers=2).invoke("x")
+    assert (result.abstained, result.reason, result.answers, result.best) == (
+        True,
+        "too_many_answers",
+        (),
+        None,
+    )
+    # The full set is there for whoever shows it.
+    assert [one.text for one in result.candidates if one.accepted] == list(texts[:3])
+    assert "more distinct answers than may be returned" in result.explain()
+    allowed = chain_of(artifact, generator=model, max_answers=3).invoke("x")
+    assert (allowed.reason, len(allowed.answers)) == ("answered", 3)
+
+
+def test_equal_answers_are_not_too_many(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact, answer=answer_of, max_answers=1)
+    assert chain.invoke("x").answers == ("lima",)
+
+
+def test_the_guarantee_says_what_withholding_costs(artifact: CalibrationArtifact) -> None:
+    stated = chain_of(artifact, max_answers=2).invoke("x").guarantee.not_promised
+    silent = chain_of(artifact).invoke("x").guarantee.not_promised
+    assert [line for line in stated if line not in silent] == [line for line in stated if "withheld" in line]
+    assert len(stated) == len(silent) + 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5])
+def test_the_most_answers_are_a_whole_number(artifact: CalibrationArtifact, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="max_answers"):
+        chain_of(artifact, max_answers=wrong)
+
+
+def test_graphs_are_readable(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+    names = [node.name for node in chain.get_graph().nodes.values()]
+    assert names == ["CFCRunnableInput", "ScriptedModel", "verify", "CFCRunnable", "CFCResult"]
+    assert "4" in chain.get_graph().draw_mermaid()
+    graph = chain.or_else(RunnableLambda(lambda _: "x", name="person")).get_graph()
+    assert [node.name for node in graph.nodes.values()][1:3] == ["CFCRunnable", "person"]
+    assert "abstained" in graph.draw_mermaid()
+
+
+def test_copies_and_pickles_answer_alike(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"])).or_else(answer_of)
+    for one in (copy.copy(chain), copy.deepcopy(chain), pickle.loads(pickle.dumps(chain))):  # noqa: S301 - its own
+        assert isinstance(one, OrElse)
+        assert isinstance(one.invoke("x"), CFCResult)
+        assert one.invoke("x") == chain.invoke("x")
+
+
+def test_what_is_written_of_a_chain_holds_no_numbers_of_its_artifact(artifact: CalibrationArtifact) -> None:
+    # LangChain writes what it cannot load again as its repr: short, and without prompts.
+    chain = chain_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
+    assert len(dumps(chain)) < 1000

@@ -1,0 +1,135 @@
+"""Several verifiers, combined as the artifact says."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, Candidate, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.decision import decide
+from langchain_cfc.draws import Draws
+from langchain_cfc.errors import FingerprintError, VerifierError
+from langchain_cfc.sampling import Draw
+
+from .parts import N, ScriptedModel, Serve, both_ways, chain_of
+
+TEXTS = ("0.9 3", "0.1 1", "0.2 2", "0.3 7")
+
+
+def hint(prompt: Any, candidates: list[Draw]) -> list[float]:
+    """Larger for correct candidates: which way it points is for the fit to find out."""
+    del prompt
+    return [float(one.text.partition(" ")[0]) for one in candidates]
+
+
+def noise(prompt: Any, candidates: list[Draw]) -> list[float]:
+    """Says nothing, on a scale of its own."""
+    del prompt
+    return [100.0 * float(one.text.partition(" ")[2]) for one in candidates]
+
+
+def record(number: int) -> PromptRecord:
+    generator = np.random.default_rng(zlib.crc32(str(number).encode()))
+    correct = generator.random(N) < 0.5
+    hints = np.clip(np.where(correct, 0.7, 0.3) + 0.2 * generator.standard_normal(N), 0.0, 1.0)
+    return PromptRecord(
+        id=str(number),
+        input=f"prompt {number}",
+        candidates=tuple(
+            Candidate(
+                text=f"{hints[slot]} {slot}",
+                score=0.5,
+                correct=bool(correct[slot]),
+                scores={"hint": float(hints[slot]), "noise": float(100 * generator.random())},
+            )
+            for slot in range(N)
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def combined() -> CalibrationArtifact:
+    """Calibrated on scores that two verifiers make together."""
+    return calibrate(map(record, range(400)), alpha=0.2, features="1", combine=["hint", "noise"])
+
+
+def chain(combined: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+    model = ScriptedModel(texts=TEXTS)
+    return chain_of(
+        combined,
+        **{"generator": model, "verifier": {"noise": noise, "hint": hint}, "show_rejected": True, **fields},
+    )
+
+
+@both_ways
+def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, serve: Serve) -> None:
+    result: CFCResult = serve(chain(combined), "x")
+    assert combined.combination is not None
+    draws = [Draw(text) for text in TEXTS]
+    raw = np.column_stack([hint("x", draws), noise("x", draws)])
+    expected = combined.combination.score(raw)
+    assert [one.score for one in result.candidates] == expected.tolist()
+    decided = decide(combined, Draws.of([expected.tolist()], [list(TEXTS)]))
+    assert [one.accepted for one in result.candidates] == decided.accepted[0].tolist()
+    # The best candidate is the one that the informative verifier likes most, though larger is better there.
+    assert result.best == TEXTS[0]
+
+
+@both_ways
+def test_raw_outputs_travel_with_the_scores(combined: CalibrationArtifact, serve: Serve) -> None:
+    outputs = [one.scores for one in serve(chain(combined), "x").candidates]
+    assert outputs == [
+        {"hint": 0.9, "noise": 300.0},
+        {"hint": 0.1, "noise": 100.0},
+        {"hint": 0.2, "noise": 200.0},
+        {"hint": 0.3, "noise": 700.0},
+    ]
+    assert CFCResult.model_validate_json(serve(chain(combined), "x").model_dump_json()).candidates[0].scores
+
+
+@both_ways
+def test_verifiers_are_asked_at_the_same_time(combined: CalibrationArtifact, serve: Serve) -> None:
+    async def met(given: Any) -> list[float]:
+        await asyncio.wait_for(asyncio.sleep(0), 1)
+        return hint(given["prompt"], given["candidates"])
+
+    both = {
+        "hint": RunnableLambda(lambda given: hint(given["prompt"], given["candidates"]), met),
+        "noise": noise,
+    }
+    assert serve(chain(combined, verifier=both), "x") == serve(chain(combined), "x")
+
+
+@both_ways
+@pytest.mark.parametrize("broken", [[0.1], [float("nan")] * N, [float("inf")] * N, [True] * N, "abcd", None])
+def test_an_output_that_is_no_number_is_named(
+    combined: CalibrationArtifact, broken: Any, serve: Serve
+) -> None:
+    verifier = {"hint": lambda _p, _c: broken, "noise": noise}
+    with pytest.raises(VerifierError, match="the verifier 'hint'"):
+        serve(chain(combined, verifier=verifier), "x")
+
+
+@both_ways
+def test_outputs_too_large_to_combine_are_an_error(combined: CalibrationArtifact, serve: Serve) -> None:
+    verifier = {"hint": lambda _p, _c: [1e308, -1e308, 1e308, 0.0], "noise": noise}
+    with pytest.raises(VerifierError, match="cannot be combined"):
+        serve(chain(combined, verifier=verifier), "x")
+
+
+@pytest.mark.parametrize("verifier", [hint, {"hint": hint}, {"hint": hint, "noise": noise, "more": noise}])
+def test_verifiers_that_the_artifact_does_not_combine_are_refused(
+    combined: CalibrationArtifact, verifier: Any
+) -> None:
+    with pytest.raises(FingerprintError, match=r"combines hint, noise: pass these as a mapping"):
+        chain(combined, verifier=verifier)
+
+
+def test_several_verifiers_need_an_artifact_that_combines_them(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(FingerprintError, match=r"takes one, but verifier= holds several verifiers \(a, b\)"):
+        chain_of(artifact, verifier={"a": hint, "b": noise})

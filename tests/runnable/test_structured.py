@@ -1,0 +1,263 @@
+"""Candidates that call tools or are structured, prompts that hold images, and models that are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from pydantic import BaseModel, Field
+
+from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc.errors import FingerprintWarning, SamplingWarning
+from langchain_cfc.records import Candidate, Provenance
+from langchain_cfc.sampling import Draw
+
+from .parts import TEXTS, N, Serve, StreamingModel, both_ways, chain_of, plain_artifact, slot_of
+from .test_draws import TokenListener
+
+
+class MessageModel(FakeListChatModel):
+    """Answers each slot with a message of its own."""
+
+    responses: list[str] = Field(default_factory=list)
+    messages: Sequence[AIMessage]
+    seen: list[list[BaseMessage]] = Field(default_factory=list)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del stop, kwargs
+        self.seen.append(messages)
+        message = self.messages[slot_of(run_manager.tags if run_manager else [], 0)]
+        return ChatResult(generations=[ChatGeneration(message=message.model_copy(deep=True))])
+
+
+def call(town: str, number: int) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": "look_up", "args": {"town": town}, "id": f"call-{number}"}])
+
+
+CALLS = [call("Lima", 0), call("Quito", 1), call("Lima", 2), AIMessage("I do not need to look.")]
+
+
+def by_town(_: Any, candidates: list[Draw]) -> list[float]:
+    return [0.1 if "Lima" in one.text else 0.9 for one in candidates]
+
+
+@both_ways
+def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    chain = chain_of(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
+    result = serve(chain, "x")
+    expected = {"content": "", "tool_calls": [{"name": "look_up", "args": {"town": "Lima"}}]}
+    assert [json.loads(answer) for answer in result.answers] == [expected]
+    assert [one.data for one in result.candidates] == [expected, None, expected, None]
+    assert CFCResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_a_call_is_told_apart_as_its_record_is(artifact: CalibrationArtifact) -> None:
+    result = chain_of(artifact, generator=MessageModel(messages=CALLS), verifier=by_town).invoke("x")
+    record = Candidate(message=result.candidates[0].data, score=0.1, correct=True)
+    assert record.answer_key == result.best
+
+
+@both_ways
+def test_a_chosen_equality_makes_different_calls_one_answer(serve: Serve) -> None:
+    """The answer extractor says what is equal: here, which tool is called, whatever it is asked."""
+
+    def tool_of(text: str) -> str:
+        return str(json.loads(text)["tool_calls"][0]["name"]) if text.startswith("{") else "none"
+
+    chain = chain_of(
+        plain_artifact(extracted=True),
+        generator=MessageModel(messages=CALLS),
+        verifier=lambda _, candidates: [0.1] * len(candidates),
+        answer=tool_of,
+    )
+    assert serve(chain, "x").answers == ("look_up", "none")
+
+
+@both_ways
+def test_the_best_call_can_be_made(artifact: CalibrationArtifact, serve: Serve) -> None:
+    chain = chain_of(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
+    message = serve(chain, "x").to_message("no")
+    (made,) = message.tool_calls
+    assert (made["name"], made["args"]) == ("look_up", {"town": "Lima"})
+    assert made["id"]
+    assert made["id"] != serve(chain, "x").to_message("no").tool_calls[0]["id"]
+
+
+class Town(BaseModel):
+    """Structured output."""
+
+    name: str
+    people: int
+
+
+@both_ways
+def test_structured_output_is_a_candidate(artifact: CalibrationArtifact, serve: Serve) -> None:
+    chain = chain_of(artifact, generator=lambda _: Town(name="Lima", people=10), verifier=by_town)
+    result = serve(chain, "x")
+    assert result.candidates[0].data == {"name": "Lima", "people": 10}
+    assert result.best is not None
+    assert Town.model_validate_json(result.best) == Town(name="Lima", people=10)
+
+
+IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
+
+
+@both_ways
+def test_images_reach_generator_and_verifier_as_they_are(artifact: CalibrationArtifact, serve: Serve) -> None:
+    model = MessageModel(messages=[AIMessage("a dog|0.1")] * N)
+    prompt = [HumanMessage([{"type": "text", "text": "What is this?"}, IMAGE])]
+    verified: list[Any] = []
+
+    def judge(given: Any, candidates: list[Draw]) -> list[float]:
+        verified.append(given)
+        return [0.1] * len(candidates)
+
+    assert serve(chain_of(artifact, generator=model, verifier=judge), prompt).best == "a dog|0.1"
+    assert verified == [prompt]
+    assert [seen[0].content[1] for seen in model.seen] == [IMAGE] * N
+
+
+def bound_to(version: str | None) -> CalibrationArtifact:
+    generator = {"id": "mine"} if version is None else {"id": "mine", "model_version": version}
+    provenance = Provenance(n=N, generator=generator, verifier={"id": "judge"})
+    return plain_artifact(provenance=provenance)
+
+
+def answering_as(name: str) -> MessageModel:
+    return MessageModel(messages=[AIMessage("lima|0.1", response_metadata={"model_name": name})] * N)
+
+
+def served_by(name: str, calibrated: str | None) -> Any:
+    return chain_of(
+        bound_to(calibrated), generator=answering_as(name), generator_id="mine", verifier_id="judge"
+    )
+
+
+@both_ways
+def test_a_model_that_was_replaced_behind_its_name_is_told_once(serve: Serve) -> None:
+    chain = served_by("gpt-2", "gpt-1")
+    with pytest.warns(
+        FingerprintWarning, match="now reports version 'gpt-2', calibrated was 'gpt-1'"
+    ) as told:
+        results = [serve(chain, "x"), serve(chain, "y")]
+    assert len(told) == 1
+    assert [result.models for result in results] == [("gpt-2",)] * 2
+
+
+@both_ways
+@pytest.mark.parametrize("calibrated", ["gpt-1", None])
+def test_the_model_calibrated_is_not_told_of(calibrated: str | None, serve: Serve) -> None:
+    # Warnings are errors here.
+    assert serve(served_by("gpt-1", calibrated), "x").models == ("gpt-1",)
+
+
+@both_ways
+def test_a_parser_does_not_hide_who_answered(artifact: CalibrationArtifact, serve: Serve) -> None:
+    generator = answering_as("gpt-1") | RunnableLambda(lambda message: str(message.text))
+    assert serve(chain_of(artifact, generator=generator), "x").models == ("gpt-1",)
+
+
+class Events(BaseCallbackHandler):
+    """The custom events of a run."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
+        del kwargs
+        self.seen.append((name, data))
+
+
+@both_ways
+def test_progress_is_told_and_tells_no_text(artifact: CalibrationArtifact, serve: Serve) -> None:
+    events = Events()
+    serve(chain_of(artifact), "x", config={"callbacks": [events]})
+    names = [name for name, _ in events.seen]
+    assert names == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
+    assert sorted(data["slot"] for name, data in events.seen if name == "cfc:drawn") == list(range(N))
+    assert dict(events.seen)["cfc:scored"] == {"scores": [0.3, 0.9, 0.1, 0.8]}
+    assert dict(events.seen)["cfc:decided"] == {"reason": "answered", "answers": 2}
+    assert "quito" not in repr(events.seen)
+
+
+def test_progress_is_an_event_of_the_stream(artifact: CalibrationArtifact) -> None:
+    async def events() -> list[Any]:
+        return [event async for event in chain_of(artifact).astream_events("x", version="v2")]
+
+    custom = [event for event in asyncio.run(events()) if event["event"] == "on_custom_event"]
+    assert [event["name"] for event in custom] == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
+
+
+class Agent(Runnable[Any, Any]):
+    """Something that holds a model where LangChain does not look, as an agent does."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+        return self._model.invoke(input, config, **kwargs)
+
+
+@both_ways
+def test_a_model_that_streams_all_the_same_is_told_of_once(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
+    chain = chain_of(artifact, generator=Agent(StreamingModel(texts=TEXTS)))
+    config = {"callbacks": [TokenListener()]}
+    with pytest.warns(SamplingWarning, match="a model streamed while it drew") as told:
+        assert [serve(chain, "x", config=config).best for _ in range(2)] == ["lima|0.1"] * 2
+    assert len(told) == 1
+
+
+@both_ways
+def test_who_prepares_the_request_is_not_who_draws(serve: Serve) -> None:
+    rewriting = (
+        RunnableLambda(str) | answering_as("rewriter") | RunnableLambda(lambda message: str(message.text))
+    )
+    retriever = Pages()
+    chain = chain_of(
+        bound_to("gpt-1"),
+        generator=rewriting | retriever | RunnableLambda(str) | answering_as("gpt-1"),
+        generator_id="mine",
+        verifier_id="judge",
+    )
+    # Warnings are errors here.
+    assert serve(chain, "x").models == ("gpt-1",)
+
+
+class Pages(BaseRetriever):
+    """Finds the same page always."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        del query, run_manager
+        return [Document("Lima is the capital of Peru.")]
+
+
+def test_several_models_that_draw_may_all_be_calibrated() -> None:
+    generator = {"id": "mine", "model_version": ["gpt-1", "gpt-2"]}
+    provenance = Provenance(n=N, generator=generator, verifier={"id": "judge"})
+    chain = chain_of(
+        plain_artifact(provenance=provenance),
+        generator=answering_as("gpt-2"),
+        generator_id="mine",
+        verifier_id="judge",
+    )
+    assert chain.invoke("x").models == ("gpt-2",)

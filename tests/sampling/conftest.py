@@ -1,0 +1,40 @@
+"""A server on this machine with four answers to one question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from langchain_openai import ChatOpenAI
+
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+from .parts import PROMPT
+
+
+@pytest.fixture
+def script() -> Script:
+    """What the server answers; tests add faults to it."""
+    return Script({PROMPT: [Answer(text, -1.0) for text in ("lima", "quito", "bogota", "la paz")]})
+
+
+@pytest.fixture
+def base_url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the server, which is also where a client without one of its own turns to."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield url
+
+
+@pytest.fixture
+def chat_model(base_url: str) -> Callable[..., ChatOpenAI]:
+    """A function that makes a client of the server."""
+
+    def make(**settings: Any) -> ChatOpenAI:
+        return ChatOpenAI(**{"model": "recorded", "base_url": base_url, "max_retries": 0, **settings})
+
+    return make

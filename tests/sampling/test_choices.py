@@ -1,0 +1,307 @@
+"""One request for n choices: what it asks, what it costs, and what becomes of choices that do not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.rate_limiters import BaseRateLimiter
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from openai import BadRequestError
+from pydantic import BaseModel
+
+from langchain_cfc.errors import DrawError, InputError
+from langchain_cfc.sampling import Sampler
+from langchain_cfc.sampling.choices import Choices, ChoosingModel, choices_parameter
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script
+
+from .parts import PROMPT, Drawing, NumberedModel, Seen, both_strategies, both_ways, numbered, texts
+
+MakeModel = Callable[..., ChatOpenAI]
+TOWNS = ["bogota", "la paz", "lima", "quito"]
+
+
+def prompts(model: NumberedModel) -> list[dict[str, Any]]:
+    """What the model was asked, without the prompt, which is always the same."""
+    assert {request["prompt"] for request in model.requests} == {PROMPT}
+    return [{key: value for key, value in one.items() if key != "prompt"} for one in model.requests]
+
+
+@both_ways
+def test_one_request_brings_all_candidates_in_order(draw: Drawing) -> None:
+    model = NumberedModel()
+    assert [one.text for one in draw(model, 4, "single_request")] == numbered(4)
+    assert prompts(model) == [{"n": 4}]
+
+
+@both_ways
+def test_separate_requests_ask_for_one_each(draw: Drawing) -> None:
+    # The negative control of the test above.
+    model = NumberedModel()
+    assert texts(draw(model, 4)) == numbered(4)
+    assert prompts(model) == [{}] * 4
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("fault", "requests"),
+    [
+        (None, [4]),
+        (Fault("one choice"), [4, None, None, None]),
+        (Fault("fewer choices", on={0}), [4, None]),
+        (Fault("more choices", on={0}), [4]),
+        (Fault("no choices", on={0}), [4, None, None, None, None]),
+    ],
+)
+def test_servers_that_bring_another_number_are_made_up_for(
+    chat_model: MakeModel, script: Script, draw: Drawing, fault: Fault | None, requests: list[Any]
+) -> None:
+    script.faults = [] if fault is None else [fault]
+    found = draw(chat_model(), 4, "single_request")
+    # The server gives its four answers one after the other, over and over; a fifth choice is dropped.
+    assert texts(found) == TOWNS
+    assert [request.get("n") for request in script.requests] == requests
+
+
+@both_ways
+@both_strategies
+def test_bound_arguments_reach_the_request(
+    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+) -> None:
+    generator = chat_model().bind(temperature=0.7, stop=["\n"], n=3)
+    assert texts(draw(generator, 4, sampling)) == TOWNS
+    expected: list[Any] = [None] * 4 if sampling == "requests" else [4]
+    assert [request.get("n") for request in script.requests] == expected
+    assert all(request["temperature"] == 0.7 and request["stop"] == ["\n"] for request in script.requests)
+
+
+def test_asking_the_bound_model_itself_drops_them(chat_model: MakeModel, script: Script) -> None:
+    # The negative control: `generate` is the model's own, and knows nothing of what was bound.
+    generator: Any = chat_model().bind(temperature=0.7)
+    generator.generate([[HumanMessage(PROMPT)]], n=4)
+    assert script.requests[0]["n"] == 4
+    assert "temperature" not in script.requests[0]
+
+
+@both_ways
+def test_what_follows_the_model_reads_each_choice(draw: Drawing) -> None:
+    model = NumberedModel()
+    chain = ChatPromptTemplate.from_template("{q}") | model | StrOutputParser() | str.upper
+    found = draw(chain, 3, "single_request", prompt={"q": PROMPT})
+    assert [one.text for one in found] == ["ANSWER 0", "ANSWER 1", "ANSWER 2"]
+    assert prompts(model) == [{"n": 3}]
+
+
+@both_ways
+def test_a_choice_that_a_parser_refuses_is_drawn_again_on_its_own(draw: Drawing) -> None:
+    def checked(text: str) -> str:
+        if text == "answer 1":
+            msg = "no answer"
+            raise ValueError(msg)
+        return text
+
+    model = NumberedModel()
+    found = draw(model | StrOutputParser() | checked, 3, "single_request")
+    assert [one.text for one in found] == ["answer 0", "answer 3", "answer 2"]
+    assert prompts(model) == [{"n": 3}, {}]
+
+
+@both_ways
+def test_retries_repeat_the_one_request(draw: Drawing) -> None:
+    model = NumberedModel(failing=frozenset({0}))
+    found = draw(model.with_retry(wait_exponential_jitter=False), 3, "single_request")
+    assert [one.text for one in found] == numbered(3)
+    assert prompts(model) == [{"n": 3}] * 2
+
+
+@both_ways
+def test_one_request_that_fails_fails_the_prompt(draw: Drawing) -> None:
+    model = NumberedModel(failing=frozenset({0}))
+    with pytest.raises(DrawError, match="3 of 3 candidates could not be drawn") as failure:
+        draw(model, 3, "single_request")
+    assert isinstance(failure.value.__cause__, ConnectionError)
+    assert prompts(model) == [{"n": 3}]
+
+
+@tool
+def find(town: str) -> str:
+    """Find a town."""
+    return town
+
+
+@both_ways
+@both_strategies
+def test_tool_calls_are_candidates(
+    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+) -> None:
+    script.answers = {PROMPT: [Answer(tools=(("find", {"town": town}),)) for town in ("lima", "quito")]}
+    found = draw(chat_model().bind_tools([find]), 4, sampling)
+    # Each call has an id of its own; answers are two.
+    assert len(set(texts(found))) == 2
+    calls = [one.data["tool_calls"] for one in found if one.data is not None]
+    assert sorted(call["args"]["town"] for (call,) in calls) == ["lima", "lima", "quito", "quito"]
+    assert all(request["tools"][0]["function"]["name"] == "find" for request in script.requests)
+    assert len(script.requests) == (1 if sampling == "single_request" else 4)
+
+
+class Town(BaseModel):
+    """A town."""
+
+    name: str
+
+
+@both_ways
+@both_strategies
+def test_structured_output_is_a_candidate(
+    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+) -> None:
+    script.answers = {PROMPT: [Answer('{"name": "lima"}'), Answer('{"name":"quito"}')]}
+    generator = chat_model().with_structured_output(Town, method="json_mode")
+    assert texts(draw(generator, 2, sampling)) == ['{"name":"lima"}', '{"name":"quito"}']
+    assert len(script.requests) == (1 if sampling == "single_request" else 2)
+
+
+@both_ways
+@both_strategies
+def test_structured_output_by_tool_calls_is_a_candidate(
+    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+) -> None:
+    script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
+    generator = chat_model().with_structured_output(Town, method="function_calling")
+    found = draw(generator, 2, sampling)
+    assert texts(found) == ['{"name":"lima"}', '{"name":"quito"}']
+    assert all(one.data is not None and one.message is None for one in found)
+
+
+class Turnstile(BaseRateLimiter):
+    """Lets everyone through, and counts them."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        self.passed += blocking
+        return True
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        self.passed += blocking
+        return True
+
+
+@both_ways
+@pytest.mark.parametrize(("sampling", "requests"), [("requests", 4), ("single_request", 1)])
+def test_a_rate_limiter_is_asked_once_per_request(draw: Drawing, sampling: Any, requests: int) -> None:
+    turnstile = Turnstile()
+    draw(NumberedModel(rate_limiter=turnstile), 4, sampling)
+    assert turnstile.passed == requests
+
+
+class GoogleModel(NumberedModel):
+    """A model whose requests call the number of choices as Google does."""
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        *,
+        candidate_count: int = 1,
+        **kwargs: Any,
+    ) -> ChatResult:
+        assert "n" not in kwargs
+        return super()._generate(messages, stop, run_manager, n=candidate_count, **kwargs)
+
+
+@both_ways
+def test_google_has_a_name_of_its_own_for_it(draw: Drawing, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choices_parameter(GoogleModel()) == "n"
+    monkeypatch.setattr(GoogleModel, "__module__", "langchain_google_genai.chat_models")
+    assert choices_parameter(GoogleModel()) == "candidate_count"
+    model = GoogleModel()
+    assert texts(draw(model, 3, "single_request")) == numbered(3)
+    assert prompts(model) == [{"n": 3}]
+
+
+@both_ways
+def test_a_model_that_cannot_be_asked_for_choices_says_what_to_do(
+    chat_model: MakeModel, script: Script, draw: Drawing
+) -> None:
+    # OpenAI's Responses API knows no number of choices, and its client refuses the argument.
+    model = chat_model(use_responses_api=True)
+    with pytest.raises(DrawError, match=r"TypeError.*'n'.*use sampling='requests'") as failure:
+        draw(model, 3, "single_request")
+    assert isinstance(failure.value.__cause__, TypeError)
+    # Nor would retries mend that.
+    assert "with_retry" not in str(failure.value)
+    assert script.requests == []
+
+
+@both_ways
+def test_a_server_that_refuses_the_number_says_what_to_do(
+    chat_model: MakeModel, script: Script, draw: Drawing
+) -> None:
+    script.faults = [Fault("status 400")]
+    with pytest.raises(DrawError, match="use sampling='requests'") as failure:
+        draw(chat_model(), 3, "single_request")
+    assert isinstance(failure.value.__cause__, BadRequestError)
+    with pytest.raises(DrawError) as failure:
+        draw(chat_model(), 3)
+    assert "sampling=" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        RunnableLambda(str),
+        RunnableParallel(out=NumberedModel()),
+        NumberedModel().with_fallbacks([NumberedModel()]),
+    ],
+)
+def test_what_is_no_chat_model_cannot_be_asked_for_choices(generator: Any) -> None:
+    with pytest.raises(InputError, match=r"asks a chat model for n choices.*Use sampling='requests'"):
+        Sampler(generator, "single_request")
+    Sampler(generator)
+
+
+@both_ways
+def test_callbacks_of_the_model_see_one_run_with_its_name(draw: Drawing) -> None:
+    mine, seen = Seen(), Seen()
+    model = NumberedModel(callbacks=[mine], tags=["mine"], metadata={"kind": "mine"})
+    draw(model, 3, "single_request", config={"callbacks": [seen], "tags": ["given"]})
+    assert seen.of("model") == [("NumberedModel", frozenset({"mine", "given", "cfc:candidate"}))]
+    assert mine.of("model") == seen.of("model")
+
+
+class Silent(NumberedModel):
+    """Says neither who it is nor what it cost."""
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        del messages, args, kwargs
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("x"))] * 2)
+
+
+def test_choices_say_who_made_them_and_the_first_what_all_cost() -> None:
+    choices = Choices(model=ChoosingModel.of(NumberedModel()), parameter="n")
+    found: Any = choices.invoke("x", choices=3)
+    assert [one.response_metadata["model_name"] for one in found] == ["numbered-1"] * 3
+    assert [one.usage_metadata is not None for one in found] == [True, False, False]
+    assert found[0].usage_metadata["output_tokens"] == 6
+    silent: Any = Choices(model=ChoosingModel.of(Silent()), parameter="n").invoke("x", choices=2)
+    assert [one.usage_metadata for one in silent] == [None, None]
+
+
+def test_what_is_asked_for_n_choices_still_says_which_model_it_is() -> None:
+    model = NumberedModel()
+    choosing = ChoosingModel.of(model)
+    assert choosing._llm_type == model._llm_type
+    assert choosing._identifying_params == model._identifying_params
+    assert choosing._get_ls_params(stop=["x"]) == model._get_ls_params(stop=["x"])

@@ -1,0 +1,330 @@
+"""The models inside a generator: given by name, made late, or hidden in functions."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain.chat_models import init_chat_model
+from langchain_core.language_models import FakeListLLM
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+from langchain_cfc import CFCRunnable
+from langchain_cfc.errors import InputError, MissingExtraError, SamplingWarning
+from langchain_cfc.sampling import Sampler, quiet, resolved
+from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, late_settings
+from tests.runnable.parts import plain_artifact
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script
+
+from .parts import PROMPT, Drawing, NumberedModel, both_ways, global_cache, texts
+
+TOWNS = ["bogota", "la paz", "lima", "quito"]
+QUIET: dict[str, Any] = {"cache": False, "disable_streaming": True}
+
+
+def warned(make: Callable[[], Any]) -> list[str]:
+    """What was warned about samples meanwhile."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make()
+    return [str(one.message) for one in caught if issubclass(one.category, SamplingWarning)]
+
+
+# Given by name, or as something that is no Runnable yet.
+
+
+@pytest.mark.parametrize("serve", ["invoke", "ainvoke"])
+def test_a_generator_given_by_name(base_url: str, script: Script, serve: str) -> None:
+    assert base_url
+    chain = CFCRunnable(
+        generator="openai:gpt-4o-mini",
+        verifier=lambda _, candidates: [0.1 if one.text == "lima" else 0.9 for one in candidates],
+        artifact=plain_artifact(),
+    )
+    result = chain.invoke(PROMPT) if serve == "invoke" else asyncio.run(chain.ainvoke(PROMPT))
+    assert result.answers == ("lima",)
+    assert [request["model"] for request in script.requests] == ["gpt-4o-mini"] * 4
+    assert chain.get_name() == "CFCRunnable"
+
+
+def test_a_name_makes_the_chat_model_that_langchain_makes(base_url: str) -> None:
+    model = resolved("openai:gpt-4o-mini")
+    assert isinstance(model, ChatOpenAI)
+    assert str(model.root_client.base_url) == f"{base_url}/"
+
+
+def test_a_name_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "langchain.chat_models", raising=False)
+    found = importlib.import_module
+
+    def without(name: str, *args: Any) -> Any:
+        if name.startswith("langchain."):
+            raise ModuleNotFoundError(name)
+        return found(name, *args)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    expected = r"a generator given by its name \('openai:x'\) needs langchain, which is not installed"
+    with pytest.raises(MissingExtraError, match=expected):
+        resolved("openai:x")
+
+
+def test_what_lcel_takes_is_taken() -> None:
+    model = NumberedModel()
+    assert resolved(model) is model
+    assert resolved(str).invoke(7) == "7"
+    assert isinstance(resolved({"out": model}), RunnableParallel)
+
+
+# Models that are only made when they are called.
+
+
+def late(**settings: Any) -> Any:
+    """A model whose every setting can be given per call."""
+    return init_chat_model("openai:recorded", configurable_fields="any", **settings)
+
+
+@both_ways
+def test_a_model_made_per_call_draws_and_nobody_sees_it(base_url: str, script: Script, draw: Drawing) -> None:
+    assert base_url
+    with global_cache() as cache:
+        found = draw(late(n=5, streaming=False, temperature=0.5), 4)
+    assert texts(found) == TOWNS
+    assert not cache._cache
+    assert [request.get("n") or 1 for request in script.requests] == [1] * 4
+    assert {request["temperature"] for request in script.requests} == {0.5}
+
+
+def test_a_model_made_per_call_would_be_answered_from_the_cache(base_url: str) -> None:
+    # The negative control of the test above.
+    assert base_url
+    with global_cache():
+        assert {late().invoke(PROMPT).text for _ in range(4)} == {"lima"}
+
+
+@both_ways
+def test_a_model_made_per_call_does_not_stream(base_url: str, script: Script, draw: Drawing) -> None:
+    assert base_url
+    assert texts(draw(late(streaming=True), 4)) == TOWNS
+    assert not any(request.get("stream") for request in script.requests)
+
+
+@both_ways
+def test_what_a_call_configures_is_kept(base_url: str, script: Script, draw: Drawing) -> None:
+    assert base_url
+    config = RunnableConfig(configurable={"temperature": 0.9})
+    model = late(temperature=0.5).with_config(configurable={"max_tokens": 7})
+    assert texts(draw(model, 4, config=config)) == TOWNS
+    assert {(request["temperature"], request["max_completion_tokens"]) for request in script.requests} == {
+        (0.9, 7)
+    }
+
+
+class Town(BaseModel):
+    """A town."""
+
+    name: str
+
+
+@both_ways
+def test_what_was_queued_for_such_a_model_is_kept(base_url: str, script: Script, draw: Drawing) -> None:
+    assert base_url
+    script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
+    tools = late().bind_tools([Town])
+    assert len(set(texts(draw(tools, 4)))) == 2
+    structured = late().with_structured_output(Town, method="function_calling")
+    assert texts(draw(structured, 2)) == ['{"name":"lima"}', '{"name":"quito"}']
+    chain = ChatPromptTemplate.from_template("{q}") | tools.with_config(tags=["mine"])
+    assert len(draw(chain, 2, prompt={"q": PROMPT})) == 2
+    assert all(request["tools"][0]["function"]["name"] == "Town" for request in script.requests)
+
+
+def test_the_users_own_late_model_is_left_alone() -> None:
+    model = late(n=5)
+    copy = quiet(model.bind_tools([]))
+    assert late_settings(copy) == {"model": "openai:recorded", **QUIET}
+    assert late_settings(model) == {"model": "openai:recorded", "n": 5}
+    assert late_settings(quiet(model, fresh=False)) == {
+        "model": "openai:recorded",
+        "n": 5,
+        "disable_streaming": True,
+    }
+    assert vars(copy)["_queued_declarative_operations"] == [("bind_tools", ([],), {})]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"seed": 7}, {"model_kwargs": {"seed": 7}}, {"extra_body": {"seed": 7}}]
+)
+def test_a_seed_of_such_a_model_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="has the fixed seed 7"):
+        Sampler(late(**settings))
+    with pytest.raises(InputError, match="has the fixed seed 7"):
+        Sampler(late().with_config(configurable=settings) | StrOutputParser())
+
+
+def test_such_a_model_cannot_be_asked_for_choices() -> None:
+    # Which provider it will be is not known before the call, nor what that one calls their number.
+    with pytest.raises(InputError, match="Use sampling='requests'"):
+        Sampler(late(), "single_request")
+
+
+@both_ways
+def test_context_is_found_once_before_such_a_model(base_url: str, draw: Drawing) -> None:
+    assert base_url
+    seen: list[Any] = []
+    chain = RunnablePassthrough() | RunnableLambda(seen.append) | RunnableLambda(lambda _: PROMPT) | late()
+    assert texts(draw(chain, 4)) == TOWNS
+    assert seen == [PROMPT]
+
+
+# Models that functions have closed over.
+
+
+def calling(model: Any) -> Runnable[Any, Any]:
+    def answer(prompt: Any, config: RunnableConfig) -> Any:
+        return model.invoke(prompt, config)
+
+    return RunnableLambda(answer)
+
+
+def calling_async(model: Any) -> Runnable[Any, Any]:
+    async def answer(prompt: Any) -> Any:
+        return await model.ainvoke(prompt)
+
+    return RunnableLambda(answer)
+
+
+def calling_method(model: Any) -> Runnable[Any, Any]:
+    return RunnableLambda(lambda prompt: model.invoke(prompt))  # noqa: PLW0108 - the point of it
+
+
+HIDING = [calling, calling_async, calling_method]
+
+
+@pytest.mark.parametrize("hide", HIDING)
+def test_a_hidden_model_is_warned_of_once_by_name(hide: Callable[[Any], Runnable[Any, Any]]) -> None:
+    function = hide(NumberedModel())
+    (said,) = warned(lambda: Sampler(function))
+    assert f"NumberedModel in {function.get_name()}" in said
+    assert "give it cache=False and disable_streaming=True" in said
+    # Wherever it stands, and however often.
+    (said,) = warned(lambda: Sampler(RunnableParallel(one=function, two=function) | str))
+    assert said.count("NumberedModel") == 1
+
+
+@pytest.mark.parametrize("hide", HIDING)
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: NumberedModel(**QUIET),
+        lambda: NumberedModel(**QUIET).with_retry() | StrOutputParser(),
+        lambda: FakeListLLM(responses=["x"], cache=False),
+        lambda: late(**QUIET),
+    ],
+)
+def test_a_hidden_model_that_is_quiet_already_is_fine(
+    hide: Callable[[Any], Runnable[Any, Any]], model: Any
+) -> None:
+    assert warned(lambda: Sampler(hide(model()))) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (lambda: NumberedModel(cache=False), "NumberedModel"),
+        (lambda: NumberedModel(disable_streaming=True), "NumberedModel"),
+        (lambda: NumberedModel(cache=False, disable_streaming="tool_calling"), "NumberedModel"),
+        (lambda: RunnableParallel(a=NumberedModel(**QUIET), b=NumberedModel()), "NumberedModel"),
+        (lambda: FakeListLLM(responses=["x"]), "FakeListLLM"),
+        (late, "_ConfigurableModel"),
+        (lambda: late(cache=False), "_ConfigurableModel"),
+        (lambda: late(disable_streaming=True), "_ConfigurableModel"),
+        (lambda: calling(NumberedModel()), "NumberedModel"),
+    ],
+)
+def test_a_hidden_model_that_is_half_quiet_is_not(model: Any, named: str) -> None:
+    (said,) = warned(lambda: Sampler(calling(model())))
+    assert f"{named} in answer" in said
+
+
+def test_what_only_prepares_may_hide_a_model() -> None:
+    # Its answer is no candidate, and it is asked once.
+    find = RunnableLambda(lambda prompt: prompt)
+    chain = RunnablePassthrough.assign(context=calling(NumberedModel()) | find) | str | NumberedModel(**QUIET)
+    assert len(warned(lambda: Sampler(chain))) == 1, "no retriever follows: it may be a draft"
+    assert warned(lambda: Sampler(find | NumberedModel())) == []
+
+
+def test_models_in_fields_are_reached_and_not_warned_of() -> None:
+    for generator in (
+        NumberedModel(),
+        NumberedModel() | StrOutputParser(),
+        RunnableParallel(a=NumberedModel()),
+    ):
+        assert warned(lambda one=generator: Sampler(one)) == []  # type: ignore[misc]
+
+
+class Bot:
+    """Keeps its model where LangChain does not look."""
+
+    def __init__(self) -> None:
+        self.model = NumberedModel()
+
+    def answer(self, prompt: Any) -> Any:
+        return self.model.invoke(prompt)
+
+
+@both_ways
+def test_functions_are_warned_of_once_where_a_global_cache_is_set(draw: Drawing) -> None:
+    sampler = Sampler(RunnableLambda(Bot().answer))
+    with global_cache():
+        (said,) = warned(lambda: sampler.draw(PROMPT, 2))
+        assert "a global LLM cache is set" in said
+        assert "called in answer" in said
+        assert warned(lambda: sampler.draw(PROMPT, 2)) == []
+        # The reason for the warning: all candidates are one.
+        assert {one.text for one in sampler.draw("another", 3)} != {"answer 0", "answer 1", "answer 2"}
+    assert warned(lambda: draw(RunnableLambda(Bot().answer), 2)) == []
+
+
+def test_no_function_is_warned_of_where_its_model_can_be_seen() -> None:
+    with global_cache():
+        for generator in (
+            calling(NumberedModel(**QUIET)),
+            NumberedModel() | RunnableLambda(str),
+            NumberedModel(),
+        ):
+            sampler = Sampler(generator)
+            assert warned(lambda one=sampler: one.draw(PROMPT, 2)) == []  # type: ignore[misc]
+
+
+def test_what_is_inside_comes_in_order() -> None:
+    first, second = NumberedModel(), NumberedModel()
+    chain = RunnableParallel(a=first.bind(stop=["x"]), b=second) | RunnableLambda(str)
+    assert [one for one in inside(chain) if isinstance(one, NumberedModel)] == [first, second]
+    assert next(inside(chain)) is chain
+    assert list(inside("text")) == []
+
+
+def test_models_are_seen_in_fields_and_in_functions() -> None:
+    assert holds_model(NumberedModel().with_fallbacks([NumberedModel()]))
+    assert holds_model(calling(NumberedModel()))
+    assert holds_model(late())
+    assert not holds_model(RunnableLambda(str) | StrOutputParser())
+    assert hidden_models(NumberedModel()) == []
+    assert functions(RunnableLambda(Bot().answer) | StrOutputParser()) == ["answer"]

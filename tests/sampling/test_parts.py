@@ -1,0 +1,388 @@
+"""What of a chain runs once per prompt, and what is drawn n times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableBranch,
+    RunnableConfig,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnableSequence,
+)
+from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
+from langchain_core.runnables.retry import RunnableRetry
+
+from langchain_cfc.sampling.parts import answering, split
+from langchain_cfc.sampling.quiet import quiet
+
+from .parts import Drawing, Library, NumberedModel, Seen, both_ways, texts
+
+AnyRunnable = Runnable[Any, Any]
+Shape = Callable[[BaseChatModel, BaseChatModel, BaseRetriever], AnyRunnable]
+
+QUESTION: dict[str, Any] = {"input": "where?", "chat_history": [HumanMessage("hi"), AIMessage("hello")]}
+
+STUFF: AnyRunnable = ChatPromptTemplate.from_template("{context} {input}")
+REWRITE: AnyRunnable = ChatPromptTemplate.from_messages(
+    [MessagesPlaceholder("chat_history"), ("human", "{input}")]
+)
+TEXT = StrOutputParser()
+
+
+def written(documents: list[Document]) -> str:
+    """The documents as one text."""
+    return "\n".join(one.page_content for one in documents)
+
+
+class Expanded(BaseRetriever):
+    """Asks a model for another wording of the question, as multi-query retrievers do."""
+
+    model: BaseChatModel
+    library: BaseRetriever
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        said = self.model.invoke(query, {"callbacks": run_manager.get_child()})
+        return self.library.invoke(str(said.text), {"callbacks": run_manager.get_child()})
+
+
+def looked_up(retriever: AnyRunnable) -> AnyRunnable:
+    """A question to the text of what is found."""
+    return itemgetter("input") | retriever | written
+
+
+def aware(helper: BaseChatModel, library: BaseRetriever) -> AnyRunnable:
+    """A retriever for the last of several questions, as `create_history_aware_retriever` makes it."""
+    return RunnableBranch(
+        (lambda given: not given["chat_history"], itemgetter("input") | library),
+        REWRITE | helper | TEXT | library,
+    )
+
+
+def stuffed(model: BaseChatModel) -> AnyRunnable:
+    """An answer from documents, as `create_stuff_documents_chain` makes it."""
+    written_out: AnyRunnable = RunnablePassthrough.assign(context=lambda given: written(given["context"]))
+    return (written_out.with_config(run_name="format_inputs") | STUFF | model | TEXT).with_config(
+        run_name="stuff_documents_chain"
+    )
+
+
+def in_a_function(library: BaseRetriever) -> AnyRunnable:
+    def look_up(given: dict[str, Any], config: RunnableConfig) -> str:
+        return written(library.invoke(given["input"], config))
+
+    return RunnableLambda(look_up)
+
+
+def answered_in_a_function(model: BaseChatModel) -> AnyRunnable:
+    def answer(context: str, config: RunnableConfig) -> str:
+        return str(model.invoke(context, config).text)
+
+    return RunnableLambda(answer)
+
+
+def said_in_a_function(model: BaseChatModel) -> AnyRunnable:
+    def say(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        return {**given, "input": str(model.invoke(given["input"], config).text)}
+
+    return RunnableLambda(say)
+
+
+# The first model answers, and the second helps: to find, or to shorten what was found.
+SHAPES: dict[str, Shape] = {
+    "map": lambda model, _, library: (
+        RunnableParallel(context=looked_up(library), input=itemgetter("input")) | STUFF | model
+    ),
+    "assigned": lambda model, _, library: (
+        RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model | TEXT
+    ),
+    "configured retriever": lambda model, _, library: (
+        RunnablePassthrough.assign(context=looked_up(library.with_config(run_name="find"))) | STUFF | model
+    ),
+    "retried retriever": lambda model, _, library: (
+        RunnablePassthrough.assign(context=looked_up(library.with_retry())) | STUFF | model
+    ),
+    "retriever first": lambda model, _, library: itemgetter("input") | library | written | model | TEXT,
+    "named sequence": lambda model, _, library: (
+        RunnableParallel(
+            context=RunnableSequence(itemgetter("input"), library, RunnableLambda(written), name="find"),
+            input=itemgetter("input"),
+        )
+        | STUFF
+        | model
+    ),
+    "configured chain": lambda model, _, library: (
+        RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model | TEXT
+    ).with_config(run_name="ask"),
+    "retried chain": lambda model, _, library: (
+        (RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model | TEXT)
+        .with_retry()
+        .with_config(tags=["mine"])
+    ),
+    "retrieval chain": lambda model, _, library: (
+        RunnablePassthrough.assign(
+            context=(itemgetter("input") | library).with_config(run_name="retrieve_documents")
+        )
+        .assign(answer=stuffed(model))
+        .with_config(run_name="retrieval_chain")
+        .pick("answer")
+    ),
+    "history": lambda model, helper, library: (
+        RunnablePassthrough.assign(context=aware(helper, library))
+        .assign(answer=stuffed(model))
+        .pick("answer")
+    ),
+    "history in steps": lambda model, helper, library: (
+        RunnablePassthrough.assign(input=REWRITE | helper | TEXT)
+        | RunnablePassthrough.assign(context=looked_up(library))
+        | STUFF
+        | model
+    ),
+    "expanded": lambda model, helper, library: (
+        RunnablePassthrough.assign(context=looked_up(Expanded(model=helper, library=library))) | STUFF | model
+    ),
+    "shortened": lambda model, helper, library: (
+        RunnablePassthrough.assign(context=looked_up(library) | helper | TEXT) | STUFF | model
+    ),
+    "answering sequence": lambda model, helper, library: (
+        RunnablePassthrough.assign(input=REWRITE | helper | TEXT)
+        | (RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model).with_config(
+            run_name="answer"
+        )
+    ),
+    "retriever in a function": lambda model, helper, library: (
+        RunnablePassthrough.assign(input=REWRITE | helper | TEXT)
+        | RunnablePassthrough.assign(context=in_a_function(library))
+        | STUFF
+        | model
+    ),
+    "model in a function": lambda model, _, library: looked_up(library) | answered_in_a_function(model),
+}
+
+
+class Parts:
+    """Two models and a library, and a chain of them."""
+
+    def __init__(self, shape: Shape, **settings: Any) -> None:
+        quietly: dict[str, Any] = {"cache": False, "disable_streaming": True}
+        self.model = NumberedModel(**quietly, **settings)
+        self.helper = NumberedModel(**quietly, echoing=True)
+        self.library = Library()
+        self.chain = shape(self.model, self.helper, self.library)
+
+
+@both_ways
+@pytest.mark.parametrize("name", SHAPES)
+def test_context_is_found_once_and_answers_are_drawn_n_times(name: str, draw: Drawing) -> None:
+    parts = Parts(SHAPES[name])
+    found = draw(parts.chain, 3, prompt=QUESTION)
+    assert texts(found) == ["answer 0", "answer 1", "answer 2"]
+    assert parts.library.asked == ["where?"]
+    assert len(parts.model.requests) == 3
+    assert len(parts.helper.requests) <= 1
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_without_the_cut_each_answer_has_a_search_of_its_own(name: str) -> None:
+    # The negative control of the test above.
+    parts = Parts(SHAPES[name])
+    for _ in range(3):
+        parts.chain.invoke(QUESTION)
+    assert parts.library.asked == ["where?"] * 3
+
+
+@both_ways
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_parts_answer_as_the_whole(name: str, draw: Drawing) -> None:
+    parts = Parts(SHAPES[name], echoing=True)
+    whole = parts.chain.invoke(QUESTION)
+    expected = whole if isinstance(whole, str) else str(whole.text)
+    assert "about where?" in expected
+    assert {one.text for one in draw(parts.chain, 3, prompt=QUESTION)} == {expected}
+
+
+@both_ways
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "model in a function"])
+def test_one_request_finds_context_once_too(name: str, draw: Drawing) -> None:
+    parts = Parts(SHAPES[name])
+    if answering(split(parts.chain).sampled) is None:
+        # Inside a map, the model's message is not what is drawn.
+        assert name in {"retrieval chain", "history"}
+        return
+    found = draw(parts.chain, 3, "single_request", prompt=QUESTION)
+    assert texts(found) == ["answer 0", "answer 1", "answer 2"]
+    assert parts.library.asked == ["where?"]
+    assert [request["n"] for request in parts.model.requests] == [3]
+
+
+def test_without_history_nothing_is_rewritten() -> None:
+    parts = Parts(SHAPES["history"])
+    assert split(parts.chain).once is not None
+    parts.chain.invoke({**QUESTION, "chat_history": []})
+    assert parts.helper.requests == []
+
+
+WHOLE: dict[str, Shape] = {
+    # Bound arguments would reach the first step of each part, not of the chain.
+    "arguments": lambda model, _, library: (RunnablePassthrough() | looked_up(library) | model).bind(
+        kind="mine"
+    ),
+    "fallbacks": lambda model, helper, library: (looked_up(library) | model).with_fallbacks([helper]),
+    "branch": lambda model, helper, library: RunnableBranch((bool, looked_up(library) | model), helper),
+    # Two answers: where one context ends and the other begins, a map does not say.
+    "map": lambda model, _, library: RunnableParallel(answer=looked_up(library) | model | TEXT),
+    # What is found depends on what was drawn.
+    "model first": lambda model, _, library: itemgetter("input") | model | TEXT | library | written,
+}
+
+
+@both_ways
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_cannot_be_cut_before_its_retriever_searches_for_each_answer(name: str, draw: Drawing) -> None:
+    parts = Parts(WHOLE[name])
+    assert len(draw(parts.chain, 3, prompt=QUESTION)) == 3
+    assert len(parts.library.asked) == 3
+    assert len(parts.model.requests) == 3
+
+
+@pytest.mark.parametrize("name", ["arguments", "fallbacks", "branch", "map"])
+def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
+    chain = Parts(WHOLE[name]).chain
+    found = split(chain)
+    assert found.once is None
+    assert found.sampled is chain
+
+
+class Own(RunnableBindingBase[Any, Any]):
+    """A wrapper of a kind that is not LangChain's, which may do anything around what it holds."""
+
+
+def test_a_binding_of_another_kind_stays_whole() -> None:
+    parts = Parts(SHAPES["assigned"])
+    assert split(parts.chain).once is not None
+    chain: AnyRunnable = Own(bound=parts.chain)
+    assert split(chain).once is None
+    assert split(chain).sampled is chain
+    assert answering(Own(bound=parts.model)) is None
+    assert answering(RunnableBinding(bound=parts.model)) is not None
+
+
+def test_a_draft_made_in_a_function_is_no_preparation() -> None:
+    parts = Parts(lambda model, helper, _: said_in_a_function(helper) | itemgetter("input") | model)
+    assert split(parts.chain).once is None
+    # The negative control: a function that calls no model prepares, and runs once.
+    prepared: AnyRunnable = RunnableLambda(itemgetter("input")) | parts.model
+    assert split(prepared).once is not None
+
+
+def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
+    chain: AnyRunnable = RunnableLambda(lambda given: given)
+
+    def again(given: Any) -> Any:
+        return chain.invoke(given) if given else ""
+
+    chain = RunnableLambda(again) | RunnableLambda(lambda given: given)
+    assert split(chain).once is None
+
+
+@both_ways
+def test_a_config_of_the_whole_reaches_both_parts(draw: Drawing) -> None:
+    mine, seen = Seen(), Seen()
+    stuff: AnyRunnable = ChatPromptTemplate.from_template("{context}").configurable_fields(
+        messages=ConfigurableField(id="messages")
+    )
+    parts = Parts(
+        lambda model, _, library: (
+            RunnablePassthrough.assign(context=looked_up(library))
+            | stuff
+            | model.configurable_fields(echoing=ConfigurableField(id="echoing"))
+            | TEXT
+        ).with_config(
+            tags=["mine"],
+            callbacks=[mine],
+            configurable={"messages": [("human", "say {context}")], "echoing": True},
+        )
+    )
+    found = draw(parts.chain, 2, prompt=QUESTION, config={"callbacks": [seen]})
+    assert {one.text for one in found} == {"say about where?"}
+    for handler in (mine, seen):
+        assert [tags >= {"mine"} for _, tags in handler.of("retriever")] == [True]
+        assert [tags >= {"mine", "cfc:candidate"} for _, tags in handler.of("model")] == [True] * 2
+    # Preparing is no draw.
+    assert not any("cfc:candidate" in tags for _, tags in seen.of("retriever"))
+
+
+@both_ways
+def test_a_config_of_the_whole_reaches_one_request(draw: Drawing) -> None:
+    mine, seen = Seen(), Seen()
+    parts = Parts(
+        lambda model, _, library: (looked_up(library) | model | TEXT | str.upper).with_config(
+            tags=["mine"], callbacks=[mine]
+        )
+    )
+    found = draw(parts.chain, 2, "single_request", prompt=QUESTION, config={"callbacks": [seen]})
+    assert texts(found) == ["ANSWER 0", "ANSWER 1"]
+    for handler in (mine, seen):
+        assert [tags >= {"mine"} for _, tags in handler.of("retriever")] == [True]
+        assert handler.of("model") == [("NumberedModel", frozenset({"mine", "cfc:candidate"}))]
+        parsed = [tags for name, tags in handler.of("chain") if name == "StrOutputParser"]
+        assert [tags >= {"mine", "cfc:candidate"} for tags in parsed] == [True] * 2
+
+
+def test_the_model_is_found_in_whatever_stands_around_it() -> None:
+    model = NumberedModel()
+    chain = (model.bind(stop=["x"]).with_retry() | TEXT).with_config(tags=["mine"]) | str.upper
+    found = answering(chain)
+    assert found is not None
+    assert found.model is model
+    assert [isinstance(one, RunnableRetry) for one in found.wrappers] == [False, False, True]
+    assert found.after is not None
+    assert found.after.invoke(AIMessage("said")) == "SAID"
+
+
+def test_arguments_bound_to_a_sequence_go_to_its_model_alone() -> None:
+    model = NumberedModel()
+    found = answering((model | RunnableLambda(lambda message: message.text)).bind(stop=["x"]))
+    assert found is not None
+    assert found.after is not None
+    assert found.after.invoke(AIMessage("said")) == "said"
+    assert found.around(model).invoke("x").text == "answer 0"
+    assert model.requests == [{"prompt": "x", "stop": ["x"]}]
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        RunnableLambda(str),
+        RunnableParallel(out=NumberedModel()),
+        NumberedModel().with_fallbacks([NumberedModel()]),
+        NumberedModel().configurable_fields(n=ConfigurableField(id="n")),
+    ],
+)
+def test_what_begins_otherwise_has_no_one_model_to_ask(sampled: AnyRunnable) -> None:
+    assert answering(sampled) is None
+    assert answering(sampled | TEXT) is None
+
+
+def test_a_quiet_chain_is_cut_as_the_chain_is() -> None:
+    for name, shape in SHAPES.items():
+        chain = Parts(shape).chain
+        loud, quietly = split(chain), split(quiet(chain))
+        assert (quietly.once is None) == (loud.once is None), name
+        assert type(quietly.sampled) is type(loud.sampled), name

@@ -1,0 +1,328 @@
+"""Quiet copies: nobody sees a candidate before it is accepted, and the user's own models stay as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.language_models import BaseChatModel, FakeListChatModel, FakeListLLM
+from langchain_core.messages import AIMessageChunk
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableBranch,
+    RunnableConfig,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnableSequence,
+    RunnableSerializable,
+)
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from pydantic import BaseModel
+
+from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc.sampling import Sampler, quiet
+from tests.runnable.parts import N, chain_of, plain_artifact
+from tests.serving.openai_server import Script
+
+from .parts import PROMPT, Drawing, NumberedModel, StreamedModel, both_strategies, both_ways, numbered, texts
+
+MakeModel = Callable[..., ChatOpenAI]
+MODEL = FakeListChatModel(responses=["a"])
+OTHER = FakeListChatModel(responses=["c"])
+TEMPLATE: Runnable[Any, Any] = ChatPromptTemplate.from_template("{input}")
+
+
+def models_in(found: Any) -> list[BaseChatModel]:
+    """Every chat model that a Runnable holds, however deep, in the order of its fields."""
+    if isinstance(found, BaseChatModel):
+        return [found]
+    if isinstance(found, BaseModel):
+        return [model for name in type(found).model_fields for model in models_in(getattr(found, name))]
+    if isinstance(found, dict):
+        return [model for one in found.values() for model in models_in(one)]
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return [model for one in found for model in models_in(one)]
+    return []
+
+
+class Own(RunnableSerializable[Any, Any]):
+    """A user's own step that holds a model in a field."""
+
+    judge: Any
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+        return self.judge.invoke(input, config, **kwargs)
+
+
+class Holder(BaseModel):
+    """What is no Runnable itself, as a document compressor."""
+
+    model: Any
+
+    def invoke(self, given: Any, config: RunnableConfig | None, **kwargs: Any) -> Any:
+        return self.model.invoke(given, config, **kwargs)
+
+
+GENERATORS: dict[str, tuple[Runnable[Any, Any], int]] = {
+    "model": (MODEL, 1),
+    "binding": (MODEL.bind(stop=["x"]), 1),
+    "config": (MODEL.with_config(tags=["mine"]), 1),
+    "retry": (MODEL.with_retry(), 1),
+    "sequence": (TEMPLATE | MODEL | StrOutputParser(), 1),
+    "two models": (TEMPLATE | MODEL | StrOutputParser() | OTHER, 2),
+    "map": (RunnableParallel(first=MODEL, second=OTHER), 2),
+    "assign": (RunnablePassthrough.assign(out=TEMPLATE | MODEL), 1),
+    "fallbacks": (MODEL.with_fallbacks([OTHER, MODEL]), 3),
+    "branch": (RunnableBranch((lambda _: True, MODEL), OTHER), 2),
+    "configurable": (MODEL.configurable_fields(responses=ConfigurableField(id="responses")), 1),
+    "alternatives": (MODEL.configurable_alternatives(ConfigurableField(id="which"), other=OTHER), 2),
+    "each": (MODEL.map(), 1),
+    "deep": ((TEMPLATE | MODEL.bind(stop=["x"]).with_retry()).with_config(tags=["mine"]), 1),
+    "own": (Own(judge=MODEL), 1),
+    "held": (Own(judge=Holder(model=MODEL)), 1),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_model_in_a_field_becomes_quiet(name: str) -> None:
+    generator, models = GENERATORS[name]
+    found = models_in(quiet(generator))
+    assert [(model.cache, model.disable_streaming) for model in found] == [(False, True)] * models
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_judges_keep_their_cache(name: str) -> None:
+    generator, models = GENERATORS[name]
+    found = models_in(quiet(generator, fresh=False))
+    assert [(model.cache, model.disable_streaming) for model in found] == [(None, True)] * models
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_users_own_models_are_left_alone(name: str) -> None:
+    generator, models = GENERATORS[name]
+    before = repr(generator)
+    quiet(generator)
+    assert repr(generator) == before
+    untouched = [(model.cache, model.disable_streaming) for model in models_in(generator)]
+    assert untouched == [(None, False)] * models
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_quiet_copy_answers_as_before(name: str) -> None:
+    generator, _ = GENERATORS[name]
+    prompt: Any = {"input": "x"} if name in {"sequence", "two models", "assign", "deep"} else "x"
+    if name == "each":
+        prompt = ["x", "y"]
+    said, quietly = (repr(one.invoke(prompt)) for one in (generator, quiet(generator)))
+    # Each message has an id of its own.
+    assert re.sub("lc_run--[-0-9a-f]+", "", quietly) == re.sub("lc_run--[-0-9a-f]+", "", said)
+
+
+def test_a_quiet_copy_keeps_what_was_bound() -> None:
+    copy: Any = quiet(MODEL.bind(stop=["x"], n=3, stream=True).with_config(tags=["mine"]))
+    assert copy.config["tags"] == ["mine"]
+    assert copy.kwargs == {"stop": ["x"]}
+
+
+def test_a_judge_keeps_all_that_was_bound() -> None:
+    copy: Any = quiet(MODEL.bind(stop=["x"], n=3), fresh=False)
+    assert copy.kwargs == {"stop": ["x"], "n": 3}
+
+
+def test_a_named_sequence_keeps_its_name() -> None:
+    assert quiet(RunnableSequence(TEMPLATE, MODEL, name="mine")).get_name() == "mine"
+
+
+def test_text_models_do_not_cache() -> None:
+    assert quiet(FakeListLLM(responses=["a"])).cache is False  # type: ignore[attr-defined]
+
+
+class EagerModel(FakeListChatModel):
+    """A model with a provider's own switch for streaming."""
+
+    streaming: bool = True
+
+
+def test_a_providers_own_switch_for_streaming_is_off() -> None:
+    model = EagerModel(responses=["a"])
+    copy: Any = quiet(model)
+    assert (copy.streaming, model.streaming) == (False, True)
+    # A model without that switch does not get one.
+    assert not hasattr(quiet(MODEL), "streaming")
+
+
+def test_what_holds_no_model_is_left_as_it_is() -> None:
+    function: Runnable[Any, Any] = RunnableLambda(lambda prompt: prompt)
+    for part in (function, TEMPLATE, TEMPLATE | function, RunnableParallel(x=TEMPLATE, y=Own(judge=None))):
+        assert quiet(part) is part
+
+
+def test_an_alternative_made_when_it_is_chosen_is_made_quiet() -> None:
+    made: list[NumberedModel] = []
+
+    def other() -> NumberedModel:
+        made.append(StreamedModel())
+        return made[-1]
+
+    field = ConfigurableField(id="which")
+    generator = StreamedModel().configurable_alternatives(field, other=other)
+    chosen = generator.with_config(configurable={"which": "other"})
+    assert asyncio.run(streamed(quiet(chosen))) == []
+    assert "".join(asyncio.run(streamed(chosen))) == "answer 0", "the negative control"
+    # The draws' model and the user's are not the same, but both answered.
+    assert [len(model.requests) for model in made] == [1, 1]
+
+
+async def streamed(runnable: Runnable[Any, Any], **settings: Any) -> list[str]:
+    """The pieces of messages in a Runnable's events."""
+    events = [event async for event in runnable.astream_events(PROMPT, version="v2", **settings)]
+    return [str(event["data"]["chunk"].text) for event in events if event["event"] == "on_chat_model_stream"]
+
+
+def verify(_: Any, candidates: list[Any]) -> list[float]:
+    """Accepts one answer of four, and lima."""
+    return [0.1 if one.text == "lima" or one.text[-1] in "048" else 0.9 for one in candidates]
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    """Of four candidates, whose threshold is 0.75."""
+    return plain_artifact()
+
+
+HELD: dict[str, Callable[[NumberedModel], Any]] = {
+    "model": lambda model: model,
+    "several choices": lambda model: model.model_copy(update={"n": 3}),
+    "several choices bound": lambda model: model.bind(n=3),
+    "chain": lambda model: RunnablePassthrough() | model.with_retry() | StrOutputParser(),
+}
+
+
+@both_strategies
+@pytest.mark.parametrize("held", HELD)
+def test_no_piece_of_a_candidate_is_in_the_events(
+    artifact: CalibrationArtifact, sampling: Any, held: str
+) -> None:
+    chain = chain_of(artifact, generator=HELD[held](StreamedModel()), verifier=verify, sampling=sampling)
+    assert asyncio.run(streamed(chain)) == []
+
+
+def test_a_model_on_its_own_is_seen_and_several_choices_are_mingled() -> None:
+    # The negative control: what a listener gets of n choices is one message that nobody can read.
+    assert "".join(asyncio.run(streamed(StreamedModel()))) == "answer 0"
+    assert "".join(asyncio.run(streamed(StreamedModel(n=2)))) == "aannsswweerr  01"
+
+
+class State(TypedDict, total=False):
+    """A graph's state."""
+
+    question: str
+    answer: str
+
+
+Run = Callable[[Any, Any], list[Any]]
+
+
+def run(graph: Any, modes: Any) -> list[Any]:
+    return list(graph.stream({"question": PROMPT}, stream_mode=modes))
+
+
+def arun(graph: Any, modes: Any) -> list[Any]:
+    async def collected() -> list[Any]:
+        return [one async for one in graph.astream({"question": PROMPT}, stream_mode=modes)]
+
+    return asyncio.run(collected())
+
+
+both_graphs = pytest.mark.parametrize("run", [run, arun])
+
+
+def graph_of(runnable: Runnable[Any, Any], read: Callable[[Any], str]) -> Any:
+    """A graph of one node, which answers the question."""
+
+    def answer(state: State, config: RunnableConfig) -> State:
+        return {"answer": read(runnable.invoke(state["question"], config))}
+
+    async def aanswer(state: State, config: RunnableConfig) -> State:
+        return {"answer": read(await runnable.ainvoke(state["question"], config))}
+
+    graph = StateGraph(State)
+    graph.add_node("answer", RunnableLambda(answer, aanswer))
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", END)
+    return graph.compile()
+
+
+def best(result: CFCResult) -> str:
+    return str(result.best)
+
+
+@both_graphs
+@both_strategies
+@pytest.mark.parametrize("held", HELD)
+def test_a_graph_that_streams_messages_shows_no_candidate(
+    artifact: CalibrationArtifact, run: Run, sampling: Any, held: str
+) -> None:
+    chain = chain_of(artifact, generator=HELD[held](StreamedModel()), verifier=verify, sampling=sampling)
+    graph = graph_of(chain, best)
+    assert run(graph, "messages") == []
+    # Nor is a rejected one in anything else that the graph gives away.
+    assert run(graph, "values")[-1]["answer"].startswith("answer ")
+    shown = repr(run(graph, ["messages", "values", "updates", "custom"]))
+    assert len(set(re.findall(r"answer \d", shown))) == 1
+
+
+@both_graphs
+def test_a_graph_shows_what_a_model_on_its_own_says(run: Run) -> None:
+    # The negative control: such messages exist, and with several choices they cannot be read.
+    for n, said in ((1, "answer 0"), (2, "aannsswweerr  01")):
+        graph = graph_of(StreamedModel(n=n), lambda message: str(message.text))
+        pieces = [piece for piece, _ in run(graph, "messages") if isinstance(piece, AIMessageChunk)]
+        assert "".join(str(piece.text) for piece in pieces) == said
+
+
+@both_graphs
+def test_a_graph_with_a_real_client_shows_no_candidate(
+    artifact: CalibrationArtifact, run: Run, chat_model: MakeModel, script: Script
+) -> None:
+    loud = chat_model(streaming=True)
+    graph = graph_of(chain_of(artifact, generator=loud, verifier=verify), best)
+    assert run(graph, "messages") == []
+    assert len(script.requests) == N
+    assert not any(request.get("stream") for request in script.requests)
+    pieces = run(graph_of(loud, lambda message: str(message.text)), "messages")
+    assert "".join(str(piece.text) for piece, _ in pieces) == "lima", "the negative control"
+    assert script.requests[-1]["stream"] is True
+
+
+@both_ways
+@both_strategies
+def test_a_client_that_streams_is_read_in_one_piece(
+    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+) -> None:
+    assert texts(draw(chat_model(streaming=True), 4, sampling)) == ["bogota", "la paz", "lima", "quito"]
+    assert not any(request.get("stream") for request in script.requests)
+
+
+@both_ways
+def test_a_stream_that_was_bound_is_not_asked_for(
+    chat_model: MakeModel, script: Script, draw: Drawing
+) -> None:
+    assert len(draw(chat_model().bind(stream=True), 2)) == 2
+    assert not any(request.get("stream") for request in script.requests)
+
+
+def test_a_quiet_model_is_the_same_model() -> None:
+    # What counts requests, limits rates or holds connections is shared, not copied.
+    model = NumberedModel()
+    Sampler(model).draw(PROMPT, 3)
+    assert len(model.requests) == 3
+    assert numbered(4)[-1] == model.invoke(PROMPT).text

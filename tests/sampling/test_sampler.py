@@ -1,0 +1,300 @@
+"""Exactly n candidates, each made anew and paid for once, whatever fails, caches or repeats itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.messages import HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc.calls import Bounds, Limit, Progress, bounded, complete
+from langchain_cfc.errors import DrawError, InputError, VerifierError
+from langchain_cfc.sampling import Sampler
+from langchain_cfc.sampling.sampler import TOP_UPS
+from tests.serving.openai_server import Fault, Script
+
+from .parts import (
+    PROMPT,
+    Drawing,
+    NumberedModel,
+    Seen,
+    both_strategies,
+    both_ways,
+    global_cache,
+    numbered,
+    texts,
+)
+from .test_parts import QUESTION, SHAPES, Parts
+
+MakeModel = Callable[..., ChatOpenAI]
+TOWNS = ["bogota", "la paz", "lima", "quito"]
+
+
+@both_ways
+@both_strategies
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_n_candidates_for_n(draw: Drawing, sampling: Any, n: int) -> None:
+    assert texts(draw(NumberedModel(), n, sampling)) == numbered(n)
+
+
+@both_ways
+@both_strategies
+def test_a_global_cache_is_left_out(draw: Drawing, sampling: Any) -> None:
+    with global_cache() as cache:
+        assert texts(draw(NumberedModel(), 4, sampling)) == numbered(4)
+        chain = NumberedModel() | StrOutputParser()
+        assert texts(draw(chain, 4, sampling)) == numbered(4)
+    # Nor is it filled with what other parts of a program would read.
+    assert not cache._cache
+
+
+@both_ways
+@both_strategies
+def test_a_cache_of_the_models_own_is_left_out(draw: Drawing, sampling: Any) -> None:
+    model = NumberedModel(cache=InMemoryCache())
+    assert texts(draw(model, 4, sampling)) == numbered(4)
+    assert isinstance(model.cache, InMemoryCache)
+
+
+def test_with_a_cache_all_answers_are_the_first() -> None:
+    # The negative control of the two tests above.
+    model = NumberedModel()
+    with global_cache():
+        assert {model.invoke(PROMPT).text for _ in range(4)} == {"answer 0"}
+    own = NumberedModel(cache=InMemoryCache())
+    assert {own.invoke(PROMPT).text for _ in range(4)} == {"answer 0"}
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "generator",
+    [
+        lambda model: model(n=5),
+        lambda model: model(n=5) | StrOutputParser(),
+        lambda model: model().bind(n=5),
+        lambda model: model().bind(n=5).with_retry(),
+        lambda model: model(extra_body={"n": 5}),
+        lambda model: model().bind(extra_body={"n": 5, "top_k": 1}),
+    ],
+)
+def test_choices_that_nobody_uses_are_not_paid_for(
+    chat_model: MakeModel, script: Script, draw: Drawing, generator: Any
+) -> None:
+    assert texts(draw(generator(chat_model), 4)) == TOWNS
+    assert [request.get("n") or 1 for request in script.requests] == [1] * 4
+
+
+def test_asked_itself_that_model_pays_for_five_and_returns_one(chat_model: MakeModel, script: Script) -> None:
+    # The negative control of the test above.
+    assert chat_model(n=5).invoke(PROMPT).text == "lima"
+    assert chat_model(extra_body={"n": 5}).invoke(PROMPT).text == "quito"
+    assert [request["n"] for request in script.requests] == [5, 5]
+
+
+@both_ways
+def test_what_goes_into_the_body_beside_that_stays(
+    chat_model: MakeModel, script: Script, draw: Drawing
+) -> None:
+    draw(chat_model(extra_body={"n": 5, "top_k": 1}), 2)
+    assert [request["top_k"] for request in script.requests] == [1, 1]
+
+
+@both_ways
+@both_strategies
+def test_a_models_own_number_does_not_change_that_of_candidates(draw: Drawing, sampling: Any) -> None:
+    assert texts(draw(NumberedModel(n=2), 4, sampling)) == numbered(4)
+
+
+SEEDED: dict[str, Runnable[Any, Any]] = {
+    "field": NumberedModel(seed=7),
+    "zero": NumberedModel(seed=0),
+    "model_kwargs": NumberedModel(model_kwargs={"seed": 7}),
+    "extra_body": NumberedModel(extra_body={"seed": 7}),
+    "bound": NumberedModel().bind(seed=7),
+    "bound in the body": NumberedModel().bind(extra_body={"seed": 7}),
+    "in a chain": NumberedModel(seed=7).with_retry() | StrOutputParser(),
+    "a fallback": NumberedModel().with_fallbacks([NumberedModel(seed=7)]),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+@both_strategies
+def test_a_fixed_seed_is_refused(name: str, sampling: Any) -> None:
+    with pytest.raises(InputError, match=r"has the fixed seed \d.*the same candidate n times"):
+        Sampler(SEEDED[name], sampling)
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        NumberedModel(),
+        NumberedModel(seed=-1),
+        NumberedModel(seed=None),
+        NumberedModel().bind(seed=-1),
+        NumberedModel(extra_body={"top_k": 1}),
+    ],
+)
+def test_a_seed_that_is_none_is_no_fixed_one(generator: Any) -> None:
+    Sampler(generator)
+
+
+@both_ways
+def test_what_runs_once_per_prompt_may_have_a_seed(draw: Drawing) -> None:
+    # A model that writes the query of a search is no model that draws.
+    parts = Parts(SHAPES["history"])
+    helper = NumberedModel(seed=7, echoing=True)
+    chain = SHAPES["history"](parts.model, helper, parts.library)
+    assert len(draw(chain, 2, prompt=QUESTION)) == 2
+    with pytest.raises(InputError, match="fixed seed"):
+        Sampler(SHAPES["history"](NumberedModel(seed=7), helper, parts.library))
+
+
+@both_ways
+@pytest.mark.parametrize("failing", [frozenset({0}), frozenset({1, 2}), frozenset({3, 4})])
+def test_what_succeeded_is_kept_and_the_rest_drawn_again(draw: Drawing, failing: frozenset[int]) -> None:
+    model = NumberedModel(failing=failing)
+    assert texts(draw(model, 4)) == numbered(4)
+    assert len(model.requests) == 4 + len(failing)
+
+
+def test_agenerate_throws_away_what_succeeded() -> None:
+    # The negative control: what was paid for is lost with the one that failed.
+    model = NumberedModel(failing=frozenset({1}))
+    with pytest.raises(ConnectionError):
+        asyncio.run(model.agenerate([[HumanMessage(PROMPT)]] * 4))
+    assert len(model.requests) == 4
+
+
+@both_ways
+def test_a_slot_that_keeps_failing_fails_the_prompt(draw: Drawing) -> None:
+    model = NumberedModel(failing=frozenset(range(3, 3 + 1 + TOP_UPS)))
+    expected = r"1 of 4 candidates could not be drawn, first candidate \d: ConnectionError: request \d failed"
+    with pytest.raises(DrawError, match=expected) as failure:
+        draw(model, 4)
+    assert isinstance(failure.value.__cause__, ConnectionError)
+    assert "with_retry" in str(failure.value)
+    assert len(model.requests) == 4 + TOP_UPS
+
+
+@both_ways
+def test_where_none_succeeds_none_is_repeated(draw: Drawing) -> None:
+    model = NumberedModel(failing=frozenset(range(4)))
+    with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
+        draw(model, 4)
+    assert len(model.requests) == 4
+
+
+@both_ways
+def test_the_users_own_mistake_is_not_called_chance(draw: Drawing) -> None:
+    def broken(message: Any) -> str:
+        raise KeyError(message.text)
+
+    with pytest.raises(DrawError, match="KeyError") as failure:
+        draw(NumberedModel() | RunnableLambda(broken), 2)
+    assert "with_retry" not in str(failure.value)
+
+
+@both_ways
+def test_one_of_many_requests_over_the_wire_is_made_up_for(
+    chat_model: MakeModel, script: Script, draw: Drawing
+) -> None:
+    script.faults = [Fault("dropped", on={2})]
+    assert texts(draw(chat_model(), 4)) == TOWNS
+    assert len(script.requests) == 5
+
+
+@both_ways
+def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Drawing) -> None:
+    def look_up(question: str) -> str:
+        msg = f"no index for {question}"
+        raise LookupError(msg)
+
+    model = NumberedModel()
+    expected = r"what comes before the model failed with LookupError: no index for where\?; nothing was drawn"
+    with pytest.raises(DrawError, match=expected) as failure:
+        draw(RunnableLambda(look_up) | model, 4)
+    assert isinstance(failure.value.__cause__, LookupError)
+    assert model.requests == []
+
+
+@both_ways
+def test_an_error_of_the_package_passes_as_it_is(draw: Drawing) -> None:
+    def look_up(question: str) -> str:
+        raise VerifierError(question)
+
+    with pytest.raises(VerifierError, match="where"):
+        draw(RunnableLambda(look_up) | NumberedModel(), 2)
+
+
+class Busy:
+    """Counts how many of its calls run at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, given: Any) -> Any:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(0.01)
+        with self._lock:
+            self._now -= 1
+        return given
+
+
+@both_ways
+@pytest.mark.parametrize("most", [1, 2])
+def test_requests_keep_to_the_configs_limit(draw: Drawing, most: int) -> None:
+    busy = Busy()
+    draw(RunnableLambda(busy), 6, prompt="x", config=RunnableConfig(max_concurrency=most))
+    assert busy.most <= most
+
+
+def test_what_is_prepared_takes_a_place_too() -> None:
+    # Two prompts in one limit of one: neither retrieval nor requests of both run at once.
+    busy = Busy()
+    sampler = Sampler(RunnableLambda(busy) | NumberedModel())
+    within = Bounds(Limit(1))
+
+    def serve() -> None:
+        with bounded(within):
+            complete(sampler.draws(PROMPT, 1, lambda _: RunnableConfig(), Progress()))
+
+    threads = [threading.Thread(target=serve) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert busy.most == 1
+
+
+@both_ways
+@both_strategies
+def test_draws_are_named_and_tagged(draw: Drawing, sampling: Any) -> None:
+    seen = Seen()
+    config = RunnableConfig(callbacks=[seen], tags=["mine"])
+    draw(RunnableLambda(str) | NumberedModel(), 2, sampling, config=config)
+    runs = 1 if sampling == "single_request" else 2
+    assert [tags for _, tags in seen.of("model")] == [frozenset({"mine", "cfc:candidate"})] * runs
+    assert [(name, tags) for name, tags in seen.of("chain")] == [("str", frozenset({"mine"}))]
+
+
+@both_ways
+def test_candidates_are_drawn_in_threads_and_tasks_of_their_own(draw: Drawing) -> None:
+    # All wait for all: one after the other they would never meet. Without a limit, nothing keeps them apart.
+    everyone = threading.Barrier(4, timeout=30)
+
+    def answer(_: Any) -> str:
+        return f"answer {everyone.wait()}"
+
+    assert texts(draw(RunnableLambda(answer), 4)) == numbered(4)

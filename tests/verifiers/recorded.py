@@ -1,0 +1,56 @@
+"""The recording as verifiers see it, and what their scores are worth there."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from langchain_core.messages import AIMessage
+
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.demo import recording
+from langchain_cfc.discrimination import Discrimination, discrimination
+from langchain_cfc.records import PromptRecord
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import BaseVerifier, VerifierInput
+
+# An interval of this level misses 0.5 once in ten thousand times where scores tell nothing: for one control
+# with a fixed seed, that is the chance that a change of seed or of numpy makes a false alarm.
+CONFIDENCE = 0.9999
+
+
+@cache
+def records() -> list[PromptRecord]:
+    return list(recording())
+
+
+@cache
+def correct() -> BoolArray:
+    return np.array([[one.correct for one in record.candidates] for record in records()])
+
+
+def given(record: PromptRecord) -> VerifierInput:
+    """A recorded prompt; each candidate carries its log-probability as that of one token."""
+    draws = []
+    for one in record.candidates:
+        tokens = [{"token": one.text, "logprob": (one.scores or {})["sequence_logprob"]}]
+        message = AIMessage(str(one.text), response_metadata={"logprobs": {"content": tokens}})
+        draws.append(Draw(str(one.text), message))
+    return VerifierInput(prompt=record.input, candidates=draws)
+
+
+def scored(verifier: BaseVerifier) -> FloatArray:
+    """(N, n) scores of all recorded candidates."""
+    return np.array([verifier.invoke(given(record)) for record in records()])
+
+
+def told_apart(scores: FloatArray) -> Discrimination:
+    found = discrimination(scores, correct(), CONFIDENCE)
+    assert found is not None
+    return found
+
+
+def shuffled(scores: FloatArray, seed: int) -> FloatArray:
+    """The scores of other prompts in another order: as much alike within a prompt, but of no meaning."""
+    generator = np.random.default_rng(seed)
+    return np.asarray(generator.permuted(generator.permutation(scores), axis=1), dtype=np.float64)

@@ -1,0 +1,310 @@
+"""`EmbeddingSimilarity`: half of one minus the cosine to the nearest passage of a context."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import OpenAIEmbeddings
+from pydantic import SecretStr
+
+from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import VerifierInput
+from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
+from tests.serving.openai_server import Script, serving
+
+Ask = Callable[[EmbeddingSimilarity, VerifierInput], list[float]]
+
+# Directions in the plane, by their angle to "east" in degrees.
+ANGLES = {"east": 0.0, "north-east": 45.0, "north": 90.0, "west": 180.0, "east by hair": 1e-9}
+
+
+class Compass(Embeddings):
+    """Embeds points of the compass, each with a length of its own; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.aasked: list[list[str]] = []
+        self.most = 0
+        self._now = 0
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.asked.append(texts)
+        return [self._vector(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        raise AssertionError(text)
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.aasked.append(texts)
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.01)
+        self._now -= 1
+        return [self._vector(text) for text in texts]
+
+    @staticmethod
+    def _vector(text: str) -> list[float]:
+        angle, length = math.radians(ANGLES[text]), float(len(text))
+        return [length * math.cos(angle), length * math.sin(angle)]
+
+
+class Vectors(Embeddings):
+    """Returns what it is told to, whatever the texts."""
+
+    def __init__(self, texts: Any, passages: Any = ((1.0, 0.0),)) -> None:
+        self.found = {"one": texts, "context": passages}
+
+    def embed_documents(self, texts: list[str]) -> Any:
+        return self.found["context" if texts == ["context"] else "one"]
+
+    def embed_query(self, text: str) -> list[float]:
+        raise AssertionError(text)
+
+
+class Failing(Embeddings):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        msg = f"no vectors for {texts}"
+        raise ConnectionError(msg)
+
+    def embed_query(self, text: str) -> list[float]:
+        raise AssertionError(text)
+
+
+def invoked(verifier: EmbeddingSimilarity, asked: VerifierInput) -> list[float]:
+    return verifier.invoke(asked)
+
+
+def ainvoked(verifier: EmbeddingSimilarity, asked: VerifierInput) -> list[float]:
+    return asyncio.run(verifier.ainvoke(asked))
+
+
+both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+
+
+def drawn(prompt: Any, *texts: str) -> VerifierInput:
+    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+
+
+@both_ways
+def test_computed_by_hand(ask: Ask) -> None:
+    found = ask(EmbeddingSimilarity(Compass()), drawn("east", "east", "north-east", "north", "west"))
+    assert found == pytest.approx([0.0, (1 - math.sqrt(0.5)) / 2, 0.5, 1.0], abs=1e-15)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda _: ["west", Document("north")],
+        lambda _: (Document("north"), Document("west"), Document("north")),
+        RunnableLambda(lambda prompt: [Document("north"), prompt["other"]]),
+    ],
+)
+def test_the_nearest_passage_counts(ask: Ask, context: Any) -> None:
+    asked = drawn({"other": "west"}, "east", "north", "west", "north-east")
+    expected = [0.5, 0.0, 0.0, (1 - math.sqrt(0.5)) / 2]
+    assert ask(EmbeddingSimilarity(Compass(), context=context), asked) == pytest.approx(expected, abs=1e-15)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "north",
+        HumanMessage("north"),
+        [HumanMessage("north")],
+        [("human", "north")],
+        StringPromptValue(text="north"),
+        ChatPromptValue(messages=[HumanMessage("north")]),
+        {"context": "north", "question": "east"},
+        {"context": ["north"]},
+        {"context": Document("north")},
+    ],
+)
+def test_the_context_is_the_prompts_own_unless_told(ask: Ask, prompt: Any) -> None:
+    assert ask(EmbeddingSimilarity(Compass()), drawn(prompt, "north")) == [0.0]
+
+
+@both_ways
+def test_several_messages_are_read_as_a_transcript(ask: Ask) -> None:
+    class Hearing(Compass):
+        @staticmethod
+        def _vector(text: str) -> list[float]:
+            heard.append(text)
+            return [1.0]
+
+    heard: list[str] = []
+    ask(EmbeddingSimilarity(Hearing()), drawn([SystemMessage("Be brief."), HumanMessage("Where?")], "lima"))
+    assert sorted(heard) == ["System: Be brief.\nHuman: Where?", "lima"]
+
+
+@pytest.mark.parametrize("asked_by", ["invoke", "ainvoke"])
+def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str) -> None:
+    compass = Compass()
+    verifier = EmbeddingSimilarity(compass, context=lambda _: ["west", "east", "west"])
+    asked = drawn("?", "north", "east", "north")
+    found = invoked(verifier, asked) if asked_by == "invoke" else ainvoked(verifier, asked)
+    assert found == pytest.approx([0.5, 0.0, 0.5], abs=1e-15)
+    mine, others = (compass.asked, compass.aasked)[:: 1 if asked_by == "invoke" else -1]
+    assert sorted(mine) == [["north", "east"], ["west", "east"]]
+    assert others == []
+
+
+@pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2)])
+def test_both_calls_keep_to_the_bounds(places: int, most: int) -> None:
+    compass = Compass()
+    with bounded(Bounds(Limit(places))):
+        ainvoked(EmbeddingSimilarity(compass), drawn("east", "north"))
+    assert compass.most == most
+
+
+def test_the_sync_calls_run_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=30.0)
+
+    class Waiting(Compass):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            both.wait()
+            return super().embed_documents(texts)
+
+    with bounded(Bounds(Limit(2))):
+        assert invoked(EmbeddingSimilarity(Waiting()), drawn("east", "east")) == [0.0]
+
+
+async def anorth(prompt: Any) -> str:
+    await asyncio.sleep(0)
+    return "north" if prompt == "?" else "west"
+
+
+def test_async_contexts_are_awaited_and_refused_where_nothing_waits() -> None:
+    verifier = EmbeddingSimilarity(Compass(), context=anorth)
+    assert ainvoked(verifier, drawn("?", "north")) == [0.0]
+    with pytest.raises(VerifierError, match="context function is async: use ainvoke"):
+        invoked(verifier, drawn("?", "north"))
+
+
+@given(
+    st.lists(st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3).filter(any), min_size=1, max_size=5),
+    st.floats(1e-300, 1e300),
+)
+def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
+    vectors: list[list[float]], length: float
+) -> None:
+    texts = [f"text {row}" for row in range(len(vectors))]
+    near = EmbeddingSimilarity(Vectors(vectors, passages=[[0.6, 0.0, -0.8]]))
+    scores = invoked(near, drawn("context", *texts))
+    assert all(0.0 <= score <= 1.0 for score in scores)
+    # Lengths play no role, even where squares overflow or vanish.
+    far = EmbeddingSimilarity(Vectors(vectors, passages=[[0.6 * length, 0.0, -0.8 * length]]))
+    assert invoked(far, drawn("context", *texts)) == pytest.approx(scores, abs=1e-12)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("embeddings", "message"),
+    [
+        (Failing(), "the embeddings failed with ConnectionError: no vectors for"),
+        (Vectors([[0.0, 0.0]]), "the embedding of 'one' is zero or not finite"),
+        (Vectors([[math.nan, 1.0]]), "the embedding of 'one' is zero or not finite"),
+        (Vectors([[math.inf, 1.0]]), "the embedding of 'one' is zero or not finite"),
+        (Vectors([[1.0, 0.0]], passages=[[0.0, -0.0]]), "the embedding of 'context' is zero or not finite"),
+        (Vectors([[1.0, 0.0], [1.0, 0.0]]), r"shape \(2, 2\) for 1 texts"),
+        (Vectors([]), r"shape \(0,\) for 1 texts"),
+        (Vectors([[]]), r"shape \(1, 0\) for 1 texts"),
+        (Vectors([1.0]), r"shape \(1,\) for 1 texts"),
+        (Vectors([[1.0, 0.0], [1.0]]), "other than vectors of one length"),
+        (Vectors([["far", "near"]]), "other than vectors of one length"),
+        (Vectors(None), r"shape \(\) for 1 texts"),
+        (Vectors([[1.0, 0.0, 0.0]]), "gave candidates 3 numbers and the context 2"),
+    ],
+)
+def test_vectors_without_a_direction_are_refused(ask: Ask, embeddings: Embeddings, message: str) -> None:
+    with pytest.raises(VerifierError, match=message):
+        ask(EmbeddingSimilarity(embeddings), drawn("context", "one"))
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("prompt", "context", "message"),
+    [
+        ({"question": "?"}, None, r"the prompt is a dict, whose text is not settled: pass context="),
+        (7, None, "the prompt is a int, whose text is not settled"),
+        ([object()], None, "the prompt is a list that does not hold messages"),
+        ([], None, "the prompt is a list, whose text is not settled"),
+        ({"context": None}, None, "the context holds a NoneType; expected texts or Documents"),
+        ("?", lambda _: [], "the list of passages is empty"),
+        ("?", lambda _: ["east", 7], "the context holds a int"),
+        ("?", lambda prompt: prompt["context"], "context function failed with TypeError"),
+    ],
+)
+def test_a_context_that_is_none_is_refused(ask: Ask, prompt: Any, context: Any, message: str) -> None:
+    with pytest.raises(VerifierError, match=message):
+        ask(EmbeddingSimilarity(Compass(), context=context), drawn(prompt, "east"))
+
+
+def test_only_embeddings_are_taken() -> None:
+    with pytest.raises(InputError, match="expected LangChain embeddings, got a function"):
+        EmbeddingSimilarity(invoked)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def base_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(Script({})) as url:
+        yield url
+
+
+@both_ways
+def test_a_real_client_over_http(ask: Ask, base_url: str) -> None:
+    embeddings = OpenAIEmbeddings(
+        model="recorded",
+        base_url=base_url,
+        api_key=SecretStr("none"),
+        check_embedding_ctx_length=False,
+        max_retries=0,
+    )
+    verifier = EmbeddingSimilarity(embeddings)
+    asked = drawn("the capital of peru", "lima the capital of peru", "xylophone", "The Capital Of Peru")
+    near, far, same = ask(verifier, asked)
+    assert same == pytest.approx(0.0, abs=1e-6)  # vectors come in single precision
+    assert same < near < far
+    assert verifier.fingerprint == {
+        "id": "embedding-similarity",
+        "context": "of the prompt",
+        "embeddings.model": "recorded",
+    }
+    assert repr(verifier) == "EmbeddingSimilarity(recorded)"
+
+
+def test_it_says_what_it_is() -> None:
+    large = OpenAIEmbeddings(model="text-embedding-3-large", dimensions=256, api_key=SecretStr("none"))
+    said = fingerprint(EmbeddingSimilarity(large))
+    assert (said["embeddings.model"], said["embeddings.dimensions"]) == ("text-embedding-3-large", 256)
+    # What does not say which model it is gets no id, and neither does an unknown context.
+    assert "id" not in fingerprint(EmbeddingSimilarity(Compass()))
+    unknown = fingerprint(EmbeddingSimilarity(large, context=lambda _: "x"))
+    assert "id" not in unknown
+    assert unknown["context"] == "own"
+
+
+def test_copies_score_alike() -> None:
+    verifier = EmbeddingSimilarity(DeterministicFakeEmbedding(size=8))
+    asked = drawn("east", "north", "west")
+    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+        assert invoked(copied, asked) == invoked(verifier, asked)

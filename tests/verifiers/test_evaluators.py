@@ -1,0 +1,425 @@
+"""`from_evaluator`: evaluators of openevals, and others, as verifiers."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import HumanMessage
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_openai import ChatOpenAI
+from openevals.exact import exact_match, exact_match_async
+from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
+from openevals.string import levenshtein_distance
+from pydantic import BaseModel, SecretStr
+
+from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import BaseVerifier, VerifierInput
+from langchain_cfc.verifiers.evaluators import from_evaluator
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script, serving
+
+Ask = Callable[[BaseVerifier, VerifierInput], list[float]]
+
+
+def invoked(verifier: BaseVerifier, asked: VerifierInput) -> list[float]:
+    return verifier.invoke(asked)
+
+
+def ainvoked(verifier: BaseVerifier, asked: VerifierInput) -> list[float]:
+    return asyncio.run(verifier.ainvoke(asked))
+
+
+both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+
+
+def drawn(prompt: Any, *texts: str) -> VerifierInput:
+    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+
+
+GIVEN = drawn("where?", "lima", "quito", "lima")
+
+
+def reference(prompt: Any) -> dict[str, Any]:
+    assert prompt == "where?"
+    return {"reference_outputs": "lima"}
+
+
+# --- openevals
+
+
+@both_ways
+def test_exact_match_of_openevals(ask: Ask) -> None:
+    assert ask(from_evaluator(exact_match, arguments=reference), GIVEN) == [0.0, 1.0, 0.0]
+
+
+def test_its_async_kind_is_awaited_and_refused_where_nothing_waits() -> None:
+    verifier = from_evaluator(exact_match_async, arguments=reference)
+    assert ainvoked(verifier, GIVEN) == [0.0, 1.0, 0.0]
+    with pytest.raises(VerifierError, match="evaluator is async: use ainvoke"):
+        invoked(verifier, GIVEN)
+
+
+@both_ways
+def test_what_it_needs_and_does_not_get_is_a_typed_error(ask: Ask) -> None:
+    with pytest.raises(VerifierError, match=r"evaluator failed with TypeError: .*reference_outputs"):
+        ask(from_evaluator(exact_match), GIVEN)
+
+
+@both_ways
+def test_levenshtein_distance_of_openevals_is_a_similarity(ask: Ask) -> None:
+    # Its score is 1 for equal texts, whatever its name says; "lime" differs in one letter of four.
+    verifier = from_evaluator(levenshtein_distance, arguments=reference)
+    assert ask(verifier, drawn("where?", "lima", "lime")) == pytest.approx([0.0, 0.25])
+
+
+PROMPT = "Is {outputs} a right answer to {inputs}?"
+JUDGED = {"lima": (True, 0.9), "quito": (False, 0.2)}
+
+
+def _judgements(which: int) -> dict[str, list[Answer]]:
+    return {
+        PROMPT.format(outputs=text, inputs="where?"): [
+            Answer(json.dumps({"reasoning": "so it is", "score": scores[which]}))
+        ]
+        for text, scores in JUDGED.items()
+    }
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(_judgements(0), logprobs=False)
+
+
+@pytest.fixture
+def judge(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenAI]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as url:
+        yield ChatOpenAI(
+            model="recorded", base_url=url, api_key=SecretStr("none"), max_retries=0, disable_streaming=True
+        )
+
+
+@both_ways
+def test_a_judge_of_openevals_over_http(ask: Ask, judge: ChatOpenAI, script: Script) -> None:
+    verifier = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge))
+    assert ask(verifier, GIVEN) == [0.0, 1.0, 0.0]
+    # Texts drawn twice are judged once.
+    assert len(script.requests) == 2
+    script.answers = _judgements(1)
+    continuous = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge, continuous=True))
+    assert ask(continuous, GIVEN) == pytest.approx([0.1, 0.8, 0.1])
+
+
+def test_an_async_judge_of_openevals_over_http(judge: ChatOpenAI) -> None:
+    verifier = from_evaluator(create_async_llm_as_judge(prompt=PROMPT, judge=judge))
+    assert ainvoked(verifier, GIVEN) == [0.0, 1.0, 0.0]
+
+
+@both_ways
+def test_a_judge_that_cannot_be_reached_is_a_typed_error(ask: Ask, judge: ChatOpenAI, script: Script) -> None:
+    script.faults = [Fault("status 500")]
+    verifier = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge))
+    with pytest.raises(VerifierError, match=r"the evaluator failed with \w+: .*500"):
+        ask(verifier, GIVEN)
+
+
+@both_ways
+def test_a_mapping_prompt_is_not_written_into(ask: Ask) -> None:
+    # openevals converts the messages of such a prompt in place.
+    prompt = {"messages": [HumanMessage("where?")]}
+    seen: list[dict[str, Any]] = []
+
+    def overwriting(*, inputs: dict[str, Any], outputs: str) -> bool:
+        inputs["messages"] = outputs
+        seen.append(inputs)
+        return True
+
+    assert ask(from_evaluator(overwriting), drawn(prompt, "lima")) == [0.0]
+    assert seen == [{"messages": "lima"}]
+    assert prompt == {"messages": [HumanMessage("where?")]}
+
+
+# --- others
+
+
+def _share(prompt: Any, text: str) -> float:
+    assert prompt == "where?"
+    return 0.75 if text == "lima" else 0.0
+
+
+async def _ashare(prompt: Any, text: str) -> float:
+    await asyncio.sleep(0)
+    return _share(prompt, text)
+
+
+class Held:
+    """An evaluator that holds something, such as a client."""
+
+    def __call__(self, prompt: Any, text: str) -> float:
+        return _share(prompt, text)
+
+
+class Graded(BaseModel):
+    score: float
+    reason: str = ""
+
+
+def of_pair(pair: dict[str, Any]) -> float:
+    return _share(pair["prompt"], pair["candidate"])
+
+
+PLAIN: list[Any] = [
+    _share,
+    Held(),
+    RunnableLambda(of_pair),
+    RunnableLambda(lambda pair: {"score": of_pair(pair)}),
+    RunnableLambda(lambda pair: Graded(score=of_pair(pair))),
+    lambda prompt, text: np.float32(_share(prompt, text)),
+    lambda outputs, inputs: _share(inputs, outputs),
+    lambda outputs: 0.75 if outputs == "lima" else 0.0,
+    lambda outputs, **given: _share(given["inputs"], outputs),
+    lambda prompt, text: {"key": "quality", "score": _share(prompt, text), "comment": None},
+    lambda prompt, text: [{"key": "quality", "score": _share(prompt, text)}],
+]
+
+
+@both_ways
+@pytest.mark.parametrize("evaluator", PLAIN)
+def test_numbers_in_every_shape(ask: Ask, evaluator: Any) -> None:
+    assert ask(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
+    assert ask(from_evaluator(evaluator, higher_is_better=False), GIVEN) == [0.75, 0.0, 0.75]
+
+
+async def by_keyword(*, inputs: Any, outputs: str) -> float:
+    return await _ashare(inputs, outputs)
+
+
+async def of_mapping(pair: dict[str, Any]) -> float:
+    return await _ashare(pair["prompt"], pair["candidate"])
+
+
+@pytest.mark.parametrize("evaluator", [_ashare, by_keyword, RunnableLambda(of_mapping)])
+def test_async_evaluators_are_awaited(evaluator: Any) -> None:
+    assert ainvoked(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
+
+
+@both_ways
+@pytest.mark.parametrize("found", [True, np.True_, 1.0, 1])
+def test_true_is_one(ask: Ask, found: Any) -> None:
+    assert ask(from_evaluator(lambda *_: found), GIVEN) == [0.0] * 3
+    assert ask(from_evaluator(lambda *_: found, higher_is_better=False), GIVEN) == [1.0] * 3
+
+
+@both_ways
+def test_another_range_is_scaled(ask: Ask) -> None:
+    grades = {"lima": 5, "quito": 2}
+    verifier = from_evaluator(lambda _, text: grades[text], range=(1, 5))
+    assert ask(verifier, GIVEN) == [0.0, 0.75, 0.0]
+    # True and False are the ends of any range.
+    assert ask(from_evaluator(lambda _, text: text == "lima", range=(1, 5)), GIVEN) == [0.0, 1.0, 0.0]
+
+
+@given(
+    st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)).filter(lambda ends: ends[0] < ends[1]), st.data()
+)
+def test_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.DataObject) -> None:
+    value = data.draw(st.floats(*ends))
+    higher, lower = (
+        invoked(from_evaluator(lambda *_: value, range=ends, higher_is_better=better), drawn("?", "a"))[0]
+        for better in (True, False)
+    )
+    assert 0.0 <= lower <= 1.0
+    assert higher == 1.0 - lower
+
+
+SEVERAL = [{"key": "right", "score": 1.0}, {"key": "short", "score": 0.5}]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("result", "key", "expected"),
+    [
+        (SEVERAL, "short", 0.5),
+        (SEVERAL, "right", 0.0),
+        ({"right": 1.0, "short": 0.5}, "short", 0.5),
+        ({"key": "right", "score": 1.0}, "right", 0.0),
+        ({"score": 1.0}, "right", 0.0),
+    ],
+)
+def test_the_key_says_which_result_to_read(ask: Ask, result: Any, key: str, expected: float) -> None:
+    assert ask(from_evaluator(lambda *_: result, key=key), GIVEN) == [expected] * 3
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("result", "key", "message"),
+    [
+        (SEVERAL, None, "returned 2 results, with the keys 'right', 'short': key= says which"),
+        (SEVERAL, "long", "returned 2 results, with the keys 'right', 'short'"),
+        ([], None, "returned 0 results, with the keys none"),
+        ({"key": "right", "score": 1.0}, "short", "holds no 'short', .* for the key 'right'"),
+        ({"value": 1.0}, None, "holds no 'score', only 'value'"),
+        (1.5, None, r"returned 1.5; expected True, False or a number from 0 to 1. range="),
+        (-0.1, None, "returned -0.1; expected"),
+        (math.nan, None, "returned nan; expected"),
+        (10**400, None, "returned 1000.*; expected"),
+        (None, None, "returned None; expected"),
+        ({"key": "right", "score": None}, None, "returned None; expected"),
+        ("0.5", None, "returned '0.5'; expected"),
+        (np.array([0.5, 0.5]), None, "returned array.*; expected"),
+    ],
+)
+def test_results_that_are_no_value_are_refused(ask: Ask, result: Any, key: str | None, message: str) -> None:
+    with pytest.raises(VerifierError, match=message):
+        ask(from_evaluator(lambda *_: result, key=key), GIVEN)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda prompt: {"context": prompt["docs"]},
+        RunnableLambda(lambda prompt: {"context": prompt["docs"]}),
+    ],
+)
+def test_further_arguments_are_made_once_per_prompt(ask: Ask, arguments: Any) -> None:
+    asked: list[Any] = []
+
+    def grounded(*, outputs: str, context: str) -> bool:
+        asked.append(context)
+        return outputs in context
+
+    verifier = from_evaluator(grounded, arguments=arguments)
+    assert ask(verifier, drawn({"docs": "lima and cusco"}, "lima", "quito")) == [0.0, 1.0]
+    assert asked == ["lima and cusco"] * 2
+
+
+@both_ways
+def test_arguments_that_are_none_are_refused(ask: Ask) -> None:
+    with pytest.raises(VerifierError, match="arguments= returned a str; expected a mapping"):
+        ask(from_evaluator(exact_match, arguments=lambda _: "lima"), GIVEN)
+    with pytest.raises(VerifierError, match="arguments function failed with KeyError"):
+        ask(from_evaluator(exact_match, arguments=lambda prompt: {}[prompt]), GIVEN)
+
+
+@both_ways
+def test_a_prompt_value_is_handed_on_as_messages(ask: Ask) -> None:
+    def reading(*, inputs: Any, outputs: str) -> bool:
+        del outputs
+        return bool(inputs == [HumanMessage("where?")])
+
+    assert ask(from_evaluator(reading), drawn(StringPromptValue(text="where?"), "lima")) == [0.0]
+
+
+@both_ways
+@pytest.mark.parametrize("places", [1, 2])
+def test_evaluations_run_at_the_same_time_within_the_bounds(ask: Ask, places: int) -> None:
+    lock, slow = threading.Lock(), threading.Event()
+    now, most = 0, 0
+
+    def waiting(_: Any, text: str) -> bool:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        slow.wait(0.05)
+        with lock:
+            now -= 1
+        return text == "a"
+
+    with bounded(Bounds(Limit(places))):
+        assert ask(from_evaluator(waiting), drawn("?", "a", "b", "c", "d")) == [0.0, 1.0, 1.0, 1.0]
+    assert most == places
+
+
+async def tokens_seen(verifier: BaseVerifier) -> list[str]:
+    """What whoever streams the events of a chain sees of a judge's words."""
+    events = verifier.astream_events(drawn("?", "lima"), version="v2")
+    return [event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"]
+
+
+def test_a_model_inside_of_a_function_has_to_be_silenced_by_its_maker() -> None:
+    def judging(model: FakeListChatModel) -> Callable[[Any, str], bool]:
+        return lambda _, text: model.invoke(text).text == "yes"
+
+    streaming = FakeListChatModel(responses=["yes"])
+    silent = FakeListChatModel(responses=["yes"], disable_streaming=True)
+    assert asyncio.run(tokens_seen(from_evaluator(judging(silent)))) == []
+    # What the docstring warns of.
+    assert asyncio.run(tokens_seen(from_evaluator(judging(streaming)))) == ["y", "e", "s"]
+    # In a Runnable it is within reach.
+    assert asyncio.run(tokens_seen(from_evaluator(chained(streaming)))) == []
+
+
+def chained(model: FakeListChatModel) -> Runnable[Any, Any]:
+    asking = RunnableLambda(lambda pair: pair["candidate"])
+    return asking | model | RunnableLambda(lambda message: message.text == "yes")
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "settings", "message"),
+    [
+        ("exact_match", {}, "expected an evaluator, a function or Runnable, got a str"),
+        (_share, {"arguments": reference}, "arguments= is for evaluators that take keywords"),
+        (
+            RunnableLambda(of_pair),
+            {"arguments": reference},
+            "arguments= is for evaluators that take keywords",
+        ),
+        (dict, {}, "the parameters of the evaluator cannot be read"),
+        (_share, {"range": (1.0, 1.0)}, "range must be two finite numbers"),
+        (_share, {"range": (1.0, 0.0)}, "range must be two finite numbers"),
+        (_share, {"range": (0.0, math.inf)}, "range must be two finite numbers"),
+        (_share, {"range": (math.nan, 1.0)}, "range must be two finite numbers"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(evaluator: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_evaluator(evaluator, **settings)
+
+
+class Named(Held):
+    fingerprint = {"id": "my-judge"}  # noqa: RUF012 - as a user writes it
+
+
+def test_it_says_what_it_is() -> None:
+    verifier = from_evaluator(Named(), range=(0, 10))
+    assert fingerprint(verifier) == {
+        "id": "evaluator",
+        "key": "its only one",
+        "better": "higher",
+        "range": "0.0 to 10.0",
+        "arguments": "none",
+        "evaluator.id": "my-judge",
+    }
+    assert repr(verifier) == "Evaluated(key=None, higher is better, 0 to 10)"
+    others = [from_evaluator(Named()), from_evaluator(Named(), range=(0, 10), higher_is_better=False)]
+    for other in others:
+        with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
+            compare_fingerprints("verifier", fingerprint(verifier), fingerprint(other))
+    # openevals says nothing of its evaluators, so nothing vouches for them.
+    assert "id" not in fingerprint(from_evaluator(exact_match, arguments=reference))
+
+
+@pytest.mark.parametrize(
+    "verifier", [from_evaluator(Held()), from_evaluator(exact_match, arguments=reference)]
+)
+def test_copies_score_alike(verifier: BaseVerifier) -> None:
+    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+        assert invoked(copied, GIVEN) == invoked(verifier, GIVEN)

@@ -1,0 +1,415 @@
+"""`ModelJudge`: three ways to a probability, one per judge, and replies that say none."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_openai import ChatOpenAI
+from pydantic import Field
+
+from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.fingerprints import compare_fingerprints
+from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault
+from tests.verifiers.judges import (
+    InMemory,
+    Meeting,
+    Scored,
+    Weighing,
+    both_ways,
+    given,
+    judging,
+    replied,
+    token,
+)
+
+WEIGHED = {
+    "Peru": Answer("Yes", math.log(0.6), first={"Yes": math.log(0.6), "No": math.log(0.2), "It": -3.0}),
+    "Norway": Answer("No", math.log(0.9), first={"No": math.log(0.9), "Yes": math.log(0.1)}),
+}
+STATED = {"Peru": Answer('{"percent": 85}', -1.0), "Norway": Answer('{"percent": 2}', -1.0)}
+WRITTEN = {"Peru": Answer("Percent: 85", -1.0), "Norway": Answer("percent: 2 %\n", -1.0)}
+YES_NO = {"Yes": math.log(0.3), "No": math.log(0.1)}
+
+
+def score_of(reply: AIMessage, **options: Any) -> float:
+    """The score of one candidate that is judged like this."""
+    [score] = ModelJudge(Weighing(replies={"Peru": reply}), **options).invoke(given("Peru"))
+    return score
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("mode", "answers", "expected"),
+    [
+        ("logprobs", WEIGHED, [0.25, 0.9, 0.25]),
+        ("structured", STATED, [0.15, 0.98, 0.15]),
+        ("line", WRITTEN, [0.15, 0.98, 0.15]),
+    ],
+)
+def test_every_mode_over_http(
+    scored: Scored, mode: Mode, answers: dict[str, Answer], expected: list[float]
+) -> None:
+    with judging(answers) as (script, make):
+        scores = scored(ModelJudge(make(streaming=True), mode=mode), given("Peru", "Norway", "Peru"))
+    assert scores == pytest.approx(expected, abs=1e-12)
+    assert len(script.requests) == 2  # equal texts share a judgement
+    for body in script.requests:
+        assert not body.get("stream")
+        assert body.get("top_logprobs") == (20 if mode == "logprobs" else None)
+        assert ("response_format" in body) == (mode == "structured")
+        [message] = body["messages"]
+        assert "<question>\nWhere do llamas live?\n</question>" in message["content"]
+
+
+def test_a_short_reply_is_cut_short_and_reasoning_is_not() -> None:
+    reply = replied(token("Verdict", -0.1, {}), token(":", -0.1, {}), token(" Yes", -0.1, YES_NO))
+    for reasoning in (False, True):
+        model = Weighing(replies={"Peru": reply if reasoning else replied(token("Yes", -0.1, YES_NO))})
+        ModelJudge(model, reasoning=reasoning).invoke(given("Peru"))
+        [(_, settings)] = model._asked
+        assert ("max_tokens" in settings) is not reasoning
+
+
+def test_the_criterion_is_what_candidates_are_judged_by() -> None:
+    model = Weighing(replies={"Peru": replied(token("Yes", -0.1, YES_NO))})
+    ModelJudge(model, criterion="It names {a} continent.").invoke(given("Peru"))
+    [([message], _)] = model._asked
+    assert "It names {a} continent." in message.text
+
+
+# How the mode is chosen
+
+
+class Structured(InMemory):
+    """A model with structured output of its own, which here is any object."""
+
+    outputs: dict[str, Any] = Field(default_factory=dict)
+
+    def with_structured_output(
+        self, schema: Any, *, include_raw: bool = False, **kwargs: Any
+    ) -> Runnable[Any, Any]:
+        del kwargs
+        assert include_raw
+
+        def find(message: AIMessage) -> dict[str, Any]:
+            found = self.outputs[message.text]
+            parsed = found if isinstance(found, Exception) else schema.model_construct(**found)
+            wrong = isinstance(found, Exception)
+            return {
+                "raw": message,
+                "parsed": None if wrong else parsed,
+                "parsing_error": found if wrong else None,
+            }
+
+        return self | RunnableLambda(find)
+
+
+MODELS: list[tuple[Callable[[], Any], Mode]] = [
+    (lambda: ChatOpenAI(model="judge", api_key="none"), "logprobs"),  # type: ignore[arg-type]
+    (lambda: Weighing(replies={}), "logprobs"),
+    (lambda: Weighing(replies={}).bind(stop=["x"]).with_retry(), "logprobs"),
+    (lambda: Structured(replies={}), "structured"),
+    (lambda: Structured(replies={}).with_retry(), "line"),
+    (lambda: InMemory(replies={}), "line"),
+    (lambda: FakeListChatModel(responses=["x"]), "line"),
+    (lambda: RunnableLambda(lambda _: AIMessage("x")), "line"),
+]
+
+
+@pytest.mark.parametrize(("make", "mode"), MODELS)
+def test_the_rule_that_chooses_a_mode(make: Callable[[], Any], mode: Mode) -> None:
+    judge = ModelJudge(make())
+    assert judge.mode == mode
+    assert judge.fingerprint["mode"] == mode
+
+
+@both_ways
+def test_the_mode_is_never_switched(scored: Scored) -> None:
+    # The second reply has no log-probabilities, but a line that another mode could read.
+    replies = {
+        "Peru": replied(token("Yes", -0.1, YES_NO)),
+        "Norway": AIMessage("Percent: 85"),
+    }
+    with pytest.raises(VerifierError, match=r"candidate 1.*no token log-probabilities"):
+        scored(ModelJudge(Weighing(replies=replies)), given("Peru", "Norway"))
+    assert scored(ModelJudge(Weighing(replies=replies), mode="line"), given("Norway")) == [0.15]
+
+
+@pytest.mark.parametrize("model", [InMemory(replies={}), Structured(replies={}).with_retry()])
+def test_structured_output_needs_a_model_that_has_it(model: Any) -> None:
+    with pytest.raises(InputError, match=r"mode='structured' needs .* mode='line'"):
+        ModelJudge(model, mode="structured")
+
+
+def test_other_arguments_are_refused() -> None:
+    with pytest.raises(InputError, match="mode is 'words'; expected one of logprobs, structured, line"):
+        ModelJudge(Weighing(replies={}), mode="words")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="top_logprobs must be at least 2"):
+        ModelJudge(Weighing(replies={}), top_logprobs=1)
+    with pytest.raises(InputError, match="got a NoneType as judging model"):
+        ModelJudge(None)  # type: ignore[arg-type]
+
+
+# Log-probabilities
+
+
+@pytest.mark.parametrize("spelling", ["Yes", " Yes", "yes", "YES", "Yes.", "**Yes", "\u0120Yes", "\u2581yes"])
+def test_spellings_of_a_verdict_add_up(spelling: str) -> None:
+    weights = {spelling: math.log(0.15), "yEs": math.log(0.15), "No": math.log(0.1), "Not": math.log(0.4)}
+    assert score_of(replied(token("Not", math.log(0.4), weights))) == pytest.approx(0.25, abs=1e-12)
+
+
+REASONED = [
+    token("Yes", -0.1, {"Yes": -0.1, "No": -3.0}),
+    token(", llamas.\n", -0.1, {}),
+    token("Verdict", -0.1, {}),
+]
+
+
+def test_after_reasoning_the_last_line_counts() -> None:
+    # The first word says yes at other odds.
+    verdict = token(" Yes", math.log(0.3), {" Yes": math.log(0.3), " No": math.log(0.1)})
+    last = [token(":", -0.1, {}), verdict, token("**\n", -0.1, {})]
+    assert score_of(replied(*REASONED, *last), reasoning=True) == pytest.approx(0.25, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        REASONED,
+        [*REASONED, token(":", -0.1, {}), token(" Maybe", -0.1, YES_NO)],
+        [token("I say", -0.1, {}), token(" Yes", -0.1, YES_NO)],
+        [token("\n", -0.1, {})],
+    ],
+)
+def test_reasoning_without_a_verdict_is_refused(tokens: list[dict[str, Any]]) -> None:
+    with pytest.raises(
+        VerifierError, match=r"candidate 0: the judge replied .*'Verdict: Yes' or 'Verdict: No'"
+    ):
+        score_of(replied(*tokens), reasoning=True)
+
+
+@both_ways
+def test_a_reply_without_a_verdict_names_what_was_seen(scored: Scored) -> None:
+    answers = {"Peru": WEIGHED["Peru"], "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
+    with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
+        scored(ModelJudge(make()), given("Peru", "Oslo"))
+    for part in ("candidate 1", "replied 'I'", "expected Yes or No", "'I', 'Well'", "another mode"):
+        assert part in str(caught.value)
+
+
+@both_ways
+def test_missing_log_probabilities_are_refused(scored: Scored) -> None:
+    expected = "no token log-probabilities with 'Yes'.*mode='structured'"
+    with judging(WEIGHED, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
+        scored(ModelJudge(make()), given("Peru"))
+
+
+# Stated probabilities
+
+
+@pytest.mark.parametrize("stated", [-1, 101, 10**30])
+def test_a_probability_out_of_range_is_refused(stated: int) -> None:
+    model = Structured(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
+    with pytest.raises(VerifierError, match=rf"replied {stated!r}; expected a percent from 0 to 100"):
+        ModelJudge(model).invoke(given("Peru"))
+
+
+@pytest.mark.parametrize(("stated", "score"), [(0, 1.0), (100, 0.0), (50, 0.5), (99, 0.01)])
+def test_percent_become_scores(stated: int, score: float) -> None:
+    model = Structured(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
+    assert ModelJudge(model).invoke(given("Peru")) == [score]
+    assert score_of(AIMessage(f"Percent: {stated}"), mode="line") == score
+
+
+def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
+    reply = "no idea " * 100
+    model = Structured(replies={"Peru": AIMessage(reply)}, outputs={reply: ValueError("no JSON")})
+    with pytest.raises(VerifierError) as caught:
+        ModelJudge(model).invoke(given("Peru"))
+    for part in ("candidate 0", "'no idea no idea", "...'", "whole number `percent`", "another mode"):
+        assert part in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("text", "came"),
+    [
+        ("", "''"),
+        ("no idea", "'no idea'"),
+        ('{"percent": null}', "'None'"),
+        ('{"percent": "85"}', "'85'"),
+        ('{"percent": true}', "'True'"),
+        ('{"percent": 0.85}', "'0.85'"),
+        ('{"p": 3}', "p': 3"),
+        ('{"percent": NaN}', "'nan'"),
+        ('{"percent": 120}', "120"),
+        ("x" * 500, "xxx...'"),
+    ],
+)
+def test_what_is_no_structured_output_is_refused_over_http(scored: Scored, text: str, came: str) -> None:
+    answers = {"Oslo": STATED["Norway"], "Peru": Answer(text, -1.0)}
+    with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
+        scored(ModelJudge(make(), mode="structured"), given("Oslo", "Peru"))
+    for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
+        assert part in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("emphasis", ["{}", "**{}**", "I think so.\n\n{}", "{}\n\n", "  `{}` ", "{}%"])
+def test_a_line_is_read_last(emphasis: str) -> None:
+    reply = AIMessage(emphasis.format("Percent: 85"))
+    assert score_of(reply, mode="line") == 0.15
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "85",
+        "Percent:",
+        "Percent: high",
+        "Percent: nan",
+        "Percent: 8e1",
+        "Percent: 0.85",
+        "Percent: -5",
+        "Percent: 85 or 90",
+        "Percent: 1000",
+        "Percent: 101",
+        "Percent: 85\nI am sure.",
+        "My Percent: 85",
+    ],
+)
+def test_any_other_line_is_refused(text: str) -> None:
+    with pytest.raises(VerifierError, match=r"candidate 0: the judge replied .*; expected a .*another mode"):
+        score_of(AIMessage(text), mode="line")
+
+
+@pytest.mark.parametrize("mode", ["structured", "line"])
+def test_reasons_are_asked_for_before_the_probability(mode: Mode) -> None:
+    answers = {
+        "Peru": Answer(
+            '{"reasons": "llamas", "percent": 85}' if mode == "structured" else "So.\nPercent: 85",
+            -1.0,
+        )
+    }
+    with judging(answers) as (script, make):
+        assert ModelJudge(make(), mode=mode, reasoning=True).invoke(given("Peru")) == [0.15]
+    [body] = script.requests
+    assert "Reason first" in body["messages"][-1]["content"]
+    if mode == "structured":
+        fields = body["response_format"]["json_schema"]["schema"]["properties"]
+        assert list(fields) == ["reasons", "percent"]
+
+
+# As a verifier among others
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("mode", "answers"), [("logprobs", WEIGHED), ("structured", STATED), ("line", WRITTEN)]
+)
+def test_images_reach_the_judge(scored: Scored, mode: Mode, answers: dict[str, Answer]) -> None:
+    prompt = [HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE])]
+    with judging(answers) as (script, make):
+        scored(ModelJudge(make(), mode=mode), given("Peru", prompt=prompt))
+    [body] = script.requests
+    human, request = body["messages"]
+    assert human["content"] == [{"type": "text", "text": "Where does it live?"}, IMAGE]
+    assert "<answer>\nPeru\n</answer>" in request["content"]
+
+
+@both_ways
+def test_calls_keep_to_the_bounds(scored: Scored) -> None:
+    texts = ["a", "b", "c", "d"]
+    replies = dict.fromkeys(texts, replied(token("Yes", -0.1, YES_NO)))
+    pairs = Meeting(2)
+    with bounded(Bounds(Limit(2))):
+        scored(ModelJudge(Weighing(replies=replies, meeting=pairs)), given(*texts))
+    assert pairs.most == 2
+    # Without bounds all are there at once, or this would time out.
+    everyone = Meeting(4)
+    scored(ModelJudge(Weighing(replies=replies, meeting=everyone)), given(*texts))
+    assert everyone.most == 4
+
+
+@both_ways
+def test_requests_keep_to_the_bounds(scored: Scored) -> None:
+    texts = ["a", "b", "c", "d", "e", "f"]
+    answers = dict.fromkeys(texts, STATED["Peru"])
+    with judging(answers, faults=[Fault("slow", seconds=0.1)]) as (script, make):
+        judge = ModelJudge(make(), mode="structured")
+        with bounded(Bounds(Limit(2))):
+            began = time.monotonic()
+            scored(judge, given(*texts))
+            took = time.monotonic() - began
+    assert len(script.requests) == 6
+    # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
+    assert took >= 0.3
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("mode", "answers"), [("logprobs", WEIGHED), ("structured", STATED), ("line", WRITTEN)]
+)
+def test_a_cache_stays(scored: Scored, mode: Mode, answers: dict[str, Answer]) -> None:
+    with judging(answers) as (script, make):
+        judge = ModelJudge(make(cache=InMemoryCache()), mode=mode)
+        first, second = (scored(judge, given("Peru", "Norway")) for _ in range(2))
+        assert len(script.requests) == 2
+        scored(ModelJudge(make(), mode=mode), given("Peru", "Norway"))
+        assert len(script.requests) == 4
+    assert first == second
+
+
+def test_its_fingerprint_tells_judges_apart() -> None:
+    with judging(WEIGHED) as (_, make):
+        plain = ModelJudge(make()).fingerprint
+        others = [
+            ModelJudge(make(model="other")),
+            ModelJudge(make(temperature=0.5)),
+            ModelJudge(make(), criterion="It is short."),
+            ModelJudge(make(), mode="structured"),
+            ModelJudge(make(), mode="line"),
+            ModelJudge(make(), reasoning=True),
+            ModelJudge(make(), top_logprobs=5),
+            ModelJudge(make(), question=str),
+        ]
+        again = ModelJudge(make()).fingerprint
+    assert compare_fingerprints("verifier", plain, again) == "matched"
+    for other in others:
+        assert any(other.fingerprint.get(key) != value for key, value in plain.items()), other
+    assert (plain["id"], plain["model.model"]) == ("model-judge", "judge")
+    # Who the model is must be known before the id vouches for it.
+    assert "id" not in ModelJudge(InMemory(replies={})).fingerprint
+
+
+def test_it_says_what_it_is() -> None:
+    with judging(WEIGHED) as (_, make):
+        assert repr(ModelJudge(make())) == "ModelJudge(judge, mode='logprobs', reasoning=False)"
+    assert repr(ModelJudge(InMemory(replies={}))) == "ModelJudge(InMemory, mode='line', reasoning=False)"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301 - our own
+@pytest.mark.parametrize("mode", ["logprobs", "line"])
+def test_copies_judge_alike(copied: Any, mode: Mode) -> None:
+    reply = replied(token("Yes", -0.1, YES_NO), text="Percent: 85" if mode == "line" else None)
+    judge = ModelJudge(Weighing(replies={"Peru": reply}), mode=mode)
+    assert copied(judge).invoke(given("Peru")) == judge.invoke(given("Peru"))
+    assert copied(judge).fingerprint == judge.fingerprint

@@ -1,0 +1,403 @@
+"""`PTrue`: what is asked, what is read from the first word's alternatives, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import time
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.fingerprints import compare_fingerprints
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import VerifierInput
+from langchain_cfc.verifiers.p_true import PTrue
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault
+from tests.verifiers.judges import (
+    InMemory,
+    Meeting,
+    Scored,
+    Weighing,
+    ainvoked,
+    both_ways,
+    candidate_of,
+    given,
+    judging,
+    replied,
+    token,
+)
+
+LETTERS = {"A": math.log(0.6), "B": math.log(0.2), "The": math.log(0.1)}
+ANSWERS = {
+    "Peru": Answer("A", math.log(0.6), first=LETTERS),
+    "Norway": Answer("B", math.log(0.9), first={"B": math.log(0.9), "A": math.log(0.1)}),
+}
+
+
+def of(**weights: float) -> AIMessage:
+    """A reply of one token, from the weights of the words that could have stood there."""
+    return weighing(weights)
+
+
+def weighing(weights: dict[str, float]) -> AIMessage:
+    logprobs = {word: math.log(weight) for word, weight in weights.items()}
+    first = max(logprobs, key=lambda word: logprobs[word])
+    return replied(token(first, logprobs[first], logprobs))
+
+
+def score_of(reply: AIMessage, **options: Any) -> float:
+    """The score of one candidate that is judged like this."""
+    [score] = PTrue(Weighing(replies={"Peru": reply}), **options).invoke(given("Peru"))
+    return score
+
+
+@both_ways
+def test_it_is_the_probability_against_true_over_http(scored: Scored) -> None:
+    with judging(ANSWERS) as (script, make):
+        scores = scored(PTrue(make()), given("Peru", "Norway", "Peru"))
+    # By hand: 0.2 / (0.6 + 0.2), and 0.9 / (0.9 + 0.1).
+    assert scores == pytest.approx([0.25, 0.9, 0.25], abs=1e-12)
+    assert len(script.requests) == 2  # equal texts share a judgement
+
+
+@both_ways
+def test_what_is_asked_of_the_server(scored: Scored) -> None:
+    with judging(ANSWERS) as (script, make):
+        scored(PTrue(make(streaming=True, max_tokens=500), top_logprobs=7), given("Peru"))
+    [body] = script.requests
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 7)
+    assert not body.get("stream")
+    # Whatever a model would go on to say is not paid for.
+    assert body["max_completion_tokens"] < 10
+    [message] = body["messages"]
+    assert message["role"] == "user"
+    for part in ("Where do llamas live?", "<answer>\nPeru\n</answer>", "(A) True\n(B) False"):
+        assert part in message["content"]
+
+
+def test_the_other_wording_asks_for_words() -> None:
+    model = Weighing(replies={"Peru": of(true=0.3, False_=0.1)})
+    assert PTrue(model, wording="words").invoke(given("Peru")) == pytest.approx([0.25], abs=1e-12)
+    [(messages, _)] = model._asked
+    assert "True or False" in messages[0].text
+    assert "(A)" not in messages[0].text
+
+
+def test_other_candidates_are_shown_only_if_asked_for() -> None:
+    model = Weighing(replies={"Peru": of(A=0.5, B=0.4), "Norway": of(A=0.5, B=0.4)})
+    PTrue(model, ideas=True).invoke(given("Peru", "Norway", "Peru"))
+    assert all("<ideas>\nPeru\nNorway\nPeru\n</ideas>" in messages[0].text for messages, _ in model._asked)
+    plain = Weighing(replies=model.replies)
+    PTrue(plain).invoke(given("Peru", "Norway"))
+    assert {candidate_of(str(messages[0].text)) for messages, _ in plain._asked} == {"Peru", "Norway"}
+    assert not any(
+        "Norway" in messages[0].text and "Peru" in messages[0].text for messages, _ in plain._asked
+    )
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ("A", " A", "a", "(A", "(A)", "A.", "\u0120A", "\u2581A", "True", " true", "TRUE", "**A**"),
+        ("B", " B", "b", "(B", "(B)", "B.", "\u0120B", "\u2581B", "False", " false", "FALSE", "**B**"),
+    ],
+)
+def test_spellings_of_a_choice_add_up(spellings: tuple[str, ...]) -> None:
+    other = "B" if "A" in spellings else "A"
+    found = score_of(weighing({**dict.fromkeys(spellings, 0.05), other: 0.2}))
+    against = 0.2 if other == "B" else 0.6
+    assert found == pytest.approx(against / 0.8, abs=1e-12)
+
+
+@pytest.mark.parametrize("word", ["As", "Ab", "Truth", "Falsely", "C", "1", "Answer"])
+def test_words_that_only_begin_alike_do_not_count(word: str) -> None:
+    assert score_of(weighing({"A": 0.3, "B": 0.1, word: 0.5})) == pytest.approx(0.25, abs=1e-12)
+
+
+def test_brackets_and_blanks_before_the_choice_are_skipped() -> None:
+    alternatives = {"A": math.log(0.3), "B": math.log(0.1)}
+    bracket = token("(", math.log(0.9), {"(": math.log(0.9), "A": math.log(0.05)})
+    blank = token("\n\n", -0.1, {"\n\n": -0.1, "B": -3.0})
+    assert score_of(replied(blank, bracket, token("A", math.log(0.3), alternatives))) == pytest.approx(0.25)
+
+
+def test_the_token_that_was_drawn_counts_where_it_is_not_among_the_likeliest() -> None:
+    drawn = token("B", math.log(0.1), {"A": math.log(0.3), "The": math.log(0.2)})
+    assert score_of(replied(drawn)) == pytest.approx(0.25, abs=1e-12)
+
+
+def test_near_certainty_leaves_no_ties() -> None:
+    sure, surer = (score_of(replied(token("A", 0.0, {"A": 0.0, "B": logprob}))) for logprob in (-40.0, -41.0))
+    # 1 - P(True) would be 0 for both, in floating point.
+    assert 0.0 < surer < sure
+    assert sure == pytest.approx(math.exp(-40.0), rel=1e-12)
+
+
+def test_a_choice_that_is_not_listed_counts_as_impossible() -> None:
+    assert score_of(of(A=0.9, The=0.1)) == 0.0
+    assert score_of(of(B=0.9, The=0.1)) == 1.0
+    assert score_of(replied(token("A", -0.1, {"A": -0.1, "B": -math.inf}))) == 0.0
+    # Hosted models write -9999 for what they will not say; its odds would overflow.
+    assert score_of(replied(token("A", 0.0, {"A": 0.0, "B": -9999.0}))) == 0.0
+    assert score_of(replied(token("B", 0.0, {"A": -9999.0, "B": 0.0}))) == 1.0
+    assert score_of(replied(token("A", -9999.0, {"A": -9999.0, "B": -9999.0}))) == 0.5
+
+
+@both_ways
+def test_a_reply_without_the_choice_names_what_was_seen(scored: Scored) -> None:
+    answers = {"Peru": ANSWERS["Peru"], "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
+    with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
+        scored(PTrue(make()), given("Peru", "Oslo"))
+    for part in ("candidate 1", "'I', 'Well'", "a or b or false or true", "wording"):
+        assert part in str(caught.value)
+
+
+def test_blanks_alone_are_refused() -> None:
+    with pytest.raises(VerifierError, match="nothing but blanks"):
+        score_of(replied(token("\n", -0.1, {"\n": -0.1, "A": -2.0})))
+
+
+@both_ways
+def test_missing_log_probabilities_are_refused(scored: Scored) -> None:
+    expected = r"candidate 0.*no token log-probabilities with 'A'.*mode="
+    with judging(ANSWERS, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
+        scored(PTrue(make()), given("Peru"))
+
+
+def test_one_alternative_says_nothing_of_the_other() -> None:
+    with pytest.raises(VerifierError, match=r"'A' cannot be read .*1 top_logprobs"):
+        score_of(replied(token("A", -0.1, {"A": -0.1})))
+
+
+@both_ways
+def test_nan_is_refused_over_http(scored: Scored) -> None:
+    answers = {"Peru": Answer("A", -0.5, first={"A": -0.5, "B": math.nan})}
+    with judging(answers) as (_, make), pytest.raises(VerifierError, match="that of 'B' is nan"):
+        scored(PTrue(make()), given("Peru"))
+
+
+@pytest.mark.parametrize("logprob", [math.nan, 0.7, None, "x"])
+def test_what_is_no_log_probability_is_refused(logprob: Any) -> None:
+    with pytest.raises(VerifierError, match="cannot be read"):
+        score_of(replied(token("A", -0.5, {"A": -0.5, "B": logprob})))
+
+
+@pytest.mark.parametrize("logprobs", [{}, {"content": None}, {"content": []}, {"content": ["A"]}, "A", 3])
+def test_other_things_in_their_place_are_refused(logprobs: Any) -> None:
+    with pytest.raises(VerifierError, match="no token log-probabilities"):
+        score_of(AIMessage("A", response_metadata={"logprobs": logprobs}))
+
+
+def test_a_list_without_a_wrapper_is_read() -> None:
+    listed = token("A", math.log(0.3), {"A": math.log(0.3), "B": math.log(0.1)})
+    assert score_of(AIMessage("A", response_metadata={"logprobs": [listed]})) == pytest.approx(0.25)
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+@both_ways
+def test_messages_and_their_images_reach_the_judge(scored: Scored) -> None:
+    prompt = [
+        SystemMessage("You know animals."),
+        HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE]),
+    ]
+    with judging(ANSWERS) as (script, make):
+        scored(PTrue(make()), given("Peru", prompt=prompt))
+        template = ChatPromptTemplate.from_messages(prompt)
+        scored(PTrue(make()), given("Peru", prompt=template.invoke({})))
+    first, second = (body["messages"] for body in script.requests)
+    assert first == second
+    system, human, request = first
+    assert (system["role"], system["content"]) == ("system", "You know animals.")
+    assert human["content"] == [{"type": "text", "text": "Where does it live?"}, IMAGE]
+    assert "<answer>\nPeru\n</answer>" in request["content"]
+    assert "conversation above" in request["content"]
+
+
+def test_text_is_asked_about_alike_in_whatever_form_it_comes() -> None:
+    text = "Where do llamas live?"
+    template = ChatPromptTemplate.from_template("{text}").invoke({"text": text})
+    requests = set()
+    for prompt in (
+        text,
+        HumanMessage(text),
+        [("human", text)],
+        [{"role": "user", "content": text}],
+        template,
+    ):
+        model = Weighing(replies={"Peru": of(A=0.5, B=0.4)})
+        PTrue(model).invoke(given("Peru", prompt=prompt))
+        [([message], _)] = model._asked
+        requests.add(message.text)
+    assert len(requests) == 1
+
+
+def question_of(prompt: dict[str, Any]) -> str:
+    return f"{prompt['country']}: capital?"
+
+
+async def aquestion_of(prompt: dict[str, Any]) -> str:
+    return question_of(prompt)
+
+
+@both_ways
+@pytest.mark.parametrize("question", [question_of, RunnableLambda(question_of)])
+def test_an_object_is_asked_about_as_the_function_says(scored: Scored, question: Any) -> None:
+    model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
+    scored(PTrue(model, question=question), given("Lima", prompt={"country": "Peru"}))
+    [([message], _)] = model._asked
+    assert "<question>\nPeru: capital?\n</question>" in message.text
+
+
+def test_a_question_that_is_made_by_async_code_is_awaited() -> None:
+    verifier = PTrue(Weighing(replies={"Lima": of(A=0.3, B=0.1)}), question=aquestion_of)
+    assert ainvoked(verifier, given("Lima", prompt={"country": "Peru"})) == pytest.approx([0.25])
+    with pytest.raises(VerifierError, match="the question function is async: use ainvoke"):
+        verifier.invoke(given("Lima", prompt={"country": "Peru"}))
+
+
+def test_an_object_is_shown_as_canonical_json_otherwise() -> None:
+    model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
+    PTrue(model).invoke(given("Lima", prompt={"b": 1, "a": "é"}))
+    [([message], _)] = model._asked
+    assert '<question>\n{"a":"é","b":1}\n</question>' in message.text
+
+
+@pytest.mark.parametrize(
+    "prompt", [{"messages": [HumanMessage("Where?")]}, {"x": math.nan}, 3, None, [], [object()], b"Where?"]
+)
+def test_what_cannot_be_shown_is_refused(prompt: Any) -> None:
+    model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
+    with pytest.raises(VerifierError, match="question="):
+        PTrue(model).invoke(given("Lima", prompt=prompt))
+    assert model._asked == []
+
+
+def test_braces_and_empty_texts_are_quoted_as_they_are() -> None:
+    model = Weighing(replies={"{text}": of(A=0.5, B=0.4), "": of(A=0.4, B=0.5)})
+    PTrue(model, ideas=True).invoke(given("{text}", "", prompt="{question} {0}"))
+    assert {candidate_of(str(messages[0].text)) for messages, _ in model._asked} == {"{text}", ""}
+
+
+@both_ways
+def test_calls_keep_to_the_bounds(scored: Scored) -> None:
+    texts = ["a", "b", "c", "d"]
+    replies = {text: of(A=0.5, B=0.4) for text in texts}
+    pairs = Meeting(2)
+    with bounded(Bounds(Limit(2))):
+        scored(PTrue(Weighing(replies=replies, meeting=pairs)), given(*texts))
+    assert pairs.most == 2
+    # Without bounds all are there at once, or this would time out.
+    everyone = Meeting(4)
+    scored(PTrue(Weighing(replies=replies, meeting=everyone)), given(*texts))
+    assert everyone.most == 4
+
+
+@both_ways
+def test_requests_keep_to_the_bounds(scored: Scored) -> None:
+    texts = ["a", "b", "c", "d", "e", "f"]
+    with judging(dict.fromkeys(texts, ANSWERS["Peru"]), faults=[Fault("slow", seconds=0.1)]) as (
+        script,
+        make,
+    ):
+        model = make()
+        with bounded(Bounds(Limit(2))):
+            began = time.monotonic()
+            scored(PTrue(model), given(*texts))
+            took = time.monotonic() - began
+    assert len(script.requests) == 6
+    # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
+    assert took >= 0.3
+
+
+@both_ways
+def test_a_cache_stays(scored: Scored) -> None:
+    with judging(ANSWERS) as (script, make):
+        verifier = PTrue(make(cache=InMemoryCache()))
+        first, second = (scored(verifier, given("Peru", "Norway")) for _ in range(2))
+        assert len(script.requests) == 2
+        scored(PTrue(make()), given("Peru", "Norway"))
+        assert len(script.requests) == 4
+    assert first == second
+
+
+def test_a_failing_model_is_a_failing_verifier() -> None:
+    expected = r"the judging model failed with \w+: Error code: 500"
+    faults = [Fault("status 500")]
+    with judging(ANSWERS, faults=faults) as (_, make), pytest.raises(VerifierError, match=expected):
+        PTrue(make()).invoke(given("Peru"))
+
+
+@both_ways
+def test_a_retry_around_the_model_is_called_alike(scored: Scored) -> None:
+    with judging(ANSWERS, faults=[Fault("status 500", on={0})]) as (script, make):
+        scores = scored(PTrue(make().with_retry(stop_after_attempt=2)), given("Peru"))
+    assert scores == pytest.approx([0.25], abs=1e-12)
+    assert [body["top_logprobs"] for body in script.requests] == [20, 20]
+
+
+def test_structured_candidates_are_judged_by_their_text() -> None:
+    model = Weighing(replies={'{"x":1}': of(A=0.3, B=0.1)})
+    candidates = [Draw('{"x":1}', None, {"x": 1})]
+    assert PTrue(model).invoke(VerifierInput(prompt="?", candidates=candidates)) == pytest.approx([0.25])
+
+
+def test_its_fingerprint_tells_judges_apart() -> None:
+    with judging(ANSWERS) as (_, make):
+        model = make(temperature=0.0)
+        plain = PTrue(model).fingerprint
+        others = [
+            PTrue(make(model="other")),
+            PTrue(make(temperature=0.5)),
+            PTrue(model, ideas=True),
+            PTrue(model, wording="words"),
+            PTrue(model, top_logprobs=5),
+            PTrue(model, question=question_of),
+        ]
+        again = PTrue(make(temperature=0.0)).fingerprint
+    assert compare_fingerprints("verifier", plain, again) == "matched"
+    for other in others:
+        assert any(other.fingerprint.get(key) != value for key, value in plain.items()), other
+    assert plain["id"] == "p-true"
+    assert plain["model.model"] == "judge"
+    # Who the model is must be known before the id vouches for it.
+    assert "id" not in PTrue(InMemory(replies={})).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "what"), [({"wording": "signs"}, "wording"), ({"top_logprobs": 1}, "top_")]
+)
+def test_other_options_are_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        PTrue(Weighing(replies={}), **options)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InputError, match="got a str as judging model"):
+        PTrue("gpt")  # type: ignore[arg-type]
+
+
+def test_it_says_what_it_is() -> None:
+    with judging(ANSWERS) as (_, make):
+        assert repr(PTrue(make())) == "PTrue(judge, ideas=False, wording='letters')"
+    assert repr(PTrue(InMemory(replies={}), ideas=True)) == "PTrue(InMemory, ideas=True, wording='letters')"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301 - our own
+def test_copies_judge_alike(copied: Any) -> None:
+    verifier = PTrue(Weighing(replies={"Peru": of(A=0.3, B=0.1)}), question=question_of)
+    prompt = {"country": "Peru"}
+    assert copied(verifier).invoke(given("Peru", prompt=prompt)) == verifier.invoke(
+        given("Peru", prompt=prompt)
+    )
+    assert copied(verifier).fingerprint == verifier.fingerprint

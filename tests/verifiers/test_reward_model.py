@@ -1,0 +1,336 @@
+"""`RewardModel`: rewards over real HTTP, as scores."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import pickle
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
+from pydantic import SecretStr
+
+from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import VerifierInput
+from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
+from tests.serving.openai_server import Fault, Script, serving
+
+Ask = Callable[[RewardModel, VerifierInput], list[float]]
+REWARDS = {"capital?": {"Lima": 2.5, "Quito": -1.5, "": 0.0}, "sure?": {"yes": 0.75, "no": 0.0}}
+SECRET = "sk-a-very-secret-key"  # noqa: S105 - of nothing
+
+
+def invoked(verifier: RewardModel, asked: VerifierInput) -> list[float]:
+    return verifier.invoke(asked)
+
+
+def ainvoked(verifier: RewardModel, asked: VerifierInput) -> list[float]:
+    return asyncio.run(verifier.ainvoke(asked))
+
+
+both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+
+
+def drawn(prompt: Any, *texts: str) -> VerifierInput:
+    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+
+
+CAPITAL = drawn("capital?", "Lima", "Quito", "Lima", "")
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script({}, rewards=REWARDS)
+
+
+@pytest.fixture
+def base_url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as url:
+        yield url
+
+
+@both_ways
+def test_unbounded_rewards_are_squashed(ask: Ask, base_url: str, script: Script) -> None:
+    found = ask(RewardModel(base_url, "judge", scale=1.0), CAPITAL)
+    expected = [1 / (1 + math.exp(reward)) for reward in (2.5, -1.5, 2.5, 0.0)]
+    assert found == pytest.approx(expected, rel=1e-15)
+    # One request for all, and each text once.
+    assert script.requests == [{"model": "judge", "text_1": "capital?", "text_2": ["Lima", "Quito", ""]}]
+    halved = ask(RewardModel(base_url, "judge", scale=2.0), CAPITAL)
+    assert halved[0] == pytest.approx(1 / (1 + math.exp(1.25)), rel=1e-15)
+
+
+@both_ways
+def test_rewards_in_the_unit_interval_need_no_squashing(ask: Ask, base_url: str) -> None:
+    assert ask(RewardModel(base_url, "judge"), drawn("sure?", "yes", "no")) == [0.25, 1.0]
+    with pytest.raises(VerifierError, match=r"gave a reward of 2.5, outside \[0, 1\]: pass scale="):
+        ask(RewardModel(base_url, "judge"), CAPITAL)
+
+
+@both_ways
+def test_the_server_may_be_named_without_its_version(ask: Ask, base_url: str) -> None:
+    for url in (base_url.removesuffix("/v1"), base_url.removesuffix("v1"), base_url + "/"):
+        assert ask(RewardModel(url, "judge"), drawn("sure?", "yes")) == [0.25]
+
+
+@both_ways
+@pytest.mark.parametrize("question", [lambda prompt: prompt["q"], RunnableLambda(lambda prompt: prompt["q"])])
+def test_the_question_is_taken_from_the_prompt(ask: Ask, base_url: str, question: Any) -> None:
+    verifier = RewardModel(base_url, "judge", question=question)
+    assert ask(verifier, drawn({"q": "sure?", "context": "..."}, "yes")) == [0.25]
+    plain = RewardModel(base_url, "judge")
+    assert ask(plain, drawn([HumanMessage("sure?")], "yes")) == [0.25]
+    with pytest.raises(
+        VerifierError, match="the prompt is a dict, whose text is not settled: pass question="
+    ):
+        ask(plain, drawn({"q": "sure?"}, "yes"))
+    number: Any = RewardModel(base_url, "judge", question=RunnableLambda(lambda _: 7))
+    with pytest.raises(VerifierError, match="question= returned a int; expected text"):
+        ask(number, drawn("sure?", "yes"))
+
+
+@pytest.mark.parametrize(("places", "batches"), [(1, 3), (3, 1)])
+def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int, batches: int) -> None:
+    script.faults = [Fault("slow", seconds=0.2)]
+    verifier = RewardModel(base_url, "judge")
+    asked = drawn("sure?", "yes")
+
+    async def three() -> float:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await asyncio.gather(*(verifier.ainvoke(asked) for _ in range(3)))
+        return loop.time() - start
+
+    with bounded(Bounds(Limit(places))):
+        took = asyncio.run(three())
+    assert took >= 0.2 * batches
+    # One after the other they take three times as long; the rest is slack for a busy machine.
+    assert batches > 1 or took < 0.2 * 3
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("status 500", r"answered with status 500: .*out of order"),
+        ("status 429", "answered with status 429"),
+        ("status 401", "answered with status 401"),
+        ("malformed", "answered with no JSON: "),
+        ("truncated", "could not be asked .IncompleteRead"),
+        ("dropped", "could not be asked .RemoteDisconnected"),
+    ],
+)
+def test_faults_of_the_wire_are_typed_errors(
+    ask: Ask, base_url: str, script: Script, fault: str, message: str
+) -> None:
+    script.faults = [Fault(fault, on={0})]
+    verifier = RewardModel(base_url, "judge")
+    with pytest.raises(VerifierError, match=message) as failure:
+        ask(verifier, drawn("sure?", "yes"))
+    assert f"{base_url}/score" in str(failure.value)
+    # The next request finds the server well.
+    assert ask(verifier, drawn("sure?", "yes")) == [0.25]
+
+
+@both_ways
+def test_a_silent_server_is_not_waited_for(ask: Ask, base_url: str, script: Script) -> None:
+    script.faults = [Fault("slow", seconds=3.0)]
+    with pytest.raises(VerifierError, match=r"was silent for 0\.1 seconds"):
+        ask(RewardModel(base_url, "judge", timeout=0.1), drawn("sure?", "yes"))
+
+
+@both_ways
+def test_a_server_that_is_not_there(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.socket() as taken:
+        # Bound and not listening: nobody else gets the port meanwhile.
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(VerifierError, match=r"could not be asked \(ConnectionRefusedError"):
+            ask(RewardModel(url, "judge"), drawn("sure?", "yes"))
+
+
+@dataclass
+class Scripted:
+    """A server that answers whatever it is told, and keeps the headers it was sent."""
+
+    body: bytes = b"{}"
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    seen: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        scripted = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                scripted.seen.append({"path": self.path, **dict(self.headers.items())})
+                self.send_response(scripted.status)
+                for name, value in scripted.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(scripted.body)))
+                self.end_headers()
+                self.wfile.write(scripted.body)
+
+            do_GET = do_POST  # noqa: N815 - http.server's name
+
+            def log_message(self, *args: Any) -> None:
+                """Say nothing."""
+
+        return Handler
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    told = Scripted()
+    with ThreadingHTTPServer(("127.0.0.1", 0), told.handler()) as server:
+        told.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield told
+        server.shutdown()
+        thread.join()
+
+
+TWO = drawn("?", "a", "b")
+
+
+@both_ways
+def test_rewards_are_put_in_order_by_their_index(ask: Ask, scripted: Scripted) -> None:
+    scripted.body = b'{"data": [{"index": 1, "score": 0.25}, {"index": 0, "score": 1}]}'
+    assert ask(RewardModel(scripted.url, "judge"), TWO) == [0.0, 0.75]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"[0.5, 0.5]",
+        b"null",
+        b'{"data": "ab"}',
+        b'{"data": [0.5, 0.5]}',
+        b'{"data": [{"index": 0, "score": 0.5}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 0, "score": 0.5}]}',
+        b'{"data": [{"index": 1, "score": 0.5}, {"index": 2, "score": 0.5}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": "0.5"}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": true}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": NaN}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": 1e999}]}',
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": 1' + b"0" * 400 + b"}]}",
+        b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": 0.5}, {"index": 2, "score": 0.5}]}',
+    ],
+)
+def test_answers_that_are_no_rewards_are_refused(ask: Ask, scripted: Scripted, body: bytes) -> None:
+    scripted.body = body
+    with pytest.raises(VerifierError, match=r"answered for 2 texts with .*; expected 'data'") as failure:
+        ask(RewardModel(scripted.url, "judge", scale=1.0), TWO)
+    assert len(str(failure.value)) < 450
+
+
+@both_ways
+def test_the_key_is_sent_and_never_shown(ask: Ask, scripted: Scripted) -> None:
+    scripted.status, scripted.body = (
+        401,
+        b'{"error": "' + b"wrong key " + SECRET.encode() + b"y" * 5000 + b'"}',
+    )
+    for key in (SECRET, SecretStr(SECRET)):
+        verifier = RewardModel(scripted.url, "judge", api_key=key)
+        with pytest.raises(VerifierError, match=r"status 401: .*wrong key \*\*\*") as failure:
+            ask(verifier, TWO)
+        assert SECRET not in "".join(traceback.format_exception(failure.value))
+        assert SECRET not in repr(verifier) + repr(vars(verifier)) + str(verifier.fingerprint)
+        assert len(str(failure.value)) < 450
+    assert [one["Authorization"] for one in scripted.seen] == [f"Bearer {SECRET}"] * 2
+    with pytest.raises(VerifierError):
+        ask(RewardModel(scripted.url, "judge"), TWO)
+    assert "Authorization" not in scripted.seen[-1]
+
+
+@both_ways
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(ask: Ask, scripted: Scripted, status: int) -> None:
+    # The key would go wherever the server points.
+    scripted.status, scripted.headers = status, {"Location": f"{scripted.url}/elsewhere"}
+    with pytest.raises(VerifierError, match=f"status {status}"):
+        ask(RewardModel(scripted.url, "judge", api_key=SECRET), TWO)
+    assert [one["path"] for one in scripted.seen] == ["/score"]
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
+def test_squashing_is_monotone_and_stays_within_the_unit_interval(one: float, other: float) -> None:
+    low, high = sorted([one, other])
+    assert 0.0 <= _logistic(low) <= _logistic(high) <= 1.0
+    assert _logistic(-one) == pytest.approx(1.0 - _logistic(one), abs=1e-15)
+
+
+def test_the_best_rewards_are_told_apart_where_the_worst_no_longer_are() -> None:
+    assert 0.0 < _logistic(-101.0) < _logistic(-100.0)
+    assert _logistic(100.0) == _logistic(101.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base_url": "localhost:8000"}, "must start with http"),
+        ({"base_url": "file:///etc/passwd"}, "must start with http"),
+        ({"base_url": "http://"}, "must start with http"),
+        ({"base_url": "http://host:99999"}, "must start with http"),
+        ({"base_url": f"http://user:{SECRET}@host"}, "neither a password nor a query"),
+        ({"base_url": f"http://host/?key={SECRET}"}, "neither a password nor a query"),
+        ({"api_key": SECRET + "\n"}, "visible ASCII"),
+        ({"api_key": ""}, "visible ASCII"),
+        ({"scale": 0.0}, "scale must be"),
+        ({"scale": math.nan}, "scale must be"),
+        ({"scale": math.inf}, "scale must be"),
+        ({"timeout": 0.0}, "timeout must be"),
+        ({"timeout": math.nan}, "timeout must be"),
+    ],
+)
+def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as failure:
+        RewardModel(**{"base_url": "http://host", "model": "judge", **arguments})
+    assert SECRET not in str(failure.value)
+
+
+def test_it_says_what_it_is() -> None:
+    verifier = RewardModel("http://host:8000/v1/", "judge", scale=2)
+    assert fingerprint(verifier) == {
+        "id": "reward-model",
+        "reward_model": "judge",
+        "score": "1 / (1 + exp(reward / 2.0))",
+        "question": "of the prompt",
+    }
+    assert repr(verifier) == "RewardModel('judge' at http://host:8000/v1/score)"
+    # Where it is served does not matter, what is served does.
+    elsewhere = fingerprint(RewardModel("https://other", "judge", scale=2.0, api_key=SECRET))
+    assert compare_fingerprints("verifier", fingerprint(verifier), elsewhere) == "matched"
+    for other in (RewardModel("http://host", "other", scale=2.0), RewardModel("http://host", "judge")):
+        with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
+            compare_fingerprints("verifier", fingerprint(verifier), fingerprint(other))
+    assert "id" not in fingerprint(RewardModel("http://host", "judge", question=str))
+
+
+def test_copies_score_alike(base_url: str) -> None:
+    verifier = RewardModel(base_url, "judge", api_key=SECRET, scale=3.0)
+    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+        assert invoked(copied, CAPITAL) == invoked(verifier, CAPITAL)

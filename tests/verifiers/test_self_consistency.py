@@ -1,0 +1,330 @@
+"""`SelfConsistency`: one minus the share of candidates that agree."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.replay import RecordedAnswers
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import VerifierInput
+from langchain_cfc.verifiers.self_consistency import SelfConsistency, grouped, normalised
+from tests.verifiers import recorded
+
+Ask = Callable[[SelfConsistency, VerifierInput], list[float]]
+
+
+def invoked(verifier: SelfConsistency, asked: VerifierInput) -> list[float]:
+    return verifier.invoke(asked)
+
+
+def ainvoked(verifier: SelfConsistency, asked: VerifierInput) -> list[float]:
+    return asyncio.run(verifier.ainvoke(asked))
+
+
+both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+
+
+def drawn(*texts: str) -> VerifierInput:
+    return VerifierInput(prompt="where?", candidates=[Draw(text) for text in texts])
+
+
+def last_word(text: str) -> str:
+    return text.rpartition(" ")[2]
+
+
+async def alast_word(text: str) -> str:
+    await asyncio.sleep(0)
+    return last_word(text)
+
+
+def same_initial(prompt: Any, first: str, second: str) -> bool:
+    assert prompt == "where?"
+    return first[0] == second[0]
+
+
+async def asame_initial(prompt: Any, first: str, second: str) -> bool:
+    await asyncio.sleep(0)
+    return same_initial(prompt, first, second)
+
+
+class Counting:
+    """A judge that keeps what it was asked, and how many of its calls were under way at once."""
+
+    def __init__(self, joined: set[tuple[str, str]]) -> None:
+        self.joined = joined
+        self.asked: list[tuple[str, str]] = []
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+        self._slow = threading.Event()
+
+    def __call__(self, prompt: Any, first: str, second: str) -> bool:
+        del prompt
+        with self._lock:
+            self.asked.append((first, second))
+            self._now += 1
+            self.most = max(self.most, self._now)
+        self._slow.wait(0.02)
+        with self._lock:
+            self._now -= 1
+        return (first, second) in self.joined
+
+
+@both_ways
+def test_computed_by_hand(ask: Ask) -> None:
+    # Three of five say Lima, whatever its spelling.
+    texts = drawn("Lima", "Quito", "lima.", '"LIMA"', "Bogota")
+    assert ask(SelfConsistency(), texts) == [0.4, 0.8, 0.4, 0.4, 0.8]
+    assert ask(SelfConsistency(normalise=None), texts) == [0.8] * 5
+    assert ask(SelfConsistency(), drawn("a", "a")) == [0.0, 0.0]
+    assert ask(SelfConsistency(), drawn("a")) == [0.0]
+
+
+@both_ways
+@pytest.mark.parametrize("answer", [last_word, RunnableLambda(last_word)])
+def test_answers_are_extracted(ask: Ask, answer: Any) -> None:
+    texts = drawn("it is Lima", "Lima", "it is Quito", "it is Lima")
+    assert ask(SelfConsistency(answer), texts) == [0.25, 0.25, 0.75, 0.25]
+
+
+@pytest.mark.parametrize("answer", [alast_word, RunnableLambda(alast_word)])
+def test_async_extractors_are_awaited_and_refused_where_nothing_waits(answer: Any) -> None:
+    verifier = SelfConsistency(answer)
+    assert ainvoked(verifier, drawn("it is Lima", "Lima")) == [0.0, 0.0]
+    with pytest.raises(VerifierError, match=r"answer extractor.*(ainvoke|async)"):
+        invoked(verifier, drawn("it is Lima", "Lima"))
+
+
+@both_ways
+def test_a_normalisation_of_ones_own(ask: Ask) -> None:
+    assert ask(SelfConsistency(normalise=lambda text: text[:1]), drawn("Lima", "Leon", "lima")) == [
+        pytest.approx(1 / 3),
+        pytest.approx(1 / 3),
+        pytest.approx(2 / 3),
+    ]
+
+
+@both_ways
+def test_equal_texts_are_read_once(ask: Ask) -> None:
+    read: list[str] = []
+
+    def reading(text: str) -> str:
+        read.append(text)
+        return text
+
+    ask(SelfConsistency(reading), drawn("b", "a", "b", "b"))
+    assert read == ["b", "a"]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "equivalent",
+    [same_initial, RunnableLambda(lambda pair: same_initial(pair["prompt"], pair["first"], pair["second"]))],
+)
+def test_equivalent_answers_agree(ask: Ask, equivalent: Any) -> None:
+    texts = drawn("lima", "leon", "quito", "lima")
+    assert ask(SelfConsistency(equivalent=equivalent), texts) == [0.25, 0.25, 0.75, 0.25]
+    # Without it only the equal ones do.
+    assert ask(SelfConsistency(), texts) == [0.5, 0.75, 0.75, 0.5]
+
+
+def test_async_judges_are_awaited_and_refused_where_nothing_waits() -> None:
+    verifier = SelfConsistency(equivalent=asame_initial)
+    assert ainvoked(verifier, drawn("lima", "leon")) == [0.0, 0.0]
+    with pytest.raises(VerifierError, match=r"equivalence is async: use ainvoke"):
+        invoked(verifier, drawn("lima", "leon"))
+
+
+@both_ways
+def test_a_judge_model_and_its_parser(ask: Ask) -> None:
+    template = ChatPromptTemplate.from_template("{prompt} Do {first} and {second} mean the same?")
+    judge = template | FakeListChatModel(responses=["yes"]) | RunnableLambda(lambda said: said.text == "yes")
+    assert ask(SelfConsistency(equivalent=judge), drawn("the capital", "lima")) == [0.0, 0.0]
+
+
+@both_ways
+def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(ask: Ask) -> None:
+    judge = Counting(set())
+    with bounded(Bounds(Limit(2))):
+        ask(SelfConsistency(equivalent=judge), drawn("a", "b", "A", "c", "d", "b"))
+    assert sorted(judge.asked) == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
+    assert judge.most == 2
+
+
+@both_ways
+def test_entailment_has_to_hold_both_ways_if_told(ask: Ask) -> None:
+    # a entails b and not the reverse; c and d entail each other.
+    entailed = {("a", "b"), ("c", "d"), ("d", "c")}
+    one_way, two_ways = Counting(entailed), Counting(entailed)
+    assert ask(SelfConsistency(equivalent=one_way), drawn("a", "b", "c", "d")) == [0.5] * 4
+    verifier = SelfConsistency(equivalent=two_ways, both_ways=True)
+    assert ask(verifier, drawn("a", "b", "c", "d")) == [0.75, 0.75, 0.5, 0.5]
+    # So the order of the draws does not matter, as it does one way.
+    assert ask(verifier, drawn("b", "a", "d", "c")) == [0.75, 0.75, 0.5, 0.5]
+    assert ask(SelfConsistency(equivalent=one_way), drawn("b", "a")) == [0.5, 0.5]
+    assert (len(one_way.asked), len(two_ways.asked)) == (6 + 1, 12 + 12)
+
+
+@pytest.mark.parametrize("order", list(permutations(["a", "b", "c", "d"])))
+def test_a_chain_of_equivalences_is_one_group_in_any_order(order: tuple[str, ...]) -> None:
+    chain = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")}
+    verifier = SelfConsistency(equivalent=lambda _, first, second: (first, second) in chain)
+    found = dict(zip(order, invoked(verifier, drawn(*order)), strict=True))
+    assert found == {"a": 0.25, "b": 0.25, "c": 0.25, "d": 0.75}
+
+
+@given(
+    st.integers(1, 7).flatmap(
+        lambda size: st.tuples(
+            st.just(size), st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=9)
+        )
+    )
+)
+def test_groups_are_connected_components(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    size, edges = graph
+    # The transitive closure by powers of the matrix of edges, which shares nothing with the grouping.
+    linked = np.eye(size, dtype=int)
+    for first, second in edges:
+        linked[first, second] = linked[second, first] = 1
+    reached = np.linalg.matrix_power(linked, size) > 0
+    names = grouped([str(i) for i in range(size)], [(str(first), str(second)) for first, second in edges])
+    for i in range(size):
+        for j in range(size):
+            assert (names[str(i)] == names[str(j)]) == reached[i, j]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "A."]), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> None:
+    n = len(texts)
+    scores = invoked(SelfConsistency(), drawn(*texts))
+    assert all(0.0 <= score <= 1.0 - 1.0 / n + 1e-15 for score in scores)
+    # A group of size s holds s candidates with share s / n, so the inverse shares add up to groups * n.
+    groups = len({normalised(text) for text in texts})
+    assert sum(1.0 / (1.0 - score) for score in scores) == pytest.approx(groups * n)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Lima", "lima"),
+        (" New  York\n", "new york"),
+        ("“Lima”.", "lima"),
+        ("**Lima**", "`Lima`"),
+        ("Straße", "STRASSE"),
+        ("４２", "42"),
+        ("Cafe\u0301", "Café"),
+        ("¿Lima?", "lima!"),
+        ("...", ""),
+    ],
+)
+def test_what_normalisation_unifies(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("-5", "5"), ("50%", "50"), ("$5", "5"), ("[0, 1)", "(0, 1]"), (".5", "5"), ("C#", "C"), ("a b", "ab")],
+)
+def test_what_it_must_not(one: str, other: str) -> None:
+    assert normalised(one) != normalised(other)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"answer": lambda _: None}, "an answer is a NoneType; expected text"),
+        ({"answer": lambda text: text[99]}, "answer extractor failed with IndexError"),
+        ({"normalise": lambda _: 7}, "an answer is a int; expected text"),
+        ({"equivalent": lambda *_: "yes"}, "equivalent= returned 'yes'; expected True or False"),
+        ({"equivalent": lambda *_: 1}, "equivalent= returned 1; expected True or False"),
+        ({"equivalent": lambda _: True}, "equivalence failed with TypeError"),
+    ],
+)
+def test_what_fails_is_one_typed_error(ask: Ask, settings_: dict[str, Any], message: str) -> None:
+    with pytest.raises(VerifierError, match=message):
+        ask(SelfConsistency(**settings_), drawn("lima", "quito"))
+
+
+def test_booleans_of_other_libraries_are_verdicts() -> None:
+    assert invoked(SelfConsistency(equivalent=RunnableLambda(lambda _: np.True_)), drawn("a", "b")) == [
+        0.0,
+        0.0,
+    ]
+
+
+def test_both_ways_without_a_judge_is_refused() -> None:
+    with pytest.raises(InputError, match="both_ways"):
+        SelfConsistency(both_ways=True)
+
+
+def test_it_says_what_it_is() -> None:
+    assert fingerprint(SelfConsistency()) == {
+        "id": "self-consistency",
+        "answer": "whole text",
+        "normalised": "nfkc, casefold, trimmed",
+        "agreement": "equal",
+    }
+    assert len(repr(SelfConsistency())) < 100
+
+
+def test_another_setting_is_another_verifier() -> None:
+    extractor = RecordedAnswers([])
+    extractor.fingerprint = {"id": "first-line"}
+    known = fingerprint(SelfConsistency(extractor))
+    assert (known["id"], known["answer.id"]) == ("self-consistency", "first-line")
+    made = [
+        known,
+        fingerprint(SelfConsistency()),
+        fingerprint(SelfConsistency(normalise=None)),
+        fingerprint(SelfConsistency(equivalent=same_initial)),
+        fingerprint(SelfConsistency(equivalent=same_initial, both_ways=True)),
+    ]
+    for one in made:
+        for other in made:
+            if one is not other:
+                with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
+                    compare_fingerprints("verifier", one, other)
+
+
+def test_no_id_vouches_for_a_part_that_says_nothing() -> None:
+    unknown = fingerprint(SelfConsistency(last_word))
+    assert "id" not in unknown
+    assert compare_fingerprints("verifier", unknown, unknown) == "unverified"
+    known = fingerprint(SelfConsistency())
+    assert compare_fingerprints("verifier", known, known) == "matched"
+
+
+@pytest.mark.parametrize("verifier", [SelfConsistency(), SelfConsistency(last_word, equivalent=same_initial)])
+def test_copies_score_alike(verifier: SelfConsistency) -> None:
+    asked = drawn("it is lima", "leon", "quito")
+    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+        assert invoked(copied, asked) == invoked(verifier, asked)
+        assert copied.fingerprint == verifier.fingerprint
+
+
+def test_it_tells_right_from_wrong_on_the_recording() -> None:
+    scores = recorded.scored(SelfConsistency(RecordedAnswers(recorded.records())))
+    assert scores.max() <= 0.9 + 1e-15
+    found = recorded.told_apart(scores)
+    assert found.low > 0.8
+    control = recorded.told_apart(recorded.shuffled(scores, seed=21))
+    assert control.low < 0.5 < control.high
