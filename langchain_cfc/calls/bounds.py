@@ -270,12 +270,12 @@ def bounded_by(config: RunnableConfig) -> Iterator[None]:
         yield
 
 
-def tagged(config: RunnableConfig, tag: str) -> RunnableConfig:
-    """A config with a tag more.
+def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
+    """A config with further tags.
 
     LangChain's `merge_configs` would take in again what the surrounding run was configured with.
     """
-    return {**config, "tags": [*(config.get("tags") or []), tag]}
+    return {**config, "tags": [*(config.get("tags") or []), *tags]}
 
 
 def limit_of(config: RunnableConfig) -> tuple[RunnableConfig, Limit | None]:

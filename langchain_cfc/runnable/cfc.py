@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import RunnableConfig
@@ -23,7 +23,6 @@ from langchain_cfc.calls import (
     complete,
     in_time,
     limit_of,
-    sharing_limit,
 )
 from langchain_cfc.errors import DescriptionError, FingerprintError
 from langchain_cfc.guarantee import Guarantee, withholding
@@ -39,8 +38,6 @@ from langchain_cfc.verifiers import Panel
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
     from typing_extensions import Self
-
-Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 
 
 class CFCRunnable(Answering[CFCResult]):
@@ -222,29 +219,6 @@ class CFCRunnable(Answering[CFCResult]):
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> CFCResult:  # noqa: A002 - LangChain's name
         """The same as `invoke`, asynchronously."""
         return await self._acall_with_config(self._aserve, input, config, **kwargs)
-
-    # The four batches differ from LangChain's in one thing: their prompts share one limit.
-
-    def batch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[CFCResult]:
-        """Serve several prompts; see `Runnable.batch`."""
-        return super().batch(inputs, sharing_limit(config, len(inputs)), **kwargs)
-
-    async def abatch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[CFCResult]:
-        """Serve several prompts; see `Runnable.abatch`."""
-        return await super().abatch(inputs, sharing_limit(config, len(inputs)), **kwargs)
-
-    def batch_as_completed(  # type: ignore[override]  # LangChain's two overloads in one
-        self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
-    ) -> Iterator[tuple[int, Any]]:
-        """Serve several prompts; see `Runnable.batch_as_completed`."""
-        yield from super().batch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs)
-
-    async def abatch_as_completed(  # type: ignore[override]  # as above
-        self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
-    ) -> AsyncIterator[tuple[int, Any]]:
-        """Serve several prompts; see `Runnable.abatch_as_completed`."""
-        async for one in super().abatch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs):
-            yield one
 
     def _serve(
         self,

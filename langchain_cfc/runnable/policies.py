@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.messages import AIMessage, BaseMessage
@@ -11,15 +11,16 @@ from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.runnables.config import patch_config
 from pydantic import ConfigDict, field_validator
 
-from langchain_cfc.calls import Step, Steps, acomplete, complete
+from langchain_cfc.calls import Bounds, Step, Steps, acomplete, bounded, complete, limit_of, sharing_limit
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from langchain_core.runnables.graph import Graph
 
 Output = TypeVar("Output")
+Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 
 ABSTAIN_MESSAGE = "I do not know."
 
@@ -55,6 +56,29 @@ class Answering(RunnableSerializable[Any, Output]):
             A chain that returns the result of this, or what the fallback returns.
         """
         return OrElse(first=self, fallback=fallback)
+
+    # The four batches differ from LangChain's in one thing: their prompts share one limit.
+
+    def batch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
+        """Serve several prompts; see `Runnable.batch`."""
+        return super().batch(inputs, sharing_limit(config, len(inputs)), **kwargs)
+
+    async def abatch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
+        """Serve several prompts; see `Runnable.abatch`."""
+        return await super().abatch(inputs, sharing_limit(config, len(inputs)), **kwargs)
+
+    def batch_as_completed(  # type: ignore[override]  # LangChain's two overloads in one
+        self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """Serve several prompts; see `Runnable.batch_as_completed`."""
+        yield from super().batch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs)
+
+    async def abatch_as_completed(  # type: ignore[override]  # as above
+        self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """Serve several prompts; see `Runnable.abatch_as_completed`."""
+        async for one in super().abatch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs):
+            yield one
 
 
 class OrElse(Answering[Any]):
@@ -93,12 +117,16 @@ class OrElse(Answering[Any]):
     def _run(
         self, prompt: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        return complete(self._steps(prompt, run_manager, config, kwargs))
+        config, limit = limit_of(config)
+        with bounded(Bounds(limit)):
+            return complete(self._steps(prompt, run_manager, config, kwargs))
 
     async def _arun(
         self, prompt: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        return await acomplete(self._steps(prompt, run_manager, config, kwargs))
+        config, limit = limit_of(config)
+        with bounded(Bounds(limit)):
+            return await acomplete(self._steps(prompt, run_manager, config, kwargs))
 
     def _steps(
         self,

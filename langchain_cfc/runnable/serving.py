@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -75,19 +75,19 @@ class Server:
         Returns:
             The answer set or the abstention.
         """
-        child, progress = partial(_child, config, run_manager), Progress(run_manager)
+        child, progress = _child(config, run_manager), Progress(run_manager)
         metadata: Any = {}
         if self.describe is not None:
-            metadata = yield from self.describe.one(prompt, child("cfc:metadata"))
+            metadata = yield from self.describe.one(prompt, tagged(child, "cfc:metadata"))
         witness = Witness()
-        drawing = partial(_witnessed, config, run_manager, witness)
+        drawing = _child(config, run_manager, witness)
         draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress)
         self.sampler.check(witness)
         self.versions.check(witness.versions)
         given = VerifierInput(prompt=prompt, candidates=draws)
-        scored = yield from self.scoring.scored(given, child("cfc:verifier"))
+        scored = yield from self.scoring.scored(given, tagged(child, "cfc:verifier"))
         yield progress.step("cfc:scored", {"scores": scored.scores})
-        texts = yield from self._answers(draws, child("cfc:answer"))
+        texts = yield from self._answers(draws, tagged(child, "cfc:answer"))
         result = self._result(
             level, draws=draws, scored=scored, texts=texts, metadata=metadata, witness=witness
         )
@@ -159,20 +159,12 @@ class Server:
         )
 
 
-def _child(config: RunnableConfig, run_manager: RunManager, name: str) -> RunnableConfig:
-    """Config of a child run that streams into no graph: a judge may quote the candidate that it rejects."""
-    callbacks: BaseCallbackManager = run_manager.get_child(name)
+def _child(config: RunnableConfig, run_manager: RunManager, witness: Witness | None = None) -> RunnableConfig:
+    """Config of child runs that stream into no graph: a judge may quote the candidate that it rejects."""
+    callbacks: BaseCallbackManager = run_manager.get_child()
+    if witness is not None:
+        callbacks.add_handler(witness)
     return tagged(patch_config(config, callbacks=callbacks), NOSTREAM)
-
-
-def _witnessed(
-    config: RunnableConfig, run_manager: RunManager, witness: Witness, name: str
-) -> RunnableConfig:
-    """The same for a run that draws, or prepares to."""
-    child = _child(config, run_manager, name)
-    callbacks: Any = child["callbacks"]
-    callbacks.add_handler(witness)
-    return child
 
 
 def _checked_answer(slot: int, answer: Any) -> str:

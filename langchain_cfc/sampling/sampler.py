@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +12,17 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from langchain_cfc.calls import Progress, Steps, acomplete, bounded_by, complete, each, succeeded, tagged
+from langchain_cfc.calls import (
+    Progress,
+    Steps,
+    acomplete,
+    bounded_by,
+    complete,
+    described,
+    each,
+    succeeded,
+    tagged,
+)
 from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
 from langchain_cfc.sampling.candidates import Draw, as_draw
 from langchain_cfc.sampling.choices import Choices, ChoosingModel, choices_parameter
@@ -22,7 +32,6 @@ from langchain_cfc.sampling.quiet import quiet
 from langchain_cfc.sampling.witness import DRAW_TAG, Witness
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
-Child: TypeAlias = Callable[[str], RunnableConfig]
 
 # How often requests that failed are repeated, where others of the same prompt succeeded.
 TOP_UPS = 2
@@ -79,21 +88,21 @@ class Sampler:
         """
         given = ensure_config(config)
         with bounded_by(given):
-            return complete(self.draws(prompt, n, lambda _: given, Progress()))
+            return complete(self.draws(prompt, n, given, Progress()))
 
     async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[Draw]:
         """The same as `draw`, asynchronously."""
         given = ensure_config(config)
         with bounded_by(given):
-            return await acomplete(self.draws(prompt, n, lambda _: given, Progress()))
+            return await acomplete(self.draws(prompt, n, given, Progress()))
 
-    def draws(self, prompt: Any, n: int, child: Child, progress: Progress) -> Steps[list[Draw]]:
+    def draws(self, prompt: Any, n: int, config: RunnableConfig, progress: Progress) -> Steps[list[Draw]]:
         """Draw n candidates, as a part of something larger.
 
         Args:
             prompt: What the generator is invoked with.
             n: Number of candidates, at least 1.
-            child: Name to config of a child run.
+            config: Config that the runs of the draws inherit.
             progress: Told of each candidate.
 
         Returns:
@@ -105,12 +114,12 @@ class Sampler:
         self._warn_of_cache()
         given = prompt
         if self._once is not None:
-            given = yield from self._prepared(self._once, prompt, child("cfc:context"))
+            given = yield from self._prepared(self._once, prompt, tagged(config, "cfc:context"))
         slots = range(n)
-        outputs = yield from self._first.ask(given, slots, child, progress)
+        outputs = yield from self._first.ask(given, slots, config, progress)
         for _ in range(TOP_UPS):
             if missing := _missing(outputs):
-                found = yield from self._separate.ask(given, missing, child, progress)
+                found = yield from self._separate.ask(given, missing, config, progress)
                 for slot, output in zip(missing, found, strict=True):
                     outputs[slot] = output
         _check(outputs, self._first.hint)
@@ -123,9 +132,7 @@ class Sampler:
         except CFCError:
             raise
         except Exception as error:
-            msg = (
-                f"what comes before the model failed with {type(error).__name__}: {error}; nothing was drawn"
-            )
+            msg = f"what comes before the model failed with {described(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
     def check(self, witness: Witness) -> None:
@@ -166,7 +173,9 @@ class _Strategy(ABC):
     hint = ""
 
     @abstractmethod
-    def ask(self, given: Any, slots: Sequence[int], child: Child, progress: Progress) -> Steps[list[Any]]:
+    def ask(
+        self, given: Any, slots: Sequence[int], config: RunnableConfig, progress: Progress
+    ) -> Steps[list[Any]]:
         """For each slot the generator's output, or the exception in its place."""
 
 
@@ -176,8 +185,10 @@ class _SeparateRequests(_Strategy):
     def __init__(self, sampled: Runnable[Any, Any]) -> None:
         self._sampled = sampled
 
-    def ask(self, given: Any, slots: Sequence[int], child: Child, progress: Progress) -> Steps[list[Any]]:
-        configs = {slot: _draw_config(child, slot) for slot in slots}
+    def ask(
+        self, given: Any, slots: Sequence[int], config: RunnableConfig, progress: Progress
+    ) -> Steps[list[Any]]:
+        configs = {slot: _drawing(config, slot) for slot in slots}
 
         def run(slot: int) -> Any:
             output = self._sampled.invoke(given, configs[slot])
@@ -211,8 +222,10 @@ class _SingleRequest(_Strategy):
         self._after = found.after
         self._separate = separate
 
-    def ask(self, given: Any, slots: Sequence[int], child: Child, progress: Progress) -> Steps[list[Any]]:
-        config = tagged(child("cfc:candidates"), DRAW_TAG)
+    def ask(
+        self, given: Any, slots: Sequence[int], config: RunnableConfig, progress: Progress
+    ) -> Steps[list[Any]]:
+        config = tagged(config, DRAW_TAG)
         (messages,) = yield each(
             partial(self._choices.invoke, config=config, choices=len(slots)),
             partial(self._choices.ainvoke, config=config, choices=len(slots)),
@@ -221,14 +234,14 @@ class _SingleRequest(_Strategy):
         if isinstance(messages, Exception):
             return [messages] * len(slots)
         came = slots[: len(messages)]
-        outputs = yield from self._read(messages[: len(came)], came, child, progress)
+        outputs = yield from self._read(messages[: len(came)], came, config, progress)
         missing = slots[len(came) :]
         if missing:
-            outputs += yield from self._separate.ask(given, missing, child, progress)
+            outputs += yield from self._separate.ask(given, missing, config, progress)
         return outputs
 
     def _read(
-        self, messages: Sequence[Any], slots: Sequence[int], child: Child, progress: Progress
+        self, messages: Sequence[Any], slots: Sequence[int], config: RunnableConfig, progress: Progress
     ) -> Steps[list[Any]]:
         """What the steps after the model make of each message."""
         after = self._after
@@ -236,7 +249,7 @@ class _SingleRequest(_Strategy):
             yield progress.step("cfc:drawn", {"slot": slot})
         if after is None:
             return list(messages)
-        configs = [_draw_config(child, slot) for slot in slots]
+        configs = [_drawing(config, slot) for slot in slots]
         outputs: list[Any] = yield each(
             lambda position: after.invoke(messages[position], configs[position]),
             lambda position: after.ainvoke(messages[position], configs[position]),
@@ -245,8 +258,8 @@ class _SingleRequest(_Strategy):
         return outputs
 
 
-def _draw_config(child: Child, slot: int) -> RunnableConfig:
-    return tagged(child(f"cfc:candidate:{slot}"), DRAW_TAG)
+def _drawing(config: RunnableConfig, slot: int) -> RunnableConfig:
+    return tagged(config, DRAW_TAG, f"cfc:candidate:{slot}")
 
 
 def _warn_of_hidden(hidden: Sequence[str]) -> None:
@@ -271,7 +284,7 @@ def _check(outputs: Sequence[Any], hint: str) -> None:
         slot, error = failed[0]
         msg = (
             f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
-            f"{type(error).__name__}: {error}. The guarantee holds for exactly n"
+            f"{described(error)}. The guarantee holds for exactly n"
         )
         if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
             msg += "; give the generator retries (generator.with_retry()) if this passes"

@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Call, Steps, each, succeeded
+from langchain_cfc.calls import Call, Steps, described, each, succeeded
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import quiet
@@ -104,7 +104,7 @@ class EmbeddingSimilarity(BaseVerifier):
         except ServingTimeoutError:
             raise
         except Exception as error:
-            msg = f"the embeddings failed with {type(error).__name__}: {error}"
+            msg = f"the embeddings failed with {described(error)}"
             raise VerifierError(msg) from error
 
 

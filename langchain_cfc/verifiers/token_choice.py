@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.base import RunnableBindingBase
 
+from langchain_cfc.calls import described
 from langchain_cfc.errors import InputError, VerifierError
 
 # The most that hosted models return.
@@ -150,7 +151,7 @@ def against(token: Token, choice: Choice, slot: int) -> float | None:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = (
             f"candidate {slot}: the log-probabilities of the judging model's token {shown(token.text)} "
-            f"cannot be read ({type(error).__name__}: {error}); expected its own and at least two "
+            f"cannot be read ({described(error)}); expected its own and at least two "
             "top_logprobs. Use a server that returns them as OpenAI's does"
         )
         raise VerifierError(msg) from error

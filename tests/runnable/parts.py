@@ -124,9 +124,9 @@ class Runs(BaseCallbackHandler):
 
 
 def slot_of(tags: list[str] | None, otherwise: int) -> int:
-    """The request slot that a run's tags name."""
+    """The request slot that a run's tags name, the last of them where one chain draws from another."""
     found = [tag.rpartition(":")[2] for tag in tags or [] if tag.startswith("cfc:candidate:")]
-    return int(found[0]) if found else otherwise
+    return int(found[-1]) if found else otherwise
 
 
 def made_up(prompt: str, slot: int) -> str:

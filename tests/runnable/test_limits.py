@@ -76,24 +76,24 @@ class Gauge:
 
 
 PROMPTS = [f"prompt {number}" for number in range(6)]
-Batch = Callable[[CFCRunnable, Any], list[Any]]
+Batch = Callable[[Runnable[Any, Any], Any], list[Any]]
 
 
-def batched(chain: CFCRunnable, config: Any) -> list[Any]:
+def batched(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     return chain.batch(PROMPTS, config)
 
 
-def abatched(chain: CFCRunnable, config: Any) -> list[Any]:
+def abatched(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     return asyncio.run(chain.abatch(PROMPTS, config))
 
 
-def as_completed(chain: CFCRunnable, config: Any) -> list[Any]:
+def as_completed(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     return [
         result for _, result in sorted(chain.batch_as_completed(PROMPTS, config), key=lambda pair: pair[0])
     ]
 
 
-def aas_completed(chain: CFCRunnable, config: Any) -> list[Any]:
+def aas_completed(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     async def collected() -> list[Any]:
         return [pair async for pair in chain.abatch_as_completed(PROMPTS, config)]
 
@@ -133,6 +133,26 @@ def test_inside_a_sequence_the_limit_is_the_same(artifact: CalibrationArtifact) 
     chain = before | gauge.chain(artifact) | RunnableLambda(lambda result: result.best)
     assert len(chain.batch(PROMPTS, {"max_concurrency": 3})) == len(PROMPTS)
     assert gauge.most == 3
+
+
+@every_batch
+def test_escalation_shares_the_limit_of_the_batch(artifact: CalibrationArtifact, batch: Batch) -> None:
+    gauge = Gauge()
+    unsure = gauge.chain(artifact, max_answers=1)  # so that each abstains, and the same chain is asked again
+    found = batch(unsure.or_else(gauge.chain(artifact)), RunnableConfig(max_concurrency=2))
+    assert [result.reason for result in found] == ["answered"] * len(PROMPTS)
+    assert gauge.most == 2
+
+
+def test_a_fallback_does_not_see_the_limit(artifact: CalibrationArtifact) -> None:
+    seen: list[Any] = []
+
+    def ask(_: Any, config: RunnableConfig) -> None:
+        seen.append(config.get("configurable"))
+
+    unsure = chain_of(artifact, max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
+    unsure.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
+    assert seen == [{"mine": 1}] * len(PROMPTS)
 
 
 def test_the_limit_is_nobody_elses_business(artifact: CalibrationArtifact) -> None:
