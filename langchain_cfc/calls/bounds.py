@@ -16,8 +16,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_config_list, var_child_runnable_config
 
@@ -25,8 +26,12 @@ from langchain_cfc.errors import InputError, ServingTimeoutError
 
 T = TypeVar("T")
 
+RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChainRun
+
 # Where a config carries the limit that the prompts of a batch share. The runnable takes it out again.
 _SHARED = "__cfc_limit"
+# What names a run and not its children.
+_OF_ONE_RUN = {"run_name", "run_id"}
 _TOO_LATE = "the time for this prompt was over before a call could start"
 
 
@@ -158,6 +163,11 @@ class Bounds:
     deadline: float | None = None
     occupied: frozenset[Limit] = frozenset()
 
+    @property
+    def free(self) -> bool:
+        """Whether there is nothing to keep to."""
+        return self.limit is None and self.deadline is None
+
     def held(self) -> AbstractContextManager[None]:
         """Hold a place, within the deadline: `with bounds().held():`.
 
@@ -222,12 +232,17 @@ def bounds() -> Bounds:
 
 
 @contextmanager
-def bounded(by: Bounds) -> Iterator[None]:
-    """Serve under bounds, handed on to threads and tasks that are started meanwhile."""
-    inherited = var_child_runnable_config.get()
-    # LangChain merges this one into the config of every child.
-    config = None if inherited is None else _without_shared(inherited)
-    with setting(_BOUNDS, by.within(bounds())), setting(var_child_runnable_config, config):
+def bounded(by: Bounds, config: RunnableConfig | None = None) -> Iterator[None]:
+    """Serve under bounds, handed on to threads and tasks that are started meanwhile.
+
+    Args:
+        by: The bounds.
+        config: Of the runs that are started meanwhile, which LangChain merges into the config of each; by
+            default the one that it has now.
+    """
+    inherited = var_child_runnable_config.get() if config is None else config
+    shared = None if inherited is None else _without_shared(inherited)
+    with setting(_BOUNDS, by.within(bounds())), setting(var_child_runnable_config, shared):
         yield
 
 
@@ -264,10 +279,29 @@ def sharing_limit(
 
 
 @contextmanager
-def bounded_by(config: RunnableConfig) -> Iterator[None]:
-    """Keep to a config's `max_concurrency` where no limit holds yet, as when something is called alone."""
-    with bounded(Bounds(limit_of(config)[1])):
+def bounded_by(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
+    """Keep to a config's `max_concurrency` where no limit holds yet; `child` is for the runs inside."""
+    with bounded(Bounds(limit_of(config)), child or config):
         yield
+
+
+def child_of(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
+    """The config of child runs.
+
+    Args:
+        config: Config of the run.
+        run_manager: Of the run.
+        *tags: What the child runs are tagged with on top.
+
+    Returns:
+        The config. Where nobody listens it hands on no callbacks, for to tell each child whom to tell, and of
+        which run, costs more than all else here; the flow must then run under it (`bounded`), or LangChain
+        adds them again.
+    """
+    heard = run_manager.get_child() if run_manager.handlers else None
+    # What is empty is left out: LangChain copies it at every turn.
+    rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
+    return tagged(RunnableConfig(**{**rest, "callbacks": heard}), *tags)  # type: ignore[typeddict-item]
 
 
 def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
@@ -278,17 +312,17 @@ def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
     return {**config, "tags": [*(config.get("tags") or []), *tags]}
 
 
-def limit_of(config: RunnableConfig) -> tuple[RunnableConfig, Limit | None]:
-    """The limit that a config sets, and the config without it.
+def limit_of(config: RunnableConfig) -> Limit | None:
+    """The limit that a config sets.
 
     Args:
         config: Config of one prompt.
 
     Returns:
-        The config for children, and the limit: inside a call of another prompt that one's, for its
-        `max_concurrency` was inherited from there; that of the batch; else one of this prompt's own.
+        Inside a call of another prompt that one's, for its `max_concurrency` was inherited from there; that
+        of the batch; else one of this prompt's own.
     """
-    return _without_shared(config), bounds().limit or _limit_in(config)
+    return bounds().limit or _limit_in(config)
 
 
 def _limit_in(config: RunnableConfig) -> Limit | None:

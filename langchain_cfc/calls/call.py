@@ -18,6 +18,9 @@ from langchain_cfc.errors import ServingError, ServingTimeoutError
 Target: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any]
 
 
+_PLAIN = (float, int, str, list, dict)
+
+
 class Call:
     """A function or Runnable, plain or async, called with one value or with several.
 
@@ -63,16 +66,16 @@ class Call:
         return found
 
     def _run(self, config: RunnableConfig, value: Any) -> Any:
-        # Runnables that are called without a config take it from there.
+        if isinstance(self._target, Runnable):
+            return self._waited(self._target.invoke(value, config))
+        # Runnables that a function calls without a config take it from there.
         with setting(var_child_runnable_config, config):
-            if isinstance(self._target, Runnable):
-                return self._waited(self._target.invoke(value, config))
             return self._waited(self._target(value))
 
     async def _arun(self, config: RunnableConfig, value: Any) -> Any:
+        if isinstance(self._target, Runnable):
+            return await _awaited(await self._target.ainvoke(value, config))
         with setting(var_child_runnable_config, config):
-            if isinstance(self._target, Runnable):
-                return await _awaited(await self._target.ainvoke(value, config))
             if inspect.iscoroutinefunction(self._target):
                 return await self._target(value)
             return await _awaited(await run_in_executor(config, self._target, value))
@@ -144,4 +147,5 @@ def _close(found: Sequence[Any]) -> None:
 
 async def _awaited(found: Any) -> Any:
     """What does not look async may be: `RunnableLambda(lambda x: judge(x))`, an object with `__call__`."""
-    return await found if inspect.isawaitable(found) else found
+    # To ask of anything whether it can be awaited takes longer than to see that it is plain.
+    return found if isinstance(found, _PLAIN) or not inspect.isawaitable(found) else await found

@@ -8,15 +8,17 @@ generator that yields what is to be called and is sent what came of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
-from langchain_cfc.calls.bounds import Bounds, bounds
+from langchain_cfc.calls.bounds import Bounds, bounds, setting
 
 T = TypeVar("T")
 
@@ -36,6 +38,11 @@ class Step:
 
 Steps: TypeAlias = Generator[Step, Any, T]
 
+# More than ever wait at once; threads are only started as they are needed.
+_MOST_THREADS = 1000
+_NOTHING = nullcontext()
+_THREADS: ContextVar[ThreadPoolExecutor | None] = ContextVar("langchain_cfc_threads", default=None)
+
 
 def complete(steps: Steps[T]) -> T:
     """Carry a flow out by sync calls.
@@ -48,8 +55,9 @@ def complete(steps: Steps[T]) -> T:
     """
     go_on: Callable[[], Step] = partial(next, steps)
     try:
-        while True:
-            go_on = _after(steps, go_on())
+        with _threads():
+            while True:
+                go_on = _after(steps, go_on())
     except StopIteration as end:
         result: T = end.value
         return result
@@ -125,13 +133,40 @@ def _each(run: Callable[[Any], Any], items: Sequence[Any], within: Bounds) -> li
     one = partial(_outcome, run, within)
     if len(items) <= 1:
         return [copy_context().run(one, item) for item in items]
-    # A thread for each: LangChain's default is few more than there are cores, but these wait for servers.
-    threads = len(items) if within.limit is None else min(len(items), within.limit.size)
-    with ContextThreadPoolExecutor(threads) as executor:
-        return list(executor.map(one, items))
+    pool, most = _THREADS.get(), len(items) if within.limit is None else within.limit.size
+    if pool is None or most < len(items):
+        with ContextThreadPoolExecutor(min(most, len(items))) as executor:
+            return list(executor.map(one, items))
+    futures = [pool.submit(copy_context().run, _apart, one, item) for item in items]
+    return [future.result() for future in futures]
+
+
+@contextmanager
+def _threads() -> Iterator[None]:
+    """Threads for the calls of a flow and of those inside it; to start and end them costs more than a flow.
+
+    There is one for each call, where LangChain has few more than there are cores: these wait for servers.
+    """
+    if _THREADS.get() is not None:
+        yield
+        return
+    pool = ThreadPoolExecutor(_MOST_THREADS, "cfc")
+    try:
+        with setting(_THREADS, pool):
+            yield
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _apart(one: Callable[[Any], Any], item: Any) -> Any:
+    """Call in one of the threads. Flows in it get their own: to wait here for these might wait for ever."""
+    with setting(_THREADS, None):
+        return one(item)
 
 
 async def _aeach(arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], within: Bounds) -> list[Any]:
+    if len(items) == 1:
+        return [await asyncio.ensure_future(_aoutcome(arun, within, items[0]))]
     tasks = [asyncio.ensure_future(_aoutcome(arun, within, item)) for item in items]
     # Told to return exceptions, it waits for all of them, so that none goes on when this is cancelled.
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,7 +183,7 @@ def _outcome(run: Callable[[Any], Any], within: Bounds, item: Any) -> Any:
 
 
 async def _aoutcome(arun: Callable[[Any], Awaitable[Any]], within: Bounds, item: Any) -> Any:
-    with await within.aheld():
+    with _NOTHING if within.free else await within.aheld():
         try:
             return await arun(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it

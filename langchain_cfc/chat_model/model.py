@@ -38,8 +38,8 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from langchain_cfc.chat_model.arguments import Arguments, served_first, served_with
 from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.runnable.cfc import NOSTREAM
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
-from langchain_cfc.runnable.serving import NOSTREAM
 from langchain_cfc.thresholds import Level
 
 LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun

@@ -17,9 +17,11 @@ from langchain_cfc.calls import (
     Bounds,
     Call,
     Limit,
+    Progress,
     acomplete,
     ain_time,
     bounded,
+    child_of,
     complete,
     in_time,
     limit_of,
@@ -34,6 +36,9 @@ from langchain_cfc.runnable.serving import Server
 from langchain_cfc.sampling import Sampler, SamplingName, resolved
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Panel
+
+# Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
+NOSTREAM = "nostream"
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
@@ -227,9 +232,9 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        config, within = self._bounds(config)
-        steps = self._server.serve(prompt, self._level(alpha), config, run_manager)
-        with bounded(within):
+        child = child_of(config, run_manager, NOSTREAM)
+        steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
+        with bounded(self._bounds(config), child):
             if self.timeout is None:
                 return complete(steps)
             return in_time(partial(complete, steps), self.timeout)
@@ -241,19 +246,17 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        config, within = self._bounds(config)
-        steps = self._server.serve(prompt, self._level(alpha), config, run_manager)
-        with bounded(within):
+        child = child_of(config, run_manager, NOSTREAM)
+        steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
+        with bounded(self._bounds(config), child):
             return await ain_time(acomplete(steps), self.timeout)
 
     def _level(self, alpha: Level | None) -> str:
         return self.artifact.level(self.alpha if alpha is None else alpha)
 
-    def _bounds(self, config: RunnableConfig) -> tuple[RunnableConfig, Bounds]:
-        """The config for children, and the bounds within which they run."""
-        config, limit = limit_of(config)
+    def _bounds(self, config: RunnableConfig) -> Bounds:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        return config, Bounds(self._limit or limit, deadline)
+        return Bounds(self._limit or limit_of(config), deadline)
 
 
 def _call(part: str, target: Any) -> Call | None:

@@ -8,10 +8,9 @@ from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackMa
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.base import coerce_to_runnable
-from langchain_core.runnables.config import patch_config
 from pydantic import ConfigDict, field_validator
 
-from langchain_cfc.calls import Bounds, Step, Steps, acomplete, bounded, complete, limit_of, sharing_limit
+from langchain_cfc.calls import Step, Steps, acomplete, bounded_by, child_of, complete, sharing_limit, tagged
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:
@@ -117,35 +116,26 @@ class OrElse(Answering[Any]):
     def _run(
         self, prompt: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        config, limit = limit_of(config)
-        with bounded(Bounds(limit)):
-            return complete(self._steps(prompt, run_manager, config, kwargs))
+        child = child_of(config, run_manager)
+        with bounded_by(config, child):
+            return complete(self._steps(prompt, child, kwargs))
 
     async def _arun(
         self, prompt: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        config, limit = limit_of(config)
-        with bounded(Bounds(limit)):
-            return await acomplete(self._steps(prompt, run_manager, config, kwargs))
+        child = child_of(config, run_manager)
+        with bounded_by(config, child):
+            return await acomplete(self._steps(prompt, child, kwargs))
 
-    def _steps(
-        self,
-        prompt: Any,
-        run_manager: CallbackManagerForChainRun | AsyncCallbackManagerForChainRun,
-        config: RunnableConfig,
-        kwargs: dict[str, Any],
-    ) -> Steps[Any]:
-        def child(name: str) -> RunnableConfig:
-            return patch_config(config, callbacks=run_manager.get_child(name))
-
-        first = child("cfc:first")
+    def _steps(self, prompt: Any, config: RunnableConfig, kwargs: dict[str, Any]) -> Steps[Any]:
+        first = tagged(config, "cfc:first")
         result = yield Step(
             lambda: self.first.invoke(prompt, first, **kwargs),
             lambda: self.first.ainvoke(prompt, first, **kwargs),
         )
         if not isinstance(result, CFCResult) or not result.abstained:
             return result
-        second = child("cfc:fallback")
+        second = tagged(config, "cfc:fallback")
         return (
             yield Step(
                 lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)

@@ -6,16 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForChainRun,
-    BaseCallbackManager,
-    CallbackManagerForChainRun,
-)
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import patch_config
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import Call, Progress, Steps, tagged
@@ -24,14 +18,10 @@ from langchain_cfc.draws import Draws, Scalar
 from langchain_cfc.errors import DescriptionError
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.runnable.binding import VersionWatch
-from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
+from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.scoring import Scored, Scoring
 from langchain_cfc.sampling import Draw, Sampler, Witness
 from langchain_cfc.verifiers import VerifierInput
-
-# Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
-NOSTREAM = "nostream"
-RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChainRun
 
 
 @dataclass(frozen=True)
@@ -60,34 +50,32 @@ class Server:
     max_answers: int | None
     show_rejected: bool
 
-    def serve(
-        self, prompt: Any, level: str, config: RunnableConfig, run_manager: RunManager
-    ) -> Steps[CFCResult]:
+    def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
         """Serve a prompt.
 
         Args:
             prompt: Whatever the generator takes.
             level: One of the artifact's error levels, settled before anything is drawn: a later choice would
                 void the promise.
-            config: Config that children inherit.
-            run_manager: Of the run whose children they are.
+            config: Config of child runs. They must stream into no graph: a judge may quote the candidate
+                that it rejects.
+            progress: Told how far it has come.
 
         Returns:
             The answer set or the abstention.
         """
-        child, progress = _child(config, run_manager), Progress(run_manager)
         metadata: Any = {}
         if self.describe is not None:
-            metadata = yield from self.describe.one(prompt, tagged(child, "cfc:metadata"))
+            metadata = yield from self.describe.one(prompt, tagged(config, "cfc:metadata"))
         witness = Witness()
-        drawing = _child(config, run_manager, witness)
+        drawing = self.sampler.witnessed(config, witness)
         draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress)
-        self.sampler.check(witness)
+        self.sampler.check(witness, draws)
         self.versions.check(witness.versions)
         given = VerifierInput(prompt=prompt, candidates=draws)
-        scored = yield from self.scoring.scored(given, tagged(child, "cfc:verifier"))
+        scored = yield from self.scoring.scored(given, tagged(config, "cfc:verifier"))
         yield progress.step("cfc:scored", {"scores": scored.scores})
-        texts = yield from self._answers(draws, tagged(child, "cfc:answer"))
+        texts = yield from self._answers(draws, tagged(config, "cfc:answer"))
         result = self._result(
             level, draws=draws, scored=scored, texts=texts, metadata=metadata, witness=witness
         )
@@ -126,45 +114,42 @@ class Server:
         distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0, matrix)))
         withheld = self.max_answers is not None and len(distinct) > self.max_answers
         answers = () if withheld else distinct
-        return CFCResult(
-            abstained=not answers,
-            reason="too_many_answers" if withheld else decisions.reason(0),
-            answers=answers,
-            best=answers[0] if answers else None,
-            threshold=float(decisions.thresholds[0]),
-            features=dict(zip(self._names, decisions.features[0].tolist(), strict=True)),
-            guarantee=self.guarantees[level],
-            candidates=self._candidates(draws, texts, scored, decisions),
-            models=tuple(witness.versions),
-            usage=None if witness.usage is None else dict(witness.usage),
+        # Pydantic makes all candidates of plain data at once faster than one by one.
+        return CFCResult.model_validate(
+            {
+                "abstained": not answers,
+                "reason": "too_many_answers" if withheld else decisions.reason(0),
+                "answers": answers,
+                "best": answers[0] if answers else None,
+                "threshold": float(decisions.thresholds[0]),
+                "features": dict(zip(self._names, decisions.features[0].tolist(), strict=True)),
+                "guarantee": self.guarantees[level],
+                "candidates": self._candidates(draws, texts, scored, decisions),
+                "models": tuple(witness.versions),
+                "usage": None if witness.usage is None else dict(witness.usage),
+            }
         )
 
     def _candidates(
         self, draws: Sequence[Draw], texts: Sequence[str], scored: Scored, decisions: Decisions
-    ) -> tuple[ScoredCandidate, ...]:
+    ) -> tuple[dict[str, Any], ...]:
+        """The fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
+        shown = [True] * len(inside) if self.show_rejected else inside
         return tuple(
-            ScoredCandidate(
-                slot=slot,
-                score=scored.scores[slot],
-                scores=scored.outputs[slot] if scored.outputs is not None else None,
-                level=level if level < math.inf else None,
-                accepted=inside[slot],
-                text=draws[slot].text if inside[slot] or self.show_rejected else None,
-                data=draws[slot].data if inside[slot] or self.show_rejected else None,
-                answer=texts[slot] if self.extract and (inside[slot] or self.show_rejected) else None,
-            )
+            {
+                "slot": slot,
+                "score": scored.scores[slot],
+                "scores": scored.outputs[slot] if scored.outputs is not None else None,
+                "level": level if level < math.inf else None,
+                "accepted": inside[slot],
+                "text": draws[slot].text if shown[slot] else None,
+                "data": draws[slot].data if shown[slot] else None,
+                "answer": texts[slot] if self.extract and shown[slot] else None,
+            }
             for slot, level in enumerate(levels)
         )
-
-
-def _child(config: RunnableConfig, run_manager: RunManager, witness: Witness | None = None) -> RunnableConfig:
-    """Config of child runs that stream into no graph: a judge may quote the candidate that it rejects."""
-    callbacks: BaseCallbackManager = run_manager.get_child()
-    if witness is not None:
-        callbacks.add_handler(witness)
-    return tagged(patch_config(config, callbacks=callbacks), NOSTREAM)
 
 
 def _checked_answer(slot: int, answer: Any) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -67,6 +68,8 @@ class Sampler:
         self._first = (
             _SingleRequest(parts.sampled, self._separate) if sampling == "single_request" else self._separate
         )
+        found = answering(parts.sampled)
+        self._says_all = found is not None and found.after is None and not holds_model(parts.once)
         self._functions = [] if holds_model(parts.sampled) else functions(parts.sampled)
         hidden = hidden_models(parts.sampled)
         self._told_of_streaming = bool(hidden)
@@ -135,15 +138,35 @@ class Sampler:
             msg = f"what comes before the model failed with {described(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
-    def check(self, witness: Witness) -> None:
-        """Say it, once, where a model streamed all the same, as one inside an agent does.
+    def witnessed(self, config: RunnableConfig, witness: Witness) -> RunnableConfig:
+        """The config of draws with somebody who listens to them, unless their messages say it all.
 
         Args:
-            witness: What saw the draws of a prompt.
+            config: Config of the draws.
+            witness: Who listens.
+        """
+        if self._says_all:
+            return config
+        heard: Any = config.get("callbacks")
+        if heard is None:
+            return {**config, "callbacks": [witness]}
+        callbacks: BaseCallbackManager = heard.copy()
+        callbacks.add_handler(witness)
+        return {**config, "callbacks": callbacks}
+
+    def check(self, witness: Witness, draws: Sequence[Draw]) -> None:
+        """Look at what was seen; say it, once, where a model streamed all the same, as one in an agent does.
+
+        Args:
+            witness: Who saw the draws of a prompt.
+            draws: The draws.
 
         Warns:
             SamplingWarning: If one did.
         """
+        if self._says_all:
+            for draw in draws:
+                witness.note(draw.message, drawn=True)
         if witness.streamed and not self._told_of_streaming:
             self._told_of_streaming = True
             msg = (

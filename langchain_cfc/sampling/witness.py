@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
@@ -50,10 +50,18 @@ class Witness(BaseCallbackHandler):
         del kwargs
         drawn = DRAW_TAG in (tags or [])
         for generation in (one for batch in response.generations for one in batch):
-            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-                self._note(generation.message, drawn=drawn)
+            if isinstance(generation, ChatGeneration):
+                self.note(generation.message, drawn=drawn)
 
-    def _note(self, message: AIMessage, *, drawn: bool) -> None:
+    def note(self, message: BaseMessage | None, *, drawn: bool) -> None:
+        """Note what a message says of itself.
+
+        Args:
+            message: Of a model; anything else says nothing.
+            drawn: Whether it is a candidate's.
+        """
+        if not isinstance(message, AIMessage):
+            return
         name = message.response_metadata.get("model_name")
         with self._lock:
             if message.usage_metadata is not None:

@@ -15,10 +15,9 @@ from typing import Any, TypeAlias, TypedDict
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import patch_config
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, Steps, Target, acomplete, bounded_by, complete
+from langchain_cfc.calls import Call, Steps, Target, acomplete, bounded_by, child_of, complete
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import Draw, quiet
 
@@ -88,15 +87,15 @@ class BaseVerifier(Runnable[VerifierInput, list[float]], ABC):
     def _run(
         self, given: VerifierInput, run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> list[float]:
-        with bounded_by(config):
-            child = patch_config(config, callbacks=run_manager.get_child())
+        child = child_of(config, run_manager)
+        with bounded_by(config, child):
             return complete(self.scored(given, child))
 
     async def _arun(
         self, given: VerifierInput, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> list[float]:
-        with bounded_by(config):
-            child = patch_config(config, callbacks=run_manager.get_child())
+        child = child_of(config, run_manager)
+        with bounded_by(config, child):
             return await acomplete(self.scored(given, child))
 
 

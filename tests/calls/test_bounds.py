@@ -11,17 +11,40 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager, CallbackManagerForChainRun
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 
-from langchain_cfc.calls import Bounds, Limit, bounded, bounded_by, bounds, limit_of, sharing_limit, tagged
+from langchain_cfc.calls import (
+    Bounds,
+    Limit,
+    bounded,
+    bounded_by,
+    bounds,
+    child_of,
+    limit_of,
+    sharing_limit,
+    tagged,
+)
 from langchain_cfc.errors import InputError, ServingTimeoutError
 
 from .parts import PATIENCE, Gauge, auntil, until
+
+
+class Listener(BaseCallbackHandler):
+    """Somebody who listens."""
+
+
+def run_manager(*handlers: BaseCallbackHandler) -> CallbackManagerForChainRun:
+    """The manager of a run that these listen to."""
+    run = CallbackManager(handlers=list(handlers), inheritable_handlers=list(handlers)).on_chain_start({}, {})
+    assert isinstance(run, CallbackManagerForChainRun)
+    return run
 
 
 def line(limit: Limit) -> int:
@@ -461,17 +484,18 @@ def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: flo
 
 def test_the_prompts_of_a_batch_share_a_limit() -> None:
     configs = sharing_limit({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
-    (first, one), (second, other) = (limit_of(config) for config in configs)
+    one, other = map(limit_of, configs)
     assert one is other
     assert one is not None
     assert one.size == 3
-    assert first["configurable"] == second["configurable"] == {"mine": 1}
-    assert limit_of(sharing_limit({"max_concurrency": 3}, 1)[0])[1] is not one
+    for config in configs:
+        assert child_of(config, run_manager())["configurable"] == {"mine": 1}
+    assert limit_of(sharing_limit({"max_concurrency": 3}, 1)[0]) is not one
 
 
 def test_a_batch_without_max_concurrency_has_no_limit() -> None:
     (config,) = sharing_limit(None, 1)
-    assert limit_of(config) == (config, None)
+    assert limit_of(config) is None
     assert sharing_limit({"max_concurrency": 3}, 0) == []
 
 
@@ -479,14 +503,12 @@ def test_configs_of_their_own_are_kept() -> None:
     given_ones = [RunnableConfig(max_concurrency=2, tags=["a"]), RunnableConfig(tags=["b"])]
     configs = sharing_limit(given_ones, 2)
     assert [config["tags"] for config in configs] == [["a"], ["b"]]
-    assert limit_of(configs[0])[1] is limit_of(configs[1])[1] is not None
+    assert limit_of(configs[0]) is limit_of(configs[1]) is not None
     assert "configurable" not in given_ones[0]
 
 
 def test_a_single_prompt_has_a_limit_of_its_own() -> None:
-    config = RunnableConfig(max_concurrency=2)
-    kept, limit = limit_of(config)
-    assert kept == config
+    limit = limit_of(RunnableConfig(max_concurrency=2))
     assert limit is not None
     assert limit.size == 2
 
@@ -504,12 +526,12 @@ def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
     limit = Limit(4)
     (config,) = sharing_limit({"max_concurrency": 4}, 1)
     with bounded(Bounds(limit)):
-        assert limit_of(config)[1] is limit
+        assert limit_of(config) is limit
         with bounds().held():
-            place = limit_of(config)[1]
+            place = limit_of(config)
             assert place is bounds().limit
             assert place is not limit
-    assert limit_of(config)[1] is not limit
+    assert limit_of(config) is not limit
 
 
 def test_nothing_inherits_the_limit_of_a_batch() -> None:
@@ -517,7 +539,7 @@ def test_nothing_inherits_the_limit_of_a_batch() -> None:
     token = var_child_runnable_config.set(config)
     try:
         assert len(ensure_config()["configurable"]) == 2  # what LangChain would hand on
-        with bounded(Bounds(limit_of(config)[1])):
+        with bounded(Bounds(limit_of(config))):
             assert ensure_config()["configurable"] == {"mine": 1}
         assert var_child_runnable_config.get() is config
     finally:
@@ -542,3 +564,25 @@ def test_a_tag_more_takes_in_nothing_else() -> None:
         assert tagged({}, "b") == {"tags": ["b"]}
     finally:
         var_child_runnable_config.reset(token)
+
+
+def test_children_are_told_whom_to_tell_where_somebody_listens() -> None:
+    listener, config = (
+        Listener(),
+        RunnableConfig(tags=["mine"], run_name="one", run_id=uuid4(), recursion_limit=7),
+    )
+    run = run_manager(listener)
+    child = child_of(config, run, "more")
+    callbacks: Any = child.pop("callbacks")
+    assert callbacks.parent_run_id == run.run_id
+    assert callbacks.handlers == [listener]
+    assert child == {"tags": ["mine", "more"], "recursion_limit": 7}
+
+
+def test_without_listeners_there_is_nothing_to_hand_on() -> None:
+    config = RunnableConfig(tags=["mine"], callbacks=CallbackManager(handlers=[]))
+    child = child_of(config, run_manager())
+    assert child == {"tags": ["mine"], "callbacks": None}
+    # Nor does LangChain add it again, under the bounds that the flow runs in.
+    with bounded(Bounds(), child):
+        assert ensure_config(child)["callbacks"] is None
