@@ -79,18 +79,24 @@ class CFCChatModel(BaseChatModel):
         chain: A `CFCRunnable`, or whatever else returns its results, such as `chain.or_else(...)`.
         abstain_message: What is said on abstention.
         stop: Stop sequences of the draws where a call gives none.
+        temperature: The same for the temperature of the draws; calibration was for one.
+        max_tokens: The same for their length.
+        streaming: Whether LangChain asks for streams of its own accord; they hold one chunk.
 
     Raises:
         InputError: If a call has arguments and there is no chat model in the chain that they could reach.
         FingerprintError: If arguments make the generator another than the calibrated one.
     """
 
-    # Settings of a model belong to the generator; one given here would be ignored without a word.
+    # Other settings of a model belong to the generator; one given here would be ignored without a word.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     chain: Runnable[Any, Any]
     abstain_message: str = ABSTAIN_MESSAGE
     stop: list[str] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    streaming: bool = False
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
 
     _made: dict[str, tuple[Runnable[Any, Any], Runnable[Any, Any]]] = PrivateAttr(default_factory=dict)
@@ -122,8 +128,7 @@ class CFCChatModel(BaseChatModel):
         """What LangChain's tracers note: the generator's model, under a provider that has no price list."""
         params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
         served = served_first(self.chain)
-        stops = stop or self.stop
-        given = {**kwargs, "stop": stops} if stops else kwargs
+        given = self._arguments(stop, kwargs)
         known = fingerprint(served.generator.bind(**given)) if served is not None else {}
         if "model" in known:
             params["ls_model_name"] = known["model"]
@@ -131,8 +136,8 @@ class CFCChatModel(BaseChatModel):
             params["ls_temperature"] = known["temperature"]
         if "max_tokens" in known:
             params["ls_max_tokens"] = known["max_tokens"]
-        if stops:
-            params["ls_stop"] = stops
+        if "stop" in given:
+            params["ls_stop"] = given["stop"]
         return params
 
     def bind_tools(
@@ -269,12 +274,16 @@ class CFCChatModel(BaseChatModel):
         self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
     ) -> tuple[Runnable[Any, Any], RunnableConfig | None]:
         """The chain that serves a call, and the config under which it does."""
-        stops = stop or self.stop
-        given = {**kwargs, "stop": stops} if stops else {**kwargs}
+        given = self._arguments(stop, kwargs)
         # How a decision is delivered is no business of the draws.
         alpha, _ = given.pop("alpha", None), given.pop("stream", None)
         config = _STREAMING.get() if run_manager is None else _below(run_manager, run_manager.run_id)
         return self._chain_for(alpha, given), config
+
+    def _arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
+        """The arguments of a call, and for what it leaves open those of this model."""
+        own = {"stop": stop or self.stop, "temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {**{name: value for name, value in own.items() if value is not None}, **kwargs}
 
     def _chain_for(self, alpha: Level | None, arguments: Arguments) -> Runnable[Any, Any]:
         """The chain at a level, its generator called with further arguments."""

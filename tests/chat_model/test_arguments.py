@@ -120,6 +120,21 @@ def test_an_abstention_is_no_structured_output(artifact: CalibrationArtifact, ur
     assert found["raw"].response_metadata["cfc"]["reason"] == "no_candidate_accepted"
 
 
+@both_ways
+def test_settings_of_the_facade_are_those_of_every_draw(
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+) -> None:
+    chain = hosted_facade(artifact, url, generator=hosted(url, temperature=0.7)).chain
+    facade = CFCChatModel(chain=chain, temperature=0.0, max_tokens=5)
+    ask(facade, "where?")
+    asked = [(request["temperature"], request["max_completion_tokens"]) for request in responder.requests]
+    assert asked == [(0.0, 5)] * N
+    # What a call says goes before.
+    ask(facade.bind(temperature=0.2), "where?")
+    assert [request["temperature"] for request in responder.requests[N:]] == [0.2] * N
+    assert facade._get_ls_params()["ls_max_tokens"] == 5
+
+
 @every_way
 def test_stop_sequences_reach_every_draw(
     artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
