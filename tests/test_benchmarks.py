@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy.stats import binom
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,3 +34,86 @@ def test_a_small_run_of_ours_alone_measures_and_agrees_with_itself(tmp_path: Pat
     verdicts = {figure.name: figure.verdict for figure in figures(results)}
     assert verdicts["artifact of one level, d = 3"] == "met"
     assert verdicts["largest difference from HiGHS"] == "not measured"
+
+
+def served_in_a_quick_run(tmp_path: Path, *parts: str) -> tuple[str, str]:
+    """What a quick run of `serving.py` found, as JSON and as a page."""
+    found, page = tmp_path / "found.json", tmp_path / "page.md"
+    command = [sys.executable, "benchmarks/serving.py", "--quick", "--json", str(found), "--page", str(page)]
+    ran = subprocess.run([*command, "--only", *parts], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return found.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
+
+
+def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
+    found, page = served_in_a_quick_run(tmp_path, "overhead")
+    from benchmarks.serving_page import figures
+    from benchmarks.serving_results import Served
+
+    served = Served.model_validate_json(found)
+    rows = [(row.way, row.distinct) for row in served.overhead]
+    assert rows == [("invoke", 20), ("ainvoke", 20), ("invoke", 4), ("ainvoke", 4)]
+    for row in served.overhead:
+        assert row.ratio.low <= row.ratio.median <= row.ratio.high
+    verdicts = {figure.name: figure.verdict for figure in figures(served)}
+    assert verdicts["`invoke` over by hand, in memory"] in {"met", "not met"}
+    assert verdicts["one prompt over HTTP, over draw + verify"] == "not measured"
+    assert "## Overhead in memory" in page
+    assert "## Imports" not in page
+    assert str(ROOT) not in page
+
+
+def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
+    found, _ = served_in_a_quick_run(tmp_path, "arithmetic")
+    from benchmarks.serving_results import Served
+
+    cases = Served.model_validate_json(found).arithmetic
+    assert [case.d for case in cases] == [1, 2, 5, 14]
+    for case in cases:
+        # Of the same calls, so that no other process can turn it round.
+        assert 0.0 < case.after.p50 < case.whole.p50
+        assert 0.0 < case.plain.p50 < case.whole_plain.p50
+        assert case.decide.count == case.again.count == case.after.count == 20
+
+
+@pytest.mark.slow
+def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
+    found, _ = served_in_a_quick_run(tmp_path, "http")
+    from benchmarks.serving_results import Served
+
+    served = Served.model_validate_json(found)
+    assert len(served.http) == 4
+    for row in served.http:
+        # Nothing is faster than the server; less would mean that something was not asked.
+        assert min(row.ours.low, row.by_hand.low) >= 1.0
+    for count in served.requests:
+        assert count.drawn == count.judged_by_hand == 20
+        assert count.distinct <= count.judged <= 20
+
+
+def test_a_small_soak_prints_what_it_found() -> None:
+    command = [sys.executable, "benchmarks/soak.py", "--invocations", "96", "--concurrency", "16"]
+    ran = subprocess.run([*command, "--rounds", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "nothing was violated" in ran.stdout
+    assert "requests, clients and server" in ran.stdout
+    assert str(ROOT) not in ran.stdout
+
+
+@pytest.mark.parametrize("rounds", [6, 9, 40, 400])
+def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
+    from benchmarks.alternate import Ratio
+
+    ratio = Ratio.of([2.0 * number for number in range(1, rounds + 1)], [2.0] * rounds)
+    assert ratio.median == (rounds + 1) / 2
+    # The ratios are 1, 2, ..., so that the lower end is a rank: the largest with at most 1 in 20 outside.
+    rank = round(ratio.low)
+    assert ratio.high == rounds + 1 - rank
+    assert 2 * binom.cdf(rank - 1, rounds, 0.5) <= 0.05 < 2 * binom.cdf(rank, rounds, 0.5)
+
+
+def test_too_few_rounds_give_no_interval() -> None:
+    from benchmarks.alternate import Ratio
+
+    with pytest.raises(ValueError, match="5 rounds give no interval"):
+        Ratio.of([1.0] * 5, [1.0] * 5)

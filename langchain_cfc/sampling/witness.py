@@ -49,7 +49,8 @@ class Witness(BaseCallbackHandler):
         """Note who answered, and what it cost."""
         del kwargs
         drawn = DRAW_TAG in (tags or [])
-        for generation in (one for batch in response.generations for one in batch):
+        # Of several choices each bears the usage of the whole request.
+        for generation in (batch[0] for batch in response.generations if batch):
             if isinstance(generation, ChatGeneration):
                 self.note(generation.message, drawn=drawn)
 

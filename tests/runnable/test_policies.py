@@ -14,6 +14,8 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import DrawError
@@ -202,3 +204,16 @@ def test_what_is_written_of_a_chain_holds_no_numbers_of_its_artifact(artifact: C
     # LangChain writes what it cannot load again as its repr: short, and without prompts.
     chain = chain_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
     assert len(dumps(chain)) < 1000
+
+
+def test_what_is_written_of_a_chain_holds_no_key(artifact: CalibrationArtifact) -> None:
+    model = ChatOpenAI(model="gpt-4o-mini", api_key=SecretStr("sk-very-secret"))
+    chain = chain_of(artifact, generator=model)
+    for written in (
+        dumps(chain),
+        repr(chain),
+        str(chain),
+        dumps(chain.or_else(model)),
+        dumps(chain.as_answer()),
+    ):
+        assert "very-secret" not in written

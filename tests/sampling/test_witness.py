@@ -198,11 +198,16 @@ def test_many_threads_are_counted_whole() -> None:
     witness = Witness()
 
     def note(number: int) -> None:
-        witness.on_llm_end(
-            result_of(said(1, f"model {number % 3}"), said(2)), run_id=uuid4(), tags=[DRAW_TAG]
-        )
+        for message in (said(1, f"model {number % 3}"), said(2)):
+            witness.on_llm_end(result_of(message), run_id=uuid4(), tags=[DRAW_TAG])
 
     with ThreadPoolExecutor(16) as executor:
         list(executor.map(note, range(2000)))
     assert counted(witness.usage) == (6000, 4000, 10000)
     assert set(witness.versions) == {"model 0", "model 1", "model 2"}
+
+
+def test_of_several_choices_the_usage_counts_once() -> None:
+    witness = Witness()
+    witness.on_llm_end(result_of(said(10, "a"), said(10, "a")), run_id=uuid4(), tags=[DRAW_TAG])
+    assert counted(witness.usage) == counted(said(10, "a").usage_metadata)

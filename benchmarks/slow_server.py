@@ -1,0 +1,128 @@
+"""A chat server of fixed latency in a process of its own: `python -m benchmarks.slow_server DRAW VERIFY`.
+
+It prints its port, answers until its input ends, and counts the requests for each model. The model `judge`
+returns scores after VERIFY seconds; any other, called `distinct-K`, one of K answers after DRAW seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.paired import ROOT
+
+JUDGE = "judge"
+
+
+@dataclass
+class Server:
+    """The server.
+
+    Attributes:
+        draw: Seconds until a candidate comes.
+        verify: Seconds until a judgement comes.
+        counts: Requests so far by model.
+    """
+
+    draw: float
+    verify: float
+    counts: Counter[str] = field(default_factory=Counter)
+
+    async def serve(self) -> None:
+        """Answer until the input ends."""
+        threading.Thread(target=_leave, daemon=True).start()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=256)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # the client has left
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                body = await reader.readexactly(_length(head))
+                content = json.dumps(await self._answer(json.loads(body or b"{}"))).encode()
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
+                )
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A completion; to a request without a body, the counts, which start anew."""
+        if not request:
+            counts, self.counts = self.counts, Counter()
+            return dict(counts)
+        model = request["model"]
+        number = self.counts[model]
+        self.counts[model] += 1
+        if model == JUDGE:
+            text = str(zlib.crc32(request["messages"][-1]["content"].encode()) % 101 / 100)
+        else:
+            text = f"answer {number % int(model.rpartition('-')[2])}"
+        await asyncio.sleep(self.verify if model == JUDGE else self.draw)
+        return _completion(model, text)
+
+
+@contextlib.contextmanager
+def slow_server(draw: float, verify: float) -> Iterator[str]:
+    """A server in its own process.
+
+    Yields:
+        The base URL for clients.
+    """
+    command = [sys.executable, "-m", "benchmarks.slow_server", str(draw), str(verify)]
+    with subprocess.Popen(  # noqa: S603 - our own module
+        command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        port = process.stdout.readline().strip() if process.stdout is not None else ""
+        if not port:
+            msg = "the server does not start"
+            raise RuntimeError(msg)
+        yield f"http://127.0.0.1:{port}/v1"
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def counted(base_url: str) -> dict[str, int]:
+    """Requests by model since the last call."""
+    with urllib.request.urlopen(base_url) as answer:  # noqa: S310 - our own server
+        counts: dict[str, int] = json.load(answer)
+    return counts
+
+
+def _length(head: bytes) -> int:
+    fields = (line.partition(b":") for line in head.split(b"\r\n"))
+    return next((int(value) for name, _, value in fields if name.strip().lower() == b"content-length"), 0)
+
+
+def _completion(model: str, text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60},
+    }
+
+
+def _leave() -> None:
+    sys.stdin.read()
+    os._exit(0)  # clients keep their connections, and each would complain about its end
+
+
+if __name__ == "__main__":
+    asyncio.run(Server(float(sys.argv[1]), float(sys.argv[2])).serve())

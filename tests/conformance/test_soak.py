@@ -1,0 +1,89 @@
+"""The soak in small, and what it says of runnables that are broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from . import broken
+from .soaking import KINDS, Plan, slope, soak
+
+# Nothing goes wrong but the runnable.
+CALM = Plan(invocations=24, concurrency=8, rounds=2, share=0.0)
+
+
+@pytest.mark.slow
+def test_hundreds_of_prompts_over_a_network_that_goes_wrong() -> None:
+    # More often than in the large one. Of 180 prompts by one request each, all pass with a chance below 1e-4:
+    # no client tries again where a body is malformed, which happens to 0.94^2 * 0.06 of them.
+    found = soak(Plan(invocations=360, concurrency=32, rounds=9, share=0.06))
+    assert found.violations == []
+    assert not found.hung
+    # Both ways to end were seen, else the soak would show less than it says.
+    ends = {end for _, end in found.outcomes}
+    assert {"answered", "DrawError"} <= ends
+    assert sum(found.outcomes.values()) == 360
+    assert len({way for way, _ in found.outcomes}) == 12
+
+
+def test_a_calm_network_breaks_nothing() -> None:
+    found = soak(CALM)
+    assert found.violations == []
+    assert {end for _, end in found.outcomes} == {"answered"}
+    assert found.counts["requests, clients and server"] == str(12 * 3 + 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (broken.Short, "another number of candidates than n"),
+        (broken.Loud, "a rejected text was streamed"),
+        (broken.Loud, "a request asked for a stream"),
+        (broken.Overcounting, "a result's usage is not what was paid"),
+        (broken.Lingering, "tasks were left"),
+    ],
+)
+def test_what_is_broken_is_found(kind: type[broken.Broken], said: str) -> None:
+    assert any(one.startswith(said) for one in soak(CALM, kind).violations)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (broken.Swallowing, "neither a result nor an error"),
+        (broken.Untyped, "an error that is not the package's: RuntimeError"),
+        (broken.Causeless, "an error without a cause"),
+    ],
+)
+def test_broken_errors_are_found_where_requests_fail(kind: type[broken.Broken], said: str) -> None:
+    # Where each kind strikes one in three, a body is malformed, or a status an error twice, for more than
+    # half of the prompts by one request: that none of the 12 fails has a chance below 1e-4.
+    found = soak(replace(CALM, share=1 / 3), kind)
+    assert any(one.startswith(said) for one in found.violations)
+
+
+def test_what_hangs_is_found() -> None:
+    found = soak(replace(CALM, patience=3.0), broken.Hanging)
+    assert found.hung
+    assert found.violations == ["a call did not come to an end (6 times)"]
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_found() -> None:
+    plan = Plan(invocations=320, concurrency=16, rounds=8, share=0.0)
+    (said,) = soak(plan, broken.Keeping).violations
+    assert said.startswith("memory grew by")
+    assert soak(plan, broken.Broken).violations == []
+
+
+def test_a_slope_is_that_of_most_rounds() -> None:
+    steady = [(100.0 * turn, 7.0 + 3.0 * turn) for turn in range(9)]
+    assert slope(steady) == pytest.approx(0.03)
+    # A cache that fills up once does not move it.
+    jumped = [(x, 5.0 + 1000.0 * (turn > 0)) for turn, (x, _) in enumerate(steady)]
+    assert slope(jumped) == 0.0
+
+
+def test_every_kind_of_fault_is_told_by_name() -> None:
+    assert len(set(KINDS)) == len(KINDS) == 11
