@@ -153,10 +153,10 @@ OF_SERVERS: Mapping[str, Mapping[str, Callable[[Server], Verifier]]] = {
     "reward model": {"RewardModel": _reward_model},
 }
 KINDS = {name: kind for kind, makers in OF_SERVERS.items() for name in makers}
-OPENEVALS = (
-    "`create_llm_as_judge` with `use_reasoning=False` and the correctness prompt of openevals, without its "
-    "part on reference answers."
-)
+REMARKS = {
+    "from_evaluator, openevals": "`create_llm_as_judge` with `use_reasoning=False` and the correctness "
+    "prompt of openevals, without its part on reference answers."
+}
 
 
 def servers(options: argparse.Namespace) -> dict[str, Server]:
@@ -183,8 +183,8 @@ def made(names: Sequence[str], asked: Mapping[str, Server]) -> Iterator[tuple[st
 
 def remark(name: str, server: Server) -> str:
     """What the page says of a verifier, beyond the judging model that it states once for all."""
-    if name == "from_evaluator, openevals":
-        return OPENEVALS
+    if name in REMARKS:
+        return REMARKS[name]
     return "" if KINDS[name] == "judging model" else server.said
 
 
