@@ -186,6 +186,13 @@ def test_public_names_are_those_of_their_rooms(package: Any, more: set[str]) -> 
 
 
 @LAZY
+def test_no_public_name_is_that_of_a_module(package: Any, more: set[str]) -> None:
+    # Once such a module is imported, the name would mean it.
+    del more
+    assert not set(package._HOMES) & set(package._HOMES.values())
+
+
+@LAZY
 def test_static_readers_see_the_same_names(package: Any, more: set[str]) -> None:
     # Type checkers read the imports under TYPE_CHECKING; the interpreter never does.
     del more

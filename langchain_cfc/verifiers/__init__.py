@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
-    from langchain_cfc.verifiers.pairwise import Pairwise, pairwise
+    from langchain_cfc.verifiers.pairs import Pairwise, pairwise
     from langchain_cfc.verifiers.panel import Panel
     from langchain_cfc.verifiers.reward_model import RewardModel
     from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalised
@@ -45,7 +45,7 @@ _HOMES = {
     "Evaluated": "evaluators",
     "ModelJudge": "model_judge",
     "PTrue": "p_true",
-    "Pairwise": "pairwise",
+    "Pairwise": "pairs",
     "Panel": "panel",
     "RewardModel": "reward_model",
     "SelfConsistency": "self_consistency",
@@ -54,7 +54,7 @@ _HOMES = {
     "VerifierInput": "base",
     "from_evaluator": "evaluators",
     "normalised": "self_consistency",
-    "pairwise": "pairwise",
+    "pairwise": "pairs",
 }
 
 __getattr__, __dir__ = lazily(globals(), _HOMES)
