@@ -281,6 +281,13 @@ class Soak:
 
     async def run(self) -> None:
         """All rounds."""
+        try:
+            await self._rounds()
+        finally:
+            await self._aclient.aclose()
+            self._client.close()
+
+    async def _rounds(self) -> None:
         half = max(1, self._plan.concurrency // 2)
         gate = asyncio.Semaphore(half)
         size, most = divmod(self._plan.invocations, self._plan.rounds)
@@ -293,8 +300,6 @@ class Soak:
                     self.found.hung = True
                     return
                 self._weigh(turn, number)
-        await self._aclient.aclose()
-        self._client.close()
 
     async def _round(self, numbers: range, gate: asyncio.Semaphore, pool: ThreadPoolExecutor) -> bool:
         """Serve some prompts; whether all came to an end."""
