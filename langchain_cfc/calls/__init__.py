@@ -15,6 +15,7 @@ from langchain_cfc.calls.bounds import (
     tagged,
 )
 from langchain_cfc.calls.call import Call, Target, described
+from langchain_cfc.calls.flow import FlowRunnable
 from langchain_cfc.calls.progress import Progress
 from langchain_cfc.calls.steps import Step, Steps, acomplete, complete, each, succeeded
 from langchain_cfc.calls.timing import ain_time, in_time
@@ -22,6 +23,7 @@ from langchain_cfc.calls.timing import ain_time, in_time
 __all__ = [
     "Bounds",
     "Call",
+    "FlowRunnable",
     "Limit",
     "Progress",
     "RunManager",

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor, var_child_runnable_config
 
-from langchain_cfc.calls.bounds import Bounds, bounds, setting
+from langchain_cfc.calls.bounds import bounds, setting
+from langchain_cfc.calls.flow import FlowRunnable
 from langchain_cfc.calls.steps import Step, Steps, each, succeeded
-from langchain_cfc.errors import ServingError, ServingTimeoutError
+from langchain_cfc.errors import CFCError, ServingTimeoutError
 
 Target: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any]
 
@@ -24,36 +25,37 @@ _PLAIN = (float, int, str, list, dict)
 class Call:
     """A function or Runnable, plain or async, called with one value or with several.
 
-    A call holds a place within the bounds, and whatever it calls itself shares that place.
+    A call holds a place within the bounds, and whatever it calls itself shares that place; a flow asks for
+    places itself, for each of its calls.
 
     Args:
         part: What it is, for messages: `verifier`, `answer extractor`, `metadata function`.
         target: What to call.
         failure: The error that its failures become; one of this type that it raises itself passes.
-        holds_place: False for what asks for places itself, for each of its calls.
     """
 
-    def __init__(
-        self, part: str, target: Target, failure: type[ServingError], *, holds_place: bool = True
-    ) -> None:
+    def __init__(self, part: str, target: Target, failure: type[CFCError]) -> None:
         self._part = part
         self._target = target
         self._failure = failure
-        self._holds_place = holds_place
 
     def one(self, value: Any, config: RunnableConfig) -> Steps[Any]:
         """What the target makes of a value; models that a function calls inherit the config.
 
         Raises:
-            ServingError: Of the type given, if the target fails, or is async where nothing can wait for it.
+            CFCError: Of the type given, if the target fails, or is async where nothing can wait for it.
         """
-        return (yield from self.each([value], config))[0]
+        if not isinstance(self._target, FlowRunnable):
+            return (yield from self.each([value], config))[0]
+        with self._typed():
+            return (yield from self._target.steps(value, config))
 
     def each(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
         """What the target makes of each value, at the same time."""
         run, arun = partial(self._run, config), partial(self._arun, config)
         with self._typed():
-            return succeeded((yield each(run, arun, values, hold_places=self._holds_place)))
+            hold_places = not isinstance(self._target, FlowRunnable)
+            return succeeded((yield each(run, arun, values, hold_places=hold_places)))
 
     def all(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
         """The same; a plain function takes them one by one, for it costs less than a thread would."""
@@ -81,7 +83,7 @@ class Call:
             return await _awaited(await run_in_executor(config, self._target, value))
 
     def _run_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
-        with self._bounds().held():
+        with bounds().held():
             return [self._run(config, value) for value in _in_time(values)]
 
     async def _arun_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
@@ -93,15 +95,12 @@ class Call:
             for value in _in_time(values):
                 found.append(function(value))  # noqa: PERF401 - what was found before a failure counts
 
-        with await self._bounds().aheld(), setting(var_child_runnable_config, config):
+        with await bounds().aheld(), setting(var_child_runnable_config, config):
             try:
                 await run_in_executor(config, run_all)
                 return [await _awaited(one) for one in found]
             finally:
                 _close(found)
-
-    def _bounds(self) -> Bounds:
-        return bounds() if self._holds_place else Bounds()
 
     @contextmanager
     def _typed(self) -> Iterator[None]:

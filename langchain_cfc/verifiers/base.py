@@ -7,17 +7,16 @@ better. A judge that speaks in confidence p is wrapped as 1 - p.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, Steps, Target, acomplete, bounded_by, child_of, complete
+from langchain_cfc.calls import Call, FlowRunnable, Steps, Target
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import Draw, quiet
 
@@ -40,7 +39,7 @@ _HINT = (
 )
 
 
-class BaseVerifier(Runnable[VerifierInput, list[float]], ABC):
+class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
     """A verifier that is a Runnable, written as one flow for the sync and the async path.
 
     What it calls takes its places within the bounds of the prompt that is served, call by call.
@@ -66,37 +65,9 @@ class BaseVerifier(Runnable[VerifierInput, list[float]], ABC):
             VerifierError: If a candidate cannot be scored.
         """
 
-    def invoke(
-        self,
-        input: VerifierInput,  # noqa: A002 - LangChain's name
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> list[float]:
-        """Score the candidates: n numbers in [0, 1], smaller is better."""
-        return self._call_with_config(self._run, input, config, **kwargs)
-
-    async def ainvoke(
-        self,
-        input: VerifierInput,  # noqa: A002 - LangChain's name
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> list[float]:
-        """The same as `invoke`, asynchronously."""
-        return await self._acall_with_config(self._arun, input, config, **kwargs)
-
-    def _run(
-        self, given: VerifierInput, run_manager: CallbackManagerForChainRun, config: RunnableConfig
-    ) -> list[float]:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return complete(self.scored(given, child))
-
-    async def _arun(
-        self, given: VerifierInput, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
-    ) -> list[float]:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return await acomplete(self.scored(given, child))
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """The same under the name that all flows have."""
+        return self.scored(given, config)
 
 
 def verifier_call(verifier: Verifier) -> Call:
@@ -112,9 +83,7 @@ def verifier_call(verifier: Verifier) -> Call:
     Raises:
         VerifierError: If it is neither.
     """
-    return Call(
-        "verifier", _target(verifier), VerifierError, holds_place=not isinstance(verifier, BaseVerifier)
-    )
+    return Call("verifier", _target(verifier), VerifierError)
 
 
 def _target(verifier: Verifier) -> Target:

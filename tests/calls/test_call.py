@@ -14,7 +14,20 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
-from langchain_cfc.calls import Bounds, Call, Limit, Target, acomplete, bounded, bounds, complete, described
+from langchain_cfc.calls import (
+    Bounds,
+    Call,
+    FlowRunnable,
+    Limit,
+    Step,
+    Steps,
+    Target,
+    acomplete,
+    bounded,
+    bounds,
+    complete,
+    described,
+)
 from langchain_cfc.errors import DescriptionError, ServingError, ServingTimeoutError, VerifierError
 
 from .parts import PATIENCE, Gauge, not_stuck
@@ -33,6 +46,21 @@ async def atwice(value: int) -> int:
 
 def looks_plain(value: int) -> Any:
     return atwice(value)
+
+
+class Flow(FlowRunnable[Any, Any]):
+    """A flow that calls a function, and takes no place for that."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def flow(self, given: Any, config: RunnableConfig) -> Steps[Any]:
+        del config
+
+        async def called() -> Any:
+            return self._function(given)
+
+        return (yield Step(lambda: self._function(given), called))
 
 
 class Twice:
@@ -404,8 +432,8 @@ def test_the_servers_own_timeout_is_a_failure_like_any_other(run: Run) -> None:
         (all_by_arun, range(5)),
     ],
 )
-@pytest.mark.parametrize("holds_place", [False, True])
-def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, holds_place: bool) -> None:
+@pytest.mark.parametrize("flows", [False, True])
+def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, flows: bool) -> None:
     """With one place in all, whoever took a second one would wait for ever."""
     limit, gauge = Limit(1), Gauge()
 
@@ -414,12 +442,12 @@ def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, holds_p
             return item
 
     def target(_: Any) -> list[int]:
-        assert limit._free == (0 if holds_place else 1)
+        assert limit._free == (1 if flows else 0)
         return each_by_run(call_of(leaf), range(3))
 
     def nested() -> Any:
         with bounded(Bounds(limit)):
-            return run(Call("verifier", target, VerifierError, holds_place=holds_place), value)
+            return run(call_of(Flow(target) if flows else target), value)
 
     found = not_stuck(nested)
     assert found == ([0, 1, 2] if value == 0 else [[0, 1, 2]] * 5)
