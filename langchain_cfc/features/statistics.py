@@ -225,7 +225,9 @@ def _total(rows: FloatArray) -> FloatArray:
 
 def _mean(ordered: FloatArray) -> FloatArray:
     # Rounding can push the quotient out of [min, max]; clipped, the mean of equal values is their value.
-    mean: FloatArray = np.clip(_total(ordered) / ordered.shape[1], ordered[:, 0], ordered[:, -1])
+    mean: FloatArray = np.minimum(
+        np.maximum(_total(ordered) / ordered.shape[1], ordered[:, 0]), ordered[:, -1]
+    )
     return mean
 
 

@@ -75,8 +75,9 @@ class Hat(Term[float]):
     def transform(self, draws: Draws) -> FloatArray:
         """(N, number of knots) hat functions; at most two of a row are positive."""
         knots = np.array(self.learned)
-        values = np.clip(self.statistic.values(draws), knots[0], knots[-1])
-        right = np.clip(np.searchsorted(knots, values, side="right"), 1, len(knots) - 1)
+        # Not np.clip, which takes as long as all else here where there is one prompt.
+        values = np.minimum(np.maximum(self.statistic.values(draws), knots[0]), knots[-1])
+        right = np.minimum(np.maximum(np.searchsorted(knots, values, side="right"), 1), len(knots) - 1)
         share = (values - knots[right - 1]) / (knots[right] - knots[right - 1])
         columns = np.zeros((len(values), len(knots)))
         rows = np.arange(len(values))
