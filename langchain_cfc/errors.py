@@ -16,6 +16,8 @@ A caller may catch any branch of the tree:
     │   ├── ArtifactFormatError          not an artifact, truncated, of another version, with wrong fields
     │   ├── ArtifactDigestError          the content is not what was saved
     │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
+    ├── CollectionError                  labelled records could not be made
+    │   └── LabelerError                 the labeler failed, has no label or returned something that is none
     ├── ServingError
     │   ├── DrawError                    fewer than n candidates, or one that cannot be read
     │   ├── VerifierError                the verifier failed or returned something that is no score
@@ -134,6 +136,14 @@ class ArtifactDigestError(ArtifactError):
 
 class FingerprintError(ArtifactError):
     """Generator, verifier or answer extractor differ from those that the artifact was calibrated for."""
+
+
+class CollectionError(CFCError):
+    """Labelled records could not be made; what was made before stays as it is."""
+
+
+class LabelerError(CollectionError):
+    """The labeler failed, holds no label, or returned something other than one boolean per candidate."""
 
 
 class ServingError(CFCError):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import langchain_cfc
+import langchain_cfc.labelers
 import langchain_cfc.verifiers
 
 PACKAGE = Path(langchain_cfc.__file__).parent
@@ -80,6 +81,7 @@ ROOMS: dict[str, set[str]] = {
     "calls": {"errors"},
     "sampling": {"errors", "_extras", "calls"},
     "verifiers": {"errors", "_lazy", "fingerprints", "calls", "sampling"},
+    "labelers": {"errors", "_lazy", "calls", "sampling", "verifiers"},
     "replay": {"errors", "records", "sampling"},
     "runnable": DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
@@ -99,7 +101,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["combination", "records", "splits", "guarantee", "artifact"], PLAIN),
     **dict.fromkeys(["calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
     "verification": PLAIN | {"cvxpy"},
-    **dict.fromkeys(["calls", "verifiers", "fingerprints", "replay", "runnable"], LANGCHAIN),
+    **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
     "chat_model": LANGCHAIN,
     "sampling": LANGCHAIN | {"langchain"},
     "cli": frozenset({"typer", "rich"}),
@@ -164,7 +166,8 @@ def test_every_promised_name_is_there(module: str) -> None:
 
 # Packages whose names are loaded when they are first used, and what else they hold.
 LAZY = pytest.mark.parametrize(
-    ("package", "more"), [(langchain_cfc, {"__version__"}), (langchain_cfc.verifiers, set())]
+    ("package", "more"),
+    [(langchain_cfc, {"__version__"}), (langchain_cfc.verifiers, set()), (langchain_cfc.labelers, set())],
 )
 
 

@@ -1,0 +1,69 @@
+"""Labelers: offline, whether each candidate is correct, given the reference of the record.
+
+Importing this package loads nothing; each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from langchain_cfc._lazy import lazily
+
+# Type checkers know this name; to import it would cost as much as all the rest here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from langchain_cfc.labelers.agreement import (
+        Agreement,
+        Kappa,
+        compare_labels,
+        true_coverage,
+        true_coverage_at_worst,
+    )
+    from langchain_cfc.labelers.base import BaseLabeler, Labeler, LabelerInput
+    from langchain_cfc.labelers.exact import NormalisedMatch, normal_form
+    from langchain_cfc.labelers.human import HumanLabels
+    from langchain_cfc.labelers.json_field import JsonField
+    from langchain_cfc.labelers.judge import JudgeLabels
+    from langchain_cfc.labelers.multiple_choice import MultipleChoice
+    from langchain_cfc.labelers.numeric import NumericMatch, final_number
+    from langchain_cfc.labelers.pattern import PatternMatch
+
+__all__ = [
+    "Agreement",
+    "BaseLabeler",
+    "HumanLabels",
+    "JsonField",
+    "JudgeLabels",
+    "Kappa",
+    "Labeler",
+    "LabelerInput",
+    "MultipleChoice",
+    "NormalisedMatch",
+    "NumericMatch",
+    "PatternMatch",
+    "compare_labels",
+    "final_number",
+    "normal_form",
+    "true_coverage",
+    "true_coverage_at_worst",
+]
+
+_HOMES = {
+    "Agreement": "agreement",
+    "BaseLabeler": "base",
+    "HumanLabels": "human",
+    "JsonField": "json_field",
+    "JudgeLabels": "judge",
+    "Kappa": "agreement",
+    "Labeler": "base",
+    "LabelerInput": "base",
+    "MultipleChoice": "multiple_choice",
+    "NormalisedMatch": "exact",
+    "NumericMatch": "numeric",
+    "PatternMatch": "pattern",
+    "compare_labels": "agreement",
+    "final_number": "numeric",
+    "normal_form": "exact",
+    "true_coverage": "agreement",
+    "true_coverage_at_worst": "agreement",
+}
+
+__getattr__, __dir__ = lazily(globals(), _HOMES)

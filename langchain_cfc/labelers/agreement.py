@@ -1,0 +1,295 @@
+"""How far labels can be trusted: agreement with people, and what mistakes do to the promised coverage.
+
+**Agreement.** With p_jh the share of candidates that a judge labels j and people label h, and p_j., p_.h the
+shares of either alone, the observed agreement is p_o = sum_k p_kk, that by chance p_e = sum_k p_k. p_.k, and
+kappa = (p_o - p_e) / (1 - p_e) (Cohen 1960). Kappa is a smooth function of the shares, and by the delta
+method the error of its estimate is the mean over the candidates of
+
+    u = (1{j = h} - (1 - kappa) (p_.j + p_h.) - p_o + 2 (1 - kappa) p_e) / (1 - p_e).
+
+For independent candidates the variance is mean(u^2) / N, which is that of Fleiss, Cohen and Everitt (1969,
+"Large sample standard errors of kappa and weighted kappa", Psychological Bulletin 72), equation 13.
+Candidates of one prompt are not independent; there the sums of u over each of I prompts take the place of
+its values, and
+
+    var(kappa) = I / (I - 1) sum_i (sum of u in prompt i)^2 / N^2.
+
+The interval is kappa's on the scale of atanh(kappa), which keeps it within [-1, 1] and covers better where
+one label is rare, and is no shorter than so many prompts allow: what none of them showed may
+still happen, to a share u of them that (1 - u)^I is half of 1 - confidence. Were all of that share
+disagreement, or all agreement, kappa would move by u p_o / (1 - p_e) down, or u (1 - p_o) / (1 - p_e) up.
+
+**Mistakes.** Calibration promises that the answer set holds a candidate that is *labelled* correct, with
+probability c = 1 - alpha at least. Let L be that event, T the one that the set holds a candidate that *is*
+correct; "or the prompt is flagged" may stand after both, for a flag looks at no label. Wrong candidates are
+labelled correct with probability e0, correct ones wrong with e1.
+
+*Independent mistakes.* Suppose that, given which candidates are correct and whatever the set is made from,
+distinct answers are labelled independently of one another, with probabilities of a mistake that are at most
+e0 and e1 for each. Where the set, of at most m distinct answers, holds no correct one, L needs a mistake on
+one of them: P(L | not T) <= q = 1 - (1 - e0)^m. So 1 - c >= P(not L) >= (1 - q) P(not T), and
+
+    P(T) >= 1 - (1 - c) / (1 - e0)^m.
+
+Where it holds a correct one, L may fail only if that one is labelled wrong: P(L) >= (1 - e1) P(T), and
+
+    P(T) <= P(L) / (1 - e1).
+
+Correct candidates labelled wrong cost no coverage, then: they make thresholds larger and answer sets with
+them.
+
+*Any mistakes.* A judge may err on the same kind of answer again and again, and most where the score is best.
+Then nothing better holds than counting: L without T takes a wrong candidate that is labelled correct, T
+without L a correct one that is labelled wrong. With W wrong and R correct candidates per prompt on average,
+and e0, e1 their mislabelled shares overall,
+
+    P(L) - e0 W <= P(T) <= P(L) + e1 R,
+
+and there are mistakes that attain either end. For m = 1 and mistakes at rates of exactly e0 and e1,
+independent ones, P(T) is settled: (P(L) - e0) / (1 - e0 - e1) (Rogan and Gladen 1978).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from langchain_cfc.errors import InputError
+
+
+@dataclass(frozen=True)
+class Kappa:
+    """Cohen's kappa with its interval.
+
+    Attributes:
+        value: 1 for labels that always agree, 0 for such as agree as often as by chance; at least -1.
+        low: Lower end of its interval.
+        high: Upper end.
+        confidence: Confidence level of the two-sided interval; approximate, and too short where either side
+            gave one of the labels to fewer than about ten independent candidates.
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A judge's labels beside those of people, who are taken to be right.
+
+    Attributes:
+        correct_called_correct: Number of correct candidates that the judge calls correct.
+        correct_called_wrong: Number of correct candidates that it calls wrong.
+        wrong_called_correct: Number of wrong candidates that it calls correct.
+        wrong_called_wrong: Number of wrong candidates that it calls wrong.
+        n_prompts: Number of independent prompts that these candidates are from.
+        kappa: Agreement beyond chance; None where both give every candidate one and the same label, which
+            chance alone would do as well.
+    """
+
+    correct_called_correct: int
+    correct_called_wrong: int
+    wrong_called_correct: int
+    wrong_called_wrong: int
+    n_prompts: int
+    kappa: Kappa | None
+
+    @property
+    def error_on_correct(self) -> float | None:
+        """Share of the correct candidates that are called wrong, e1; None without any."""
+        return _share(self.correct_called_wrong, self.correct_called_correct)
+
+    @property
+    def error_on_wrong(self) -> float | None:
+        """Share of the wrong candidates that are called correct, e0; None without any."""
+        return _share(self.wrong_called_correct, self.wrong_called_wrong)
+
+
+def compare_labels(
+    judge: Sequence[bool],
+    people: Sequence[bool],
+    prompts: Sequence[Hashable] | None = None,
+    confidence: float = 0.95,
+) -> Agreement:
+    """Compare a judge's labels with those of people.
+
+    Args:
+        judge: N labels, True where the judge calls the candidate correct.
+        people: N labels of the same candidates.
+        prompts: What prompt each candidate is from, by its id; without it all are taken for independent,
+            which several of one prompt are not: the interval would be too short.
+        confidence: Confidence level of the interval, in (0, 1).
+
+    Returns:
+        The confusion table, the shares of mistakes and kappa with its interval.
+
+    Raises:
+        InputError: If there are no candidates, their numbers differ, a label is no boolean or the confidence
+            is no level.
+
+    >>> found = compare_labels([True, True, False, False], [True, False, False, False])
+    >>> found.error_on_wrong, found.kappa.value
+    (0.3333333333333333, 0.5)
+    """
+    _check(judge, people, prompts, confidence)
+    pairs = list(zip(judge, people, strict=True))
+    counts = Counter(pairs)
+    names: Sequence[Hashable] = range(len(pairs)) if prompts is None else prompts
+    return Agreement(
+        correct_called_correct=counts[True, True],
+        correct_called_wrong=counts[False, True],
+        wrong_called_correct=counts[True, False],
+        wrong_called_wrong=counts[False, False],
+        n_prompts=len(set(names)),
+        kappa=_kappa(pairs, names, confidence),
+    )
+
+
+def true_coverage(
+    labelled: float, *, error_on_wrong: float, error_on_correct: float, largest_set: int
+) -> tuple[float, float]:
+    """What labelled coverage says of true coverage, for mistakes that are independent.
+
+    It holds where, given which candidates are correct and whatever the set is made from (scores and features
+    among it), distinct answers are labelled independently of one another. A judge that is fooled by the same
+    kind of answer as the verifier breaks this; `true_coverage_at_worst` needs nothing of the kind. It holds
+    for *covered or flagged* like for coverage, and within a group by the rates there.
+
+    Args:
+        labelled: Share of prompts whose set holds a candidate labelled correct, promised or measured, in
+            [0, 1].
+        error_on_wrong: Largest probability that a wrong candidate is labelled correct, e0, in [0, 1). Rates
+            that were estimated should enter by the upper ends of their intervals.
+        error_on_correct: Largest probability that a correct one is labelled wrong, e1, in [0, 1).
+        largest_set: Most distinct answers that a set holds, m; n at most.
+
+    Returns:
+        Lower and upper bound of the share of prompts whose set holds a correct candidate: 1 - (1 - labelled)
+        / (1 - e0)^m, not below 0, and labelled / (1 - e1), not above 1. The lower bound holds of a promised,
+        the upper one only of a measured share, as a promise is no upper bound.
+
+    Raises:
+        InputError: If a number lies outside of its range.
+
+    >>> ends = true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
+    >>> [round(end, 3) for end in ends]
+    [0.889, 0.947]
+    """
+    _check_shares(labelled, error_on_wrong, error_on_correct)
+    if not isinstance(largest_set, int) or largest_set < 1:  # type: ignore[redundant-expr]  # floats come too
+        msg = f"largest_set is {largest_set!r}; expected a whole number of at least 1"
+        raise InputError(msg)
+    # Rates of 1 leave nothing to divide by, and say nothing.
+    right = (1.0 - error_on_wrong) ** largest_set
+    low = 1.0 - (1.0 - labelled) / right if right > 0.0 else 0.0
+    return max(0.0, low), min(1.0, labelled / (1.0 - error_on_correct))
+
+
+def true_coverage_at_worst(
+    labelled: float,
+    *,
+    error_on_wrong: float,
+    error_on_correct: float,
+    wrong_per_prompt: float,
+    correct_per_prompt: float,
+) -> tuple[float, float]:
+    """What labelled coverage says of true coverage, whatever the mistakes depend on.
+
+    Args:
+        labelled: As in `true_coverage`.
+        error_on_wrong: Share of all wrong candidates that are labelled correct, e0, in [0, 1).
+        error_on_correct: Share of all correct ones that are labelled wrong, e1, in [0, 1).
+        wrong_per_prompt: Mean number of wrong candidates per prompt, at least 0.
+        correct_per_prompt: Mean number of correct candidates per prompt, at least 0.
+
+    Returns:
+        Lower and upper bound: labelled - e0 W and labelled + e1 R, within [0, 1].
+
+    Raises:
+        InputError: If a number lies outside of its range.
+    """
+    _check_shares(labelled, error_on_wrong, error_on_correct)
+    for name, number in (("wrong_per_prompt", wrong_per_prompt), ("correct_per_prompt", correct_per_prompt)):
+        if not 0.0 <= number < math.inf:
+            msg = f"{name} is {number!r}; expected a finite number of at least 0"
+            raise InputError(msg)
+    low, high = labelled - error_on_wrong * wrong_per_prompt, labelled + error_on_correct * correct_per_prompt
+    return max(0.0, low), min(1.0, high)
+
+
+def _check_shares(labelled: float, error_on_wrong: float, error_on_correct: float) -> None:
+    if not 0.0 <= labelled <= 1.0:
+        msg = f"labelled coverage is {labelled!r}; expected a share in [0, 1]"
+        raise InputError(msg)
+    for name, rate in (("error_on_wrong", error_on_wrong), ("error_on_correct", error_on_correct)):
+        if not 0.0 <= rate < 1.0:
+            msg = f"{name} is {rate!r}; expected a rate in [0, 1)"
+            raise InputError(msg)
+
+
+def _check(
+    judge: Sequence[bool], people: Sequence[bool], prompts: Sequence[Hashable] | None, confidence: float
+) -> None:
+    sizes = {len(judge), len(people), len(judge if prompts is None else prompts)}
+    if len(sizes) > 1 or sizes == {0}:
+        of_prompts = "" if prompts is None else f" from {len(prompts)} prompts"
+        msg = (
+            f"got {len(judge)} labels of the judge and {len(people)} of people{of_prompts}; expected as many"
+        )
+        raise InputError(msg)
+    for label in (*judge, *people):
+        if not isinstance(label, bool):
+            msg = f"a label is {label!r}; expected True or False"
+            raise InputError(msg)
+    if not 0.0 < confidence < 1.0:
+        msg = f"confidence must lie strictly between 0 and 1, got {confidence}"
+        raise InputError(msg)
+
+
+def _share(part: int, rest: int) -> float | None:
+    return part / (part + rest) if part + rest else None
+
+
+def _kappa(
+    pairs: Sequence[tuple[bool, bool]], prompts: Sequence[Hashable], confidence: float
+) -> Kappa | None:
+    size = len(pairs)
+    calls, truths = Counter(call for call, _ in pairs), Counter(truth for _, truth in pairs)
+    # In whole numbers, so that agreement by chance is 1 only where it is.
+    by_chance = sum(calls[label] * truths[label] for label in (True, False))
+    if by_chance == size**2:
+        return None
+    observed, expected = sum(call == truth for call, truth in pairs) / size, by_chance / size**2
+    kappa = (observed - expected) / (1.0 - expected)
+    sums: defaultdict[Hashable, float] = defaultdict(float)
+    for (call, truth), prompt in zip(pairs, prompts, strict=True):
+        shares = (truths[call] + calls[truth]) / size
+        error = (call == truth) - observed - (1.0 - kappa) * (shares - 2.0 * expected)
+        sums[prompt] += error / (1.0 - expected)
+    deviation = _deviation(list(sums.values()), size)
+    low, high = _interval(kappa, NormalDist().inv_cdf(0.5 + confidence / 2.0) * deviation)
+    # What none of the prompts showed may still happen, to a share `unseen` of them.
+    unseen = 1.0 - ((1.0 - confidence) / 2.0) ** (1.0 / len(sums))
+    low = min(low, kappa - unseen * observed / (1.0 - expected))
+    high = max(high, kappa + unseen * (1.0 - observed) / (1.0 - expected))
+    return Kappa(kappa, max(-1.0, low), min(1.0, high), confidence)
+
+
+def _interval(kappa: float, half: float) -> tuple[float, float]:
+    """Kappa less and plus so much, on the scale of its inverse hyperbolic tangent."""
+    if abs(kappa) >= 1.0:
+        return kappa, kappa
+    centre, half = math.atanh(kappa), half / (1.0 - kappa**2)
+    return math.tanh(centre - half), math.tanh(centre + half)
+
+
+def _deviation(sums: Sequence[float], size: int) -> float:
+    """Standard error, from the sums over prompts; infinite where there is one prompt only."""
+    if len(sums) == 1:
+        return math.inf
+    return math.sqrt(len(sums) / (len(sums) - 1) * math.fsum(one * one for one in sums)) / size

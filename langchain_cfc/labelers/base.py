@@ -1,0 +1,163 @@
+"""What a labeler is, and what it returns.
+
+A labeler is the paper's A(X, y): offline it says of each candidate of a prompt whether it is correct, given
+the reference of the record. Like a verifier it is set-wise: it sees the prompt, its reference and all n
+candidates, and returns n booleans.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, TypeAlias, TypedDict
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.utils import is_async_callable
+
+from langchain_cfc.calls import Call, FlowRunnable, Steps, Target
+from langchain_cfc.errors import LabelerError
+from langchain_cfc.sampling import Draw, quiet
+from langchain_cfc.verifiers.parts import plain
+
+
+class _Given(TypedDict):
+    prompt: Any
+    reference: Any
+    candidates: list[Draw]
+
+
+class LabelerInput(_Given, total=False):
+    """What a labeler that is a Runnable is invoked with.
+
+    `prompt` is the input of the record, `reference` the JSON value that its labels are made with (None where
+    it has none), `candidates` are the n candidates in draw order. `id` is the record's, and may be left out:
+    only labels that were written down by it need it.
+    """
+
+    id: str
+
+
+Labels: TypeAlias = Sequence[bool]
+Labeler: TypeAlias = (
+    Runnable[Any, Any]
+    | Callable[[Any, Any, list[Draw]], Labels]
+    | Callable[[Any, Any, list[Draw]], Awaitable[Labels]]
+)
+
+_HINT = "a labeler returns True or False for each candidate, True where it is correct"
+
+
+class BaseLabeler(FlowRunnable[LabelerInput, list[bool]]):
+    """A labeler that is a Runnable, written as one flow for the sync and the async path.
+
+    What it calls takes its places within the bounds of the prompt that is labelled, call by call.
+
+    Attributes:
+        fingerprint: What it says of itself, see `langchain_cfc.fingerprints`.
+    """
+
+    fingerprint: Mapping[str, Any]
+
+    @abstractmethod
+    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """Label all candidates of a prompt.
+
+        Args:
+            given: The prompt with its reference and its n candidates.
+            config: Config for whatever is called.
+
+        Returns:
+            n booleans, True where the candidate is correct.
+
+        Raises:
+            LabelerError: If the reference cannot be used, or a candidate cannot be labelled.
+        """
+
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """The same under the name that all flows have."""
+        return self.labelled(given, config)
+
+
+def labeler_call(labeler: Labeler) -> Call:
+    """A labeler as a call with a `LabelerInput`.
+
+    Args:
+        labeler: A Runnable on `LabelerInput`, or a function `(prompt, reference, candidates) -> labels`,
+            plain or async.
+
+    Returns:
+        The call, whose failures are `LabelerError`s.
+
+    Raises:
+        LabelerError: If it is neither.
+    """
+    if isinstance(labeler, Runnable):
+        return labelling("labeler", labeler)
+    if not callable(labeler):
+        msg = f"got a {type(labeler).__name__} as labeler: {_HINT}"
+        raise LabelerError(msg)
+    return labelling("labeler", by_name(labeler, ("prompt", "reference", "candidates")))
+
+
+def labelling(part: str, target: Target) -> Call:
+    """A call whose failures are `LabelerError`s; what a model in it says is kept from streams.
+
+    Args:
+        part: What it is, for messages.
+        target: What to call.
+    """
+    silent = quiet(target, fresh=False) if isinstance(target, Runnable) else target
+    return Call(part, silent, LabelerError)
+
+
+def by_name(function: Callable[..., Any], names: Sequence[str]) -> Callable[[Any], Any]:
+    """A function as one of a mapping that holds its arguments by name, async if it is."""
+    # No closure, for those cannot be pickled.
+    return partial(_acalled if is_async_callable(function) else _called, function, names)
+
+
+def _called(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> Any:
+    return function(*(given[name] for name in names))
+
+
+async def _acalled(
+    function: Callable[..., Awaitable[Any]], names: Sequence[str], given: Mapping[str, Any]
+) -> Any:
+    return await function(*(given[name] for name in names))
+
+
+def checked_labels(labels: Any, n: int) -> list[bool]:
+    """Refuse whatever is not one boolean per candidate.
+
+    Args:
+        labels: What a labeler returned.
+        n: Number of candidates.
+
+    Returns:
+        n booleans.
+
+    Raises:
+        LabelerError: If there are not exactly n labels, or one is no boolean: 1 and "true" are none.
+    """
+    values: list[Any] | None = None
+    cause: Exception | None = None
+    # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
+    if not isinstance(labels, (Mapping, AbstractSet, str, bytes, bytearray)):
+        try:
+            values = [plain(value) for value in labels]
+        except Exception as error:  # noqa: BLE001 - a labeler that yields its labels may fail only here
+            cause = error
+    if values is None:
+        reason = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
+        msg = f"the labeler returned {type(labels).__name__} instead of {n} labels{reason}: {_HINT}"
+        raise LabelerError(msg) from cause
+    if len(values) != n:
+        msg = f"the labeler returned {len(values)} labels for {n} candidates: {_HINT}"
+        raise LabelerError(msg)
+    for slot, value in enumerate(values):
+        if not isinstance(value, bool):
+            msg = f"the label of candidate {slot} is {value!r:.80}: {_HINT}"
+            raise LabelerError(msg)
+    return values

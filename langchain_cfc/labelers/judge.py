@@ -1,0 +1,166 @@
+"""A labeler out of a judge that sees the reference: a model, a function, or an evaluator of openevals."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias, TypedDict
+
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.utils import is_async_callable
+
+from langchain_cfc.calls import Steps
+from langchain_cfc.errors import InputError, LabelerError, VerifierError
+from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
+from langchain_cfc.verifiers.base import VerifierInput
+from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
+from langchain_cfc.verifiers.parts import together
+
+Judge: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
+
+
+class _Reading(TypedDict):
+    """How the judge's results are read: as shares of its range."""
+
+    key: str | None
+    range: tuple[float, float]
+    higher_is_better: bool
+
+
+class JudgeLabels(BaseLabeler):
+    """Asks a judge about each distinct text of a prompt's candidates, concurrently.
+
+    A function with a parameter `outputs` is called with keywords, as the evaluators of openevals are:
+    `inputs` is the prompt, `outputs` the candidate's text, `reference_outputs` the reference. Any other
+    function is called with `(prompt, reference, text)`, a Runnable with `{"prompt": ..., "reference": ...,
+    "candidate": text}`. All may be async. What the judge returns is read as `from_evaluator` of
+    `langchain_cfc.verifiers` reads it.
+
+    A judge makes mistakes, and what is calibrated on its labels promises what the judge calls correct. Have
+    people label a sample, `compare_labels`, and see `true_coverage`.
+
+    Args:
+        judge: A function or Runnable, plain or async, that returns True or False; or a number, with one of
+            the two limits.
+        at_least: Smallest number that means correct.
+        at_most: Largest number that means correct, for a judge of a fault; True is the upper end of the
+            range, so that 0 stands for False.
+        key: See `from_evaluator`.
+        range: The smallest and the largest number that the judge gives; True and False are the ends.
+        reference: The keyword for the reference, where the judge takes keywords; None keeps it back.
+
+    Raises:
+        InputError: If both limits are given, one lies outside of the range, or the judge cannot be called.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        key: str | None = None,
+        range: tuple[float, float] = (0.0, 1.0),  # noqa: A002 - what evaluators call it
+        reference: str | None = "reference_outputs",
+    ) -> None:
+        self.name = "judge-labels"
+        self._judge = judge
+        self._reading: _Reading = {"key": key, "range": range, "higher_is_better": False}
+        self._keyword = reference
+        self._at_most = at_most is not None
+        self._limit = _limit(at_least, at_most, range)
+        # What cannot be asked is refused here, and not with the first prompt.
+        self._asking(None)
+        settings = {
+            "correct": _said(at_least, at_most),
+            "key": key or "its only one",
+            "range": f"{range[0]!r} to {range[1]!r}",
+            "reference": reference or "kept back",
+        }
+        self.fingerprint = together(self.name, settings, {"judge": judge})
+
+    def __repr__(self) -> str:
+        """What is called correct."""
+        return f"JudgeLabels(correct: {self.fingerprint['correct']})"
+
+    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """One judgement per distinct text."""
+        asked = VerifierInput(prompt=given["prompt"], candidates=given["candidates"])
+        try:
+            shares = yield from self._asking(given["reference"]).scored(asked, config)
+        except VerifierError as error:
+            raise LabelerError(str(error)) from error
+        return [self._is_correct(share) for share in shares]
+
+    def _asking(self, reference: Any) -> Evaluated:
+        """The judge about one prompt, whose reference it is told."""
+        judge = self._judge
+        if isinstance(judge, Runnable):
+            return from_evaluator(RunnableLambda(partial(_with, reference)) | judge, **self._reading)
+        if not callable(judge):
+            msg = f"expected a judge, a function or Runnable, got a {type(judge).__name__}"
+            raise InputError(msg)
+        if not _takes_outputs(judge):
+            # No closure, for those cannot be pickled.
+            told = partial(_ajudged if is_async_callable(judge) else _judged, judge, reference)
+            return from_evaluator(told, **self._reading)
+        arguments = None if self._keyword is None else partial(_keywords, self._keyword, reference)
+        return from_evaluator(judge, arguments=arguments, **self._reading)
+
+    def _is_correct(self, share: float) -> bool:
+        if self._limit is not None:
+            return share <= self._limit if self._at_most else share >= self._limit
+        if share in {0.0, 1.0}:
+            return share == 1.0
+        msg = (
+            f"the judge returned neither True nor False, but what lies at {share:g} of its range: say with "
+            "at_least= or at_most= which numbers mean correct"
+        )
+        raise LabelerError(msg)
+
+
+def _said(at_least: float | None, at_most: float | None) -> str:
+    if at_least is not None:
+        return f"at least {at_least!r}"
+    return "as it says" if at_most is None else f"at most {at_most!r}"
+
+
+def _limit(at_least: float | None, at_most: float | None, ends: tuple[float, float]) -> float | None:
+    """The limit as a share of the range, by the arithmetic that numbers are turned into shares with."""
+    if at_least is not None and at_most is not None:
+        msg = "at_least= and at_most= are both given; a judge counts one way"
+        raise InputError(msg)
+    limit = at_most if at_least is None else at_least
+    if limit is None:
+        return None
+    low, high = ends
+    if not low <= limit <= high:
+        msg = f"the limit {limit!r} lies outside of the range from {low!r} to {high!r}"
+        raise InputError(msg)
+    return (limit - low) / (high - low)
+
+
+def _takes_outputs(judge: Callable[..., Any]) -> bool:
+    try:
+        return "outputs" in inspect.signature(judge).parameters
+    except (TypeError, ValueError):
+        # Of a function that does not say what it takes nobody could know that it wants keywords.
+        return False
+
+
+def _with(reference: Any, pair: Mapping[str, Any]) -> dict[str, Any]:
+    return {**pair, "reference": reference}
+
+
+def _keywords(keyword: str, reference: Any, prompt: Any) -> dict[str, Any]:
+    del prompt
+    return {keyword: reference}
+
+
+def _judged(judge: Callable[..., Any], reference: Any, prompt: Any, candidate: str) -> Any:
+    return judge(prompt, reference, candidate)
+
+
+async def _ajudged(judge: Callable[..., Awaitable[Any]], reference: Any, prompt: Any, candidate: str) -> Any:
+    return await judge(prompt, reference, candidate)

@@ -1,0 +1,178 @@
+r"""The final number of a text, compared exactly.
+
+The number that counts is the first one after the last `####`, as GSM8K marks final answers (Cobbe et al.
+2021, "Training verifiers to solve math word problems"), else the last number of the text. Read are
+
+- whole numbers and decimals with a point: `42`, `0.50`, `.5`;
+- separators of thousands: `1,234,567`, and `12,34,567` as in India;
+- a sign directly before (`-`, `−`, `–`) that follows no digit, letter or closing bracket: `x = -5`, `-$5`;
+- simple and mixed fractions: `3/4`, `1 1/2`, `1½`;
+- scientific notation: `1.5e3`, `3 x 10^5`, `3 × 10^-5`;
+- `thousand`, `million`, `billion` and `trillion` after the number, by powers of a thousand.
+
+Currency signs, percent signs and units around a number are dropped. A number that a letter stands directly
+before, as in `H2O`, is none. A text whose final number is written in another way has no number: `1,23` and
+`1.234,5` may be decimals, lists or typing errors, `3/4/2025` is a date, and `5k`, `5M` or `5B` may be
+anything.
+
+What stays ambiguous, and is read like this:
+
+- `50%` is 50, as GSM8K writes references, and not 0.5;
+- `5 apples for 3 boys` is 3, and `12:30` is 30: make models state the answer last, or extract it;
+- `-5` at the start of a line is a negative number, though it may be an item of a list;
+- a calculation is not carried out: `2 + 3` is 3, `10^5` is 5, but `45/9` is a fraction and so 5;
+- `$5.00-$7.00` is 7, of a range the upper end;
+- words (`five`) and LaTeX (`\frac{3}{4}`) are not read, extract them with `answer=`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+
+from langchain_cfc.calls import Steps
+from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers.base import LabelerInput
+from langchain_cfc.labelers.matching import Matching, Reading, aliases
+
+_MARK = "####"
+_MINUS = r"[-\u2212\u2013]"
+_CURRENCY = "[$€£¥₹]"
+_NUMBER = re.compile(
+    rf"""
+    (?P<sign>(?<![\w)\]}}%]){_MINUS})?
+    {_CURRENCY}?
+    (?P<inner>(?<={_CURRENCY}){_MINUS})?
+    (?<!\w)(?<![0-9][.,])                    # neither `x2` nor the rest of `x2.5`
+    (?:(?P<whole>[0-9]{{1,9}})[ ]{{1,2}}(?=[0-9]+[/\u2044]))?
+    (?P<body>(?:(?<![\w.])\.)?[0-9]+(?:[.,][0-9]+)*)
+    (?P<below>(?:[/\u2044][0-9]+)+(?![0-9]|[.,][0-9]))?
+    (?:[eE](?P<e>[-+]?[0-9]+)(?!\w))?
+    (?:\s?[x×*·]\s?10\s?\^\s?\{{?(?P<power>[-+\u2212]?[0-9]+)\}}?)?
+    (?:\s?(?i:(?P<scale>thousand|million|billion|trillion))\b|(?P<abbreviated>[kKMB])\b)?
+    """,
+    re.VERBOSE,
+)
+_SCALES = {"": 0, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_PLAIN = re.compile(r"[0-9]*(?:\.[0-9]+)?")
+_SEPARATED = re.compile(r"[1-9](?:[0-9]{0,2}(?:,[0-9]{3})+|[0-9]?(?:,[0-9]{2})+,[0-9]{3})(?:\.[0-9]+)?")
+# Beyond any answer, and far below where arithmetic on whole numbers takes noticeable time.
+_LONGEST = 400
+# NFKC writes them with the slash of fractions; on whole texts it would make `52` of `5²`.
+_VULGAR = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+
+
+def final_number(text: str) -> Fraction | None:
+    """The final number of a text, see the top of the module.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The number, exactly; None where there is none, or it is written in a way that is not read.
+
+    >>> final_number("She pays 3 x $1,250.50 = $3,751.50."), final_number("about 1 1/2 cups")
+    (Fraction(7503, 2), Fraction(3, 2))
+    """
+    _, marked, rest = text.rpartition(_MARK)
+    found = list(_NUMBER.finditer(rest.translate(_VULGAR)))
+    if not found:
+        return None
+    return _value(found[0] if marked else found[-1])
+
+
+class NumericMatch(Matching):
+    """A candidate is correct if its final number is that of the reference.
+
+    The reference is a number, a text that holds exactly one or marks its final one with `####`, or a list of
+    such. Numbers are compared as fractions: 0.1 is 1/10, and 0.333 is not 1/3 unless the tolerance allows it.
+    A float is taken as the decimal that it prints as. A candidate whose final number cannot be read is wrong.
+
+    Args:
+        tolerance: Largest absolute difference that is let pass, at least 0; text such as "0.01" or "1/100",
+            or a number.
+        answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
+
+    Raises:
+        InputError: If the tolerance is no finite number of at least 0.
+    """
+
+    def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Reading | None = None) -> None:
+        self._tolerance = _tolerance(tolerance)
+        super().__init__("numeric-match", {"tolerance": str(self._tolerance)}, {"answer": answer})
+
+    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """One comparison per distinct text."""
+        expected = [_expected(one) for one in aliases(given["reference"])]
+        return (yield from self._matched(given, config, partial(self._is_near, expected)))
+
+    def _is_near(self, expected: list[Fraction], answer: str) -> bool:
+        found = final_number(answer)
+        return found is not None and any(abs(found - one) <= self._tolerance for one in expected)
+
+
+def _tolerance(given: Any) -> Fraction:
+    try:
+        tolerance = Fraction(str(given))
+    except (ValueError, ZeroDivisionError):
+        tolerance = Fraction(-1)
+    if tolerance < 0:
+        msg = f"tolerance is {given!r}; expected a finite number of at least 0"
+        raise InputError(msg)
+    return tolerance
+
+
+def _expected(reference: Any) -> Fraction:
+    """The number of a reference."""
+    if isinstance(reference, str):
+        number = final_number(reference)
+        several = _MARK not in reference and len(_NUMBER.findall(reference.translate(_VULGAR))) > 1
+        if number is not None and not several:
+            return number
+    elif isinstance(reference, (int, float)) and not isinstance(reference, bool) and math.isfinite(reference):
+        return Fraction(str(reference))
+    msg = (
+        f"the reference {reference!r:.80} is not one number: give a number, or a text that holds exactly one "
+        f"or marks its final one with {_MARK}"
+    )
+    raise LabelerError(msg)
+
+
+def _value(found: re.Match[str]) -> Fraction | None:
+    """The number that was found; None where how it is written leaves it open."""
+    body = _digits(found["body"])
+    below = 1 if found["below"] is None else _whole(found["below"][1:])
+    powers = [_whole(found[part] or "0") for part in ("e", "power")]
+    if body is None or not below or None in powers or found["abbreviated"] is not None:
+        return None
+    exponent = sum(power for power in powers if power is not None) + _SCALES[(found["scale"] or "").lower()]
+    if abs(exponent) > _LONGEST:
+        return None
+    size = _mixed(found["whole"], body, below) * Fraction(10) ** exponent
+    return -size if found["sign"] or found["inner"] else size
+
+
+def _mixed(whole: str | None, above: Fraction, below: int) -> Fraction:
+    """A fraction, and the whole number before it where it is less than one: `5 10/2` are two numbers."""
+    fraction = above / below
+    return fraction + int(whole) if whole is not None and fraction < 1 else fraction
+
+
+def _digits(body: str) -> Fraction | None:
+    if len(body) > _LONGEST:
+        return None
+    if _PLAIN.fullmatch(body):
+        return Fraction(body)
+    return Fraction(body.replace(",", "")) if _SEPARATED.fullmatch(body) else None
+
+
+def _whole(digits: str) -> int | None:
+    """The value of digits; None for too many of them, and for those of a date, `4/2025`."""
+    plain = digits.replace("\u2212", "-")
+    return int(plain) if len(plain) <= _LONGEST and not re.search("[/\u2044]", plain) else None

@@ -1,0 +1,124 @@
+"""Normalised exact match, against what the two published evaluation scripts are described to do."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers import NormalisedMatch, normal_form
+from tests.labelers.asking import is_correct
+
+
+def words_of(text: str) -> list[str]:
+    """The runs of letters, digits and underscores, and the signs between them one by one."""
+    parts: list[str] = []
+    for char in text:
+        is_word = char.isalnum() or char == "_"
+        if is_word and parts and (parts[-1][-1].isalnum() or parts[-1][-1] == "_"):
+            parts[-1] += char
+        else:
+            parts.append(char)
+    return parts
+
+
+def by_description(text: str, signs: str, becomes: str) -> str:
+    """Step by step as the scripts are described: case, punctuation, articles as words, white space."""
+    lowered = text.lower()
+    bare = "".join(becomes if char in signs else char for char in lowered)
+    kept = "".join(" " if word in {"a", "an", "the"} else word for word in words_of(bare))
+    return " ".join(kept.split())
+
+
+ALPHABET = "aAntheTHEx9 _.-'!?" + "\u2018\u2019\u00b4`\u00e9\u2014\t\n"
+
+
+@drawn(st.text(ALPHABET, max_size=30))
+def test_both_do_what_is_described(text: str) -> None:
+    assert normal_form(text) == by_description(text, string.punctuation, "")
+    more = string.punctuation + "\u2018\u2019\u00b4`"
+    assert normal_form(text, "triviaqa") == by_description(text, more, " ")
+
+
+@drawn(st.text(ALPHABET, max_size=30))
+def test_what_the_second_has_it_does_not_change_again(text: str) -> None:
+    once = normal_form(text, "triviaqa")
+    assert normal_form(once, "triviaqa") == once
+
+
+@pytest.mark.parametrize(
+    ("text", "squad", "triviaqa"),
+    [
+        ("The Beatles", "beatles", "beatles"),
+        ("  an   APPLE ", "apple", "apple"),
+        ("U.S.A.", "usa", "u s"),
+        ("rock-'n'-roll", "rocknroll", "rock n roll"),
+        ("O\u2019Neill", "o\u2019neill", "o neill"),
+        ("New_York", "newyork", "new york"),
+        ("Dr. No", "dr no", "dr no"),
+        ("-5", "5", "5"),
+        ("3.14", "314", "3 14"),
+        ("1,378", "1378", "1 378"),
+        ("Adélie", "adélie", "adélie"),
+        ("theatre", "theatre", "theatre"),
+        ("the-a-an", "theaan", ""),
+        ("!!!", "", ""),
+    ],
+)
+def test_where_they_differ(text: str, squad: str, triviaqa: str) -> None:
+    assert normal_form(text, "squad") == squad
+    assert normal_form(text, "triviaqa") == triviaqa
+
+
+def test_any_alias_makes_a_candidate_correct() -> None:
+    labeler, aliases = NormalisedMatch(), ["Bolivar", "Bolivian peso"]
+    assert is_correct(labeler, aliases, "the bolivian PESO.")
+    assert is_correct(labeler, aliases, "Bolivar")
+    assert is_correct(labeler, "Bolivar", "bolivar")
+    assert not is_correct(labeler, aliases, "peso")
+    assert not is_correct(labeler, aliases, "Bolivian peso, or Bolivar")
+
+
+# What the recordings of short answers showed, in other words: where such a match and a label of theirs part.
+@pytest.mark.parametrize(
+    ("reference", "text", "label"),
+    [
+        ("Sao Paulo", "São Paulo", False),  # accents count
+        ([".pe", "pe"], "com.pe", False),  # a second level of the domain
+        ([".pe", "pe"], "The domain of Peru is .pe", False),  # a sentence around the answer
+        ([".pe", "pe"], "pe.*", True),  # signs after the answer are none
+        ("Fe", "Fe#", True),
+        ("1246", "+1-246", True),
+    ],
+)
+def test_disagreements_that_recordings_showed(reference: Any, text: str, label: bool) -> None:
+    assert is_correct(NormalisedMatch(), reference, text) is label
+
+
+def test_the_hyphen_of_a_calling_code_separates_for_one_of_them() -> None:
+    assert not is_correct(NormalisedMatch("triviaqa"), ["1246", "+1246"], "+1-246")
+
+
+def test_what_has_no_normal_form_matches_nothing() -> None:
+    assert not is_correct(NormalisedMatch(), ["The", "Who"], "")
+    assert not is_correct(NormalisedMatch(), ["The", "Who"], "a")
+    assert is_correct(NormalisedMatch(), ["The", "Who"], "the who")
+    for nothing in ("The", [")", "!!!"]):
+        with pytest.raises(LabelerError, match="nothing is left of the reference"):
+            is_correct(NormalisedMatch(), nothing, "")
+
+
+@pytest.mark.parametrize("reference", [7, ["seven", 7], {"answer": "seven"}, True])
+def test_a_reference_that_is_no_text_is_refused(reference: Any) -> None:
+    with pytest.raises(LabelerError, match="expected text or texts"):
+        is_correct(NormalisedMatch(), reference, "7")
+
+
+def test_there_are_two_conventions() -> None:
+    other: Any = "bleu"
+    with pytest.raises(InputError, match="convention is 'bleu'; expected one of squad, triviaqa"):
+        NormalisedMatch(other)

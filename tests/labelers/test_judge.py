@@ -1,0 +1,253 @@
+"""Judges of every kind as labelers: what they are told, and when what they say means correct."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_openai import ChatOpenAI
+from openevals.exact import exact_match, exact_match_async
+from openevals.llm import create_llm_as_judge
+from openevals.string import levenshtein_distance
+from pydantic import SecretStr
+
+from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers import JudgeLabels
+from langchain_cfc.sampling import Draw
+from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked, is_correct
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+ASKED = given("lima", "lima", "quito", "lima", prompt="where?")
+
+
+def judge(prompt: Any, reference: Any, text: str) -> bool:
+    assert prompt == "where?"
+    return bool(text == reference)
+
+
+async def ajudge(prompt: Any, reference: Any, text: str) -> bool:
+    await asyncio.sleep(0)
+    return judge(prompt, reference, text)
+
+
+class Judge:
+    """A judge that holds something, such as a client."""
+
+    def __call__(self, prompt: Any, reference: Any, text: str) -> bool:
+        return judge(prompt, reference, text)
+
+
+def of_mapping(told: dict[str, Any]) -> bool:
+    assert set(told) == {"prompt", "reference", "candidate"}
+    return judge(told["prompt"], told["reference"], told["candidate"])
+
+
+async def aof_mapping(told: dict[str, Any]) -> bool:
+    return of_mapping(told)
+
+
+@both_ways
+@pytest.mark.parametrize("one", [judge, Judge(), RunnableLambda(of_mapping), exact_match])
+def test_judges_of_every_kind(one: Any, ask: Ask) -> None:
+    assert ask(JudgeLabels(one), ASKED) == [True, False, True]
+
+
+@pytest.mark.parametrize("one", [ajudge, RunnableLambda(aof_mapping), exact_match_async])
+def test_async_ones_are_awaited_and_refused_where_nothing_waits(one: Any) -> None:
+    assert ainvoked(JudgeLabels(one), ASKED) == [True, False, True]
+    with pytest.raises(LabelerError, match="ainvoke"):
+        invoked(JudgeLabels(one), ASKED)
+
+
+@both_ways
+def test_texts_drawn_twice_are_judged_once(ask: Ask) -> None:
+    judged: list[str] = []
+
+    def counting(prompt: Any, reference: Any, text: str) -> bool:
+        judged.append(text)
+        return judge(prompt, reference, text)
+
+    assert ask(JudgeLabels(counting), ASKED) == [True, False, True]
+    assert sorted(judged) == ["lima", "quito"]
+
+
+def test_prompts_that_are_judged_at_the_same_time_keep_their_references() -> None:
+    labeler = JudgeLabels(exact_match)
+    asked = [given(str(number), "3", str(number)) for number in range(20)]
+    expected = [[number == 3, True] for number in range(20)]
+    assert labeler.batch(asked) == expected
+
+    async def together() -> list[list[bool]]:
+        return await labeler.abatch(asked)
+
+    assert asyncio.run(together()) == expected
+
+
+# --- numbers
+
+
+def share(prompt: Any, reference: Any, text: str) -> float:
+    del prompt, reference
+    return float(text)
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels"),
+    [
+        ({"at_least": 0.7}, [False, False, True, True]),
+        ({"at_most": 0.7}, [True, True, True, False]),
+        ({"at_least": 0.0}, [True] * 4),
+        ({"at_most": 0.0}, [True, False, False, False]),
+    ],
+)
+def test_a_limit_is_itself_let_pass(limits: dict[str, float], labels: list[bool]) -> None:
+    assert JudgeLabels(share, **limits).invoke(given(None, "0", "0.69999", "0.7", "1")) == labels  # type: ignore[arg-type]
+
+
+def test_limits_are_in_the_units_of_the_judge() -> None:
+    grades = given(None, "1", "6.9", "7", "10")
+    assert JudgeLabels(share, at_least=7, range=(1, 10)).invoke(grades) == [False, False, True, True]
+    assert JudgeLabels(share, at_most=6.9, range=(1, 10)).invoke(grades) == [True, True, False, False]
+    # Every grade is its own limit, whatever rounding does to it on the way.
+    for tenth in range(10, 101):
+        assert is_correct(JudgeLabels(share, at_least=tenth / 10, range=(1, 10)), None, str(tenth / 10))
+
+
+def test_without_a_limit_only_true_and_false_are_labels() -> None:
+    assert JudgeLabels(share).invoke(given(None, "0", "1")) == [False, True]
+    with pytest.raises(LabelerError, match="at_least= or at_most= which numbers mean correct"):
+        JudgeLabels(share).invoke(given(None, "0", "0.5"))
+
+
+def test_a_judge_of_a_fault() -> None:
+    def invents(*, inputs: Any, outputs: str, reference_outputs: Any) -> dict[str, Any]:
+        del inputs
+        return {"key": "invents", "score": outputs != reference_outputs}
+
+    assert JudgeLabels(invents, at_most=0).invoke(ASKED) == [True, False, True]
+    # The negative control: read the usual way, every label is the other one.
+    assert JudgeLabels(invents).invoke(ASKED) == [False, True, False]
+
+
+def test_a_similarity_of_openevals_with_a_limit() -> None:
+    near = given("lima", "lima", "lime", "quito")
+    assert JudgeLabels(levenshtein_distance, at_least=0.7).invoke(near) == [True, True, False]
+
+
+@both_ways
+def test_the_reference_goes_by_the_keyword_that_is_said_or_stays_back(ask: Ask) -> None:
+    def grounded(*, outputs: str, context: str) -> bool:
+        return outputs in context
+
+    assert ask(JudgeLabels(grounded, reference="context"), given("lima and more", "lima", "quito")) == [
+        True,
+        False,
+    ]
+
+    def short(*, outputs: str) -> bool:
+        return len(outputs) < 5
+
+    assert ask(JudgeLabels(short, reference=None), ASKED) == [True, False, True]
+    with pytest.raises(LabelerError, match=r"failed with TypeError: .*reference_outputs"):
+        ask(JudgeLabels(short), ASKED)
+
+
+def test_an_evaluator_that_writes_into_its_inputs_writes_into_a_copy() -> None:
+    def writing(*, inputs: Any, outputs: str, reference_outputs: str) -> bool:
+        assert "seen" not in inputs
+        inputs["seen"] = True
+        return outputs == reference_outputs
+
+    prompt = {"question": "where?"}
+    asked = given("lima", "lima", "quito", prompt=prompt)
+    assert JudgeLabels(writing).invoke(asked) == [True, False]
+    assert prompt == {"question": "where?"}
+
+
+def returning(said: Any, prompt: Any, reference: Any, text: str) -> Any:
+    del prompt, reference, text
+    return said
+
+
+@both_ways
+def test_a_judge_that_fails_or_says_nothing_is_a_typed_error(ask: Ask) -> None:
+    def failing(prompt: Any, reference: Any, text: str) -> bool:
+        del prompt, reference
+        return {"lima": True}[text]
+
+    with pytest.raises(LabelerError, match="failed with KeyError: 'quito'"):
+        ask(JudgeLabels(failing), ASKED)
+    for nothing in (None, "yes", float("nan"), 2.0):
+        with pytest.raises(LabelerError, match="the evaluator returned"):
+            ask(JudgeLabels(partial(returning, nothing)), ASKED)
+
+
+def test_what_cannot_be_a_judge_is_refused_at_once() -> None:
+    nothing: Any = "yes"
+    with pytest.raises(InputError, match="got a str"):
+        JudgeLabels(nothing)
+    with pytest.raises(InputError, match="a judge counts one way"):
+        JudgeLabels(share, at_least=0.5, at_most=0.6)
+    with pytest.raises(InputError, match="range must be two finite numbers"):
+        JudgeLabels(share, range=(1, 1))
+    for limit in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InputError, match="lies outside of the range"):
+            JudgeLabels(share, at_least=limit)
+
+
+PROMPT = "Is {outputs} right? The reference is {reference_outputs}."
+
+
+@pytest.fixture
+def model() -> Iterator[ChatOpenAI]:
+    answers = {
+        PROMPT.format(outputs=text, reference_outputs="lima"): [
+            Answer(json.dumps({"reasoning": "so it is", "score": text == "lima"}))
+        ]
+        for text in ("lima", "quito")
+    }
+    with serving(Script(answers, logprobs=False)) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield ChatOpenAI(
+            model="judge-1", base_url=url, api_key=SecretStr("none"), max_retries=0, disable_streaming=True
+        )
+
+
+@both_ways
+def test_a_model_of_openevals_over_http(ask: Ask, model: ChatOpenAI) -> None:
+    labeler = JudgeLabels(create_llm_as_judge(prompt=PROMPT, judge=model))
+    assert ask(labeler, ASKED) == [True, False, True]
+
+
+def test_a_model_says_who_it_is() -> None:
+    model = ChatOpenAI(model="judge-1", api_key=SecretStr("none"), temperature=0.0)
+    said = JudgeLabels(model | RunnableLambda(lambda message: message.text == "Yes")).fingerprint
+    assert (said["judge.model"], said["judge.temperature"], said["id"]) == ("judge-1", 0.0, "judge-labels")
+    assert "id" not in JudgeLabels(judge).fingerprint
+
+
+def test_what_a_model_says_of_a_candidate_is_kept_from_streams() -> None:
+    said = FakeListChatModel(responses=["Yes"])
+    labeler = JudgeLabels(RunnableLambda(str) | said | RunnableLambda(lambda message: message.text == "Yes"))
+    outer = RunnableLambda(labeler.invoke)
+
+    async def streamed(runnable: Runnable[Any, Any], asked: Any) -> int:
+        events = [one["event"] async for one in runnable.astream_events(asked, version="v2")]
+        return events.count("on_chat_model_stream")
+
+    assert asyncio.run(streamed(outer, ASKED)) == 0
+    assert outer.invoke(ASKED) == [True, True, True]
+    # The negative control: elsewhere the same model is heard.
+    assert asyncio.run(streamed(RunnableLambda(str) | said, ASKED)) > 0
+
+
+def test_drawn_candidates_need_no_reference() -> None:
+    asked = {"prompt": "where?", "reference": None, "candidates": [Draw("1")]}
+    assert JudgeLabels(share).invoke(asked) == [True]  # type: ignore[arg-type]

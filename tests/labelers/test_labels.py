@@ -1,0 +1,275 @@
+"""What every labeler shares: one flow for both ways, distinct texts once, typed errors, who it says it is."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from langchain_cfc import labelers
+from langchain_cfc.calls import acomplete, complete
+from langchain_cfc.errors import CollectionError, LabelerError, ServingError
+from langchain_cfc.fingerprints import compare_fingerprints
+from langchain_cfc.labelers import (
+    BaseLabeler,
+    HumanLabels,
+    JsonField,
+    JudgeLabels,
+    LabelerInput,
+    MultipleChoice,
+    NormalisedMatch,
+    NumericMatch,
+    PatternMatch,
+)
+from langchain_cfc.labelers.base import checked_labels, labeler_call
+from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked
+
+
+def agrees(prompt: Any, reference: Any, text: str) -> bool:
+    del prompt
+    return bool(text == reference)
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    path = tmp_path / "labels.csv"
+    path.write_text("prompt,text,correct\nWhere do llamas live?,7,yes\nWhere do llamas live?,8,no\n")
+    return path
+
+
+@pytest.fixture(params=range(7))
+def one(request: pytest.FixtureRequest, people: Path) -> BaseLabeler:
+    every: list[BaseLabeler] = [
+        NormalisedMatch(),
+        NumericMatch(),
+        MultipleChoice(["7", "8"]),
+        PatternMatch("[0-9]"),
+        JsonField(),
+        JudgeLabels(agrees),
+        HumanLabels(people),
+    ]
+    which: int = request.param
+    return every[which]
+
+
+def reference_for(labeler: BaseLabeler) -> Any:
+    return 7 if isinstance(labeler, JsonField) else "7"
+
+
+@both_ways
+def test_each_says_which_candidates_are_correct_in_their_order(one: BaseLabeler, ask: Ask) -> None:
+    assert ask(one, given(reference_for(one), "8", "7", "8", "7")) == [False, True, False, True]
+
+
+@both_ways
+def test_each_can_be_copied_and_pickled(one: BaseLabeler, ask: Ask) -> None:
+    for again in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):  # noqa: S301 - its own
+        assert ask(again, given(reference_for(one), "7", "8")) == [True, False]
+        assert again.fingerprint == one.fingerprint
+
+
+def test_each_says_who_it_is(one: BaseLabeler) -> None:
+    assert one.get_name() in one.fingerprint.values()
+    assert type(one).__name__ in repr(one)
+    assert compare_fingerprints("labeler", one.fingerprint, dict(one.fingerprint)) == (
+        "unverified" if isinstance(one, JudgeLabels) else "matched"
+    )
+
+
+def test_what_changes_labels_changes_the_fingerprint(people: Path) -> None:
+    other = people.with_name("others.csv")
+    other.write_text("prompt,text,correct\nWhere do llamas live?,7,no\n")
+    families: list[list[BaseLabeler]] = [
+        [NormalisedMatch(), NormalisedMatch("triviaqa"), NormalisedMatch(answer=str.strip)],
+        [NumericMatch(), NumericMatch(tolerance="0.1"), NumericMatch(answer=str.strip)],
+        [
+            MultipleChoice(),
+            MultipleChoice(letters="AB"),
+            MultipleChoice(["a", "b"]),
+            MultipleChoice(["b", "a"]),
+        ],
+        [PatternMatch(), PatternMatch("a"), PatternMatch("b"), PatternMatch("(?i)a")],
+        [JsonField(), JsonField("a"), JsonField("a", 0), JsonField("a", "0")],
+        [JudgeLabels(agrees), JudgeLabels(agrees, at_least=0.5), JudgeLabels(agrees, at_most=0.5)],
+        [HumanLabels(people), HumanLabels(other)],
+    ]
+    every = [dict(one.fingerprint) for family in families for one in family]
+    assert all(every.count(said) == 1 for said in every)
+
+
+@both_ways
+def test_texts_drawn_twice_are_read_once(ask: Ask) -> None:
+    read: list[str] = []
+
+    def counting(text: str) -> str:
+        read.append(text)
+        return text
+
+    assert ask(NormalisedMatch(answer=counting), given("Lima", "Lima", "Quito", "Lima")) == [
+        True,
+        False,
+        True,
+    ]
+    assert read == ["Lima", "Quito"]
+
+
+async def alast(text: str) -> str:
+    return text.rsplit(maxsplit=1)[-1]
+
+
+@both_ways
+def test_an_extractor_may_be_plain_or_a_runnable(ask: Ask) -> None:
+    for answer in (lambda text: text.split()[-1], RunnableLambda(lambda text: text.split()[-1])):
+        assert ask(NormalisedMatch(answer=answer), given("Lima", "It is Lima.", "Lima, not Quito")) == [
+            True,
+            False,
+        ]
+
+
+def test_an_extractor_may_be_async_where_something_waits() -> None:
+    labeler = NormalisedMatch(answer=alast)
+    assert ainvoked(labeler, given("Lima", "It is Lima.", "Quito")) == [True, False]
+    with pytest.raises(LabelerError, match="answer extractor is async: use ainvoke"):
+        invoked(labeler, given("Lima", "It is Lima."))
+
+
+@both_ways
+def test_an_extractor_that_fails_or_returns_no_text_is_a_typed_error(ask: Ask) -> None:
+    def failing(text: str) -> str:
+        return {"Lima": "Lima"}[text]
+
+    with pytest.raises(LabelerError, match="the answer extractor failed with KeyError: 'Quito'"):
+        ask(NormalisedMatch(answer=failing), given("Lima", "Quito"))
+    nothing: Any = RunnableLambda(lambda _: None)
+    with pytest.raises(LabelerError, match="an answer is a NoneType; expected text"):
+        ask(NormalisedMatch(answer=nothing), given("Lima", "Quito"))
+
+
+def test_the_fingerprint_has_an_id_only_if_the_extractor_says_who_it_is() -> None:
+    assert NormalisedMatch().fingerprint["id"] == "normalised-match"
+    nameless = NormalisedMatch(answer=str.strip).fingerprint
+    assert "id" not in nameless
+    assert nameless["answer"] == "extracted"
+
+
+@both_ways
+def test_a_record_without_reference_is_refused(ask: Ask) -> None:
+    for labeler in (NormalisedMatch(), NumericMatch(), MultipleChoice(), PatternMatch(), JsonField()):
+        with pytest.raises(LabelerError, match="reference"):
+            ask(labeler, given(None, "7"))
+    for labeler in (NormalisedMatch(), NumericMatch(), PatternMatch()):
+        for empty in ([], ["7", None]):
+            with pytest.raises(LabelerError, match="reference"):
+                ask(labeler, given(empty, "7"))
+
+
+def test_it_is_no_error_of_serving() -> None:
+    assert issubclass(LabelerError, CollectionError)
+    assert not issubclass(LabelerError, ServingError)
+
+
+# --- a labeler of any kind as a call
+
+
+def plainly(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
+    return [agrees(prompt, reference, one.text) for one in candidates]
+
+
+async def asynchronously(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
+    return plainly(prompt, reference, candidates)
+
+
+def of_mapping(asked: LabelerInput) -> list[bool]:
+    return plainly(asked["prompt"], asked["reference"], asked["candidates"])
+
+
+@pytest.mark.parametrize("labeler", [plainly, asynchronously, RunnableLambda(of_mapping), NormalisedMatch()])
+def test_functions_and_runnables_are_labelers(labeler: Any) -> None:
+    call, asked = labeler_call(labeler), given("Lima", "Lima", "Quito")
+    assert asyncio.run(acomplete(call.one(asked, {}))) == [True, False]
+    if labeler is asynchronously:
+        with pytest.raises(LabelerError, match="labeler is async"):
+            complete(call.one(asked, {}))
+    else:
+        assert complete(call.one(asked, {})) == [True, False]
+
+
+def test_what_is_none_is_refused_and_what_fails_is_typed() -> None:
+    nothing: Any = "Lima"
+    with pytest.raises(LabelerError, match="got a str as labeler"):
+        labeler_call(nothing)
+
+    def failing(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
+        raise ZeroDivisionError(prompt, reference, candidates)
+
+    with pytest.raises(LabelerError, match="the labeler failed with ZeroDivisionError"):
+        complete(labeler_call(failing).one(given("Lima", "Lima"), {}))
+
+
+def yielded() -> Iterator[bool]:
+    yield True
+    yield False
+
+
+@pytest.mark.parametrize("labels", [[True, False], (True, False), np.array([True, False]), yielded()])
+def test_one_boolean_per_candidate_is_let_pass(labels: Any) -> None:
+    assert checked_labels(labels, 2) == [True, False]
+    assert all(type(one) is bool for one in checked_labels([np.True_, False], 2))
+
+
+def failing_later() -> Iterator[bool]:
+    yield True
+    raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([True], "returned 1 labels for 2 candidates"),
+        ([True, 1], "label of candidate 1 is 1"),
+        ([True, 0.5], "label of candidate 1 is 0.5"),
+        ([None, True], "label of candidate 0 is None"),
+        (["true", "false"], "label of candidate 0 is 'true'"),
+        (np.array([1, 0]), "label of candidate 0 is 1"),
+        ("yn", "returned str instead of 2 labels"),
+        ({True, False}, "returned set instead"),
+        ({"a": True, "b": False}, "returned dict instead"),
+        (None, "returned NoneType instead of 2 labels .TypeError"),
+        (failing_later(), "returned generator instead of 2 labels .KeyError"),
+    ],
+)
+def test_anything_else_is_refused(labels: Any, message: str) -> None:
+    with pytest.raises(LabelerError, match=message):
+        checked_labels(labels, 2)
+
+
+def test_a_model_in_an_extractor_is_kept_from_streams() -> None:
+    model: Runnable[Any, Any] = FakeListChatModel(responses=["Lima"]) | RunnableLambda(lambda one: one.text)
+    outer = RunnableLambda(NormalisedMatch(answer=model).invoke)
+
+    async def seen() -> str:
+        events = [one async for one in outer.astream_events(given("Lima", "a long story"), version="v2")]
+        return "".join(
+            str(one["data"]["chunk"].content) for one in events if one["event"] == "on_chat_model_stream"
+        )
+
+    assert asyncio.run(seen()) == ""
+    assert outer.invoke(given("Lima", "a long story")) == [True]
+
+
+# --- the package
+
+
+@pytest.mark.parametrize("first", labelers.__all__)
+def test_no_name_is_hidden_by_a_module_whichever_is_loaded_first(first: str) -> None:
+    # To load a module sets its name in the package, where it would hide a function of that name.
+    assert getattr(labelers, first) is not None
+    assert not set(labelers.__all__) & {path.stem for path in Path(labelers.__path__[0]).glob("*.py")}

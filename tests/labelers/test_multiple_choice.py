@@ -1,0 +1,206 @@
+"""Which option a candidate chooses, and where it chooses none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers import MultipleChoice
+from langchain_cfc.labelers.multiple_choice import chosen
+from tests.labelers.asking import Ask, ainvoked, both_ways, given, is_correct
+
+CITIES = ["Lima", "Quito", "La Paz", "St. John's"]
+OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B",
+        "b",
+        " B. ",
+        "(B)",
+        "[B]",
+        "**B**",
+        '"B"',
+        "B)",
+        "b.",
+        "(b)",
+        "Answer: B",
+        "ANSWER: B",
+        "answer = B",
+        "**Answer:** B",
+        "**Answer**: (B)",
+        "Answer: **B**.",
+        "The answer is B.",
+        "The answer is: B",
+        "the answer is (b), for the others are too high",
+        "The correct answer is option B",
+        "The correct option is B because A is the coast.",
+        "My choice is B",
+        "A is on the coast and C is too high. So the answer is B.",
+        "Answer: B\nAnswer: B",
+        "B. Quito",
+        "(B) Quito",
+        "B) Quito",
+        "B: Quito, as it lies on the equator",
+        "**B.** Quito",
+        "B.\nIt lies on the equator.",
+        "I think that it must be (B).",
+        "(B) and only (B)",
+    ],
+)
+def test_a_letter_is_found(text: str) -> None:
+    assert chosen(text, "ABCD", {}) == "B"
+    assert chosen(text, "ABCD", OPTIONS) == "B"
+    # Where there is no such letter, nothing is chosen.
+    assert chosen(text, "CD", {}) is None
+
+
+@pytest.mark.parametrize("text", ["Quito", "quito.", " **Quito** ", "Answer: Quito", "The answer is Quito."])
+def test_the_text_of_an_option_is_found_where_options_are_known(text: str) -> None:
+    assert chosen(text, "ABCD", OPTIONS) == "B"
+    assert chosen(text, "ABCD", {}) is None
+
+
+def test_signs_inside_of_an_option_count() -> None:
+    assert chosen("St. John's", "ABCD", OPTIONS) == "D"
+    assert chosen("St Johns", "ABCD", OPTIONS) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "none of these",
+        "Answer: B\nNo, wait. Answer: C",
+        "It is (A) or (B)",
+        "B. Lima",
+        "Answer: B\nor rather: the answer is Lima",
+        "Answer: B. Or rather, the answer is Lima",
+        "A dog would say so",
+        "I do not know",
+        "the answer is a matter of taste",
+        "Bees",
+        "not Quito but Lima",
+        "It is Quito",
+        "B2",
+        "Answer: B's",
+        "Answer: Both",
+        "f(B)",
+    ],
+)
+def test_nothing_is_chosen(text: str) -> None:
+    assert chosen(text, "ABCD", OPTIONS) is None
+
+
+def test_the_first_place_that_names_an_option_decides() -> None:
+    assert chosen("A. is what many say, but the answer is B", "ABCD", {}) == "B"
+    assert chosen("A. Not (B), I would say", "ABCD", {}) == "A"
+    # A letter that is none of this question's is passed over.
+    assert chosen("Answer: E, and then (B)", "ABCD", {}) == "B"
+
+
+@pytest.mark.parametrize("hostile", ["answer ", "answer is ", "answer: (", "(", "*", " ", "(B) ", "B. "])
+def test_long_texts_are_read_in_no_time(hostile: str) -> None:
+    chosen(hostile * (200_000 // len(hostile)) + "?", "ABCD", OPTIONS)
+    chosen("answer" + hostile.removeprefix("answer") * 100_000 + "?", "ABCD", OPTIONS)
+    chosen("answer is option" + " " * 200_000 + "?", "ABCD", OPTIONS)
+
+
+# --- the reference
+
+
+@pytest.mark.parametrize("reference", ["B", "b", " B ", "Quito", "quito."])
+def test_the_reference_is_a_letter_or_the_text_of_an_option(reference: str) -> None:
+    labeler = MultipleChoice(CITIES)
+    assert labeler.invoke(given(reference, "Quito", "(B)", "A", "Lima")) == [True, True, False, False]
+
+
+@pytest.mark.parametrize("reference", ["E", "Cusco", "", 1, ["B"], None, "AB"])
+def test_a_reference_that_names_no_option_is_refused(reference: Any) -> None:
+    with pytest.raises(LabelerError, match="names no option"):
+        is_correct(MultipleChoice(CITIES), reference, "B")
+
+
+def test_a_reference_that_names_two_is_refused() -> None:
+    # "B" is the second letter, and the text of the first option.
+    with pytest.raises(LabelerError, match="names two options"):
+        is_correct(MultipleChoice(["B", "A"]), "B", "x")
+    assert chosen("B", "AB", {"b": "A", "a": "B"}) is None
+    assert is_correct(MultipleChoice(["A", "B"]), "B", "B")
+
+
+def test_without_options_there_are_letters_only() -> None:
+    assert is_correct(MultipleChoice(), "E", "Answer: E")
+    assert not is_correct(MultipleChoice(letters="ABCDEF"), "E", "Answer: F")
+    with pytest.raises(LabelerError, match="give one of the letters ABCDE"):
+        is_correct(MultipleChoice(), "F", "F")
+    with pytest.raises(LabelerError, match="names no option"):
+        is_correct(MultipleChoice(), "Quito", "Quito")
+
+
+# --- options that differ between prompts
+
+
+def listed(prompt: Any) -> list[str]:
+    return str(prompt).split("\n")
+
+
+async def alisted(prompt: Any) -> list[str]:
+    return listed(prompt)
+
+
+@both_ways
+def test_options_may_be_made_of_the_prompt(ask: Ask) -> None:
+    asked = given("Quito", "B", "Lima", "Quito", prompt="Lima\nQuito")
+    for options in (listed, RunnableLambda(listed)):
+        assert ask(MultipleChoice(options), asked) == [True, False, True]
+        # There are two letters now.
+        with pytest.raises(LabelerError, match="one of the letters AB,"):
+            ask(MultipleChoice(options), given("C", "B", prompt="Lima\nQuito"))
+
+
+def test_they_may_be_awaited() -> None:
+    asked = given("Quito", "B", "Lima", prompt="Lima\nQuito")
+    assert ainvoked(MultipleChoice(alisted), asked) == [True, False]
+    with pytest.raises(LabelerError, match="options function is async"):
+        MultipleChoice(alisted).invoke(asked)
+
+
+BAD: list[tuple[Any, str]] = [
+    ([], "expected a list of 1 to 26 texts"),
+    (["x", 1], "expected a list of 1 to 26 texts"),
+    ([str(number) for number in range(27)], "expected a list of 1 to 26 texts"),
+    (["Lima", "lima."], "two differ in nothing but case and signs"),
+    (["Lima", "..."], "one is empty"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_options_are_distinct_texts(options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MultipleChoice(options)
+    with pytest.raises(LabelerError, match=message):
+        is_correct(MultipleChoice(lambda _: options), "A", "A")
+
+
+def test_an_options_function_that_fails_or_returns_no_list_is_a_typed_error() -> None:
+    nothing: Any = lambda _: "Lima"  # noqa: E731 - shorter than a function
+    with pytest.raises(LabelerError, match="the options are 'Lima'; expected a list"):
+        is_correct(MultipleChoice(nothing), "A", "A")
+
+    def failing(prompt: Any) -> list[str]:
+        raise KeyError(prompt)
+
+    with pytest.raises(LabelerError, match="the options function failed with KeyError"):
+        is_correct(MultipleChoice(failing), "A", "A")
+
+
+@pytest.mark.parametrize("letters", ["", "AA", "ab", "A1", "A B"])
+def test_letters_are_distinct_capitals(letters: str) -> None:
+    with pytest.raises(InputError, match="expected distinct capital letters"):
+        MultipleChoice(letters=letters)

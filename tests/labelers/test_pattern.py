@@ -1,0 +1,73 @@
+"""Regular expressions that find the answer, and references that are one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers import PatternMatch
+from tests.labelers.asking import given, is_correct
+
+
+def test_the_whole_match_counts_without_a_group_of_that_name() -> None:
+    labeler = PatternMatch(r"[A-Z]{3}-\d+")
+    assert is_correct(labeler, "ABC-12", "The ticket is ABC-12, not XYZ-3.")
+    assert not is_correct(labeler, "XYZ-3", "The ticket is ABC-12, not XYZ-3.")
+    assert not is_correct(labeler, "ABC-12", "no ticket")
+    # Other groups do not count.
+    assert is_correct(PatternMatch(r"([A-Z]{3})-\d+"), "ABC-12", "ABC-12")
+
+
+def test_the_group_counts_where_there_is_one() -> None:
+    labeler = PatternMatch(r"(?i)answer:\s*(?P<answer>[^\n]+)")
+    assert is_correct(labeler, "Lima", "Some reasons.\nANSWER: Lima \nmore")
+    assert is_correct(labeler, ["Quito", " Lima "], "answer: Lima")
+    # Exactly: neither case nor punctuation is forgiven.
+    assert labeler.invoke(given("Lima", "answer: lima", "answer: Lima.", "Lima")) == [False, False, False]
+
+
+def test_a_group_that_took_no_part_is_no_answer() -> None:
+    assert not is_correct(PatternMatch(r"none|(?P<answer>\d+)"), "", "none")
+    assert is_correct(PatternMatch(r"none|(?P<answer>\d*)"), "", "some")
+
+
+def test_flags_of_a_compiled_pattern_are_kept_and_stated() -> None:
+    plain, caseless = PatternMatch("lima"), PatternMatch(re.compile("lima", re.IGNORECASE))
+    assert not is_correct(plain, "LIMA", "LIMA")
+    assert is_correct(caseless, "LIMA", "LIMA")
+    assert plain.fingerprint != caseless.fingerprint
+
+
+def test_a_reference_may_be_the_pattern() -> None:
+    labeler = PatternMatch()
+    assert labeler.invoke(given(r"(?i)(the )?u\.?s\.?a?\.?", "USA", "the U.S.", "US of A")) == [
+        True,
+        True,
+        False,
+    ]
+    # All of the candidate must match, or "un" would do for "unknown".
+    assert not is_correct(labeler, "un", "unknown")
+    assert is_correct(labeler, ["x", "un.*"], " unknown\n")
+
+
+def test_a_reference_that_is_no_pattern_is_refused() -> None:
+    with pytest.raises(LabelerError, match=r"the reference '\(' is no regular expression: missing \)"):
+        is_correct(PatternMatch(), ["a", "("], "a")
+    # To a pattern it is a text like any other.
+    assert is_correct(PatternMatch(r"\("), "(", "f(x)")
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?P<answer>", 5, b"bytes", re.compile(b"bytes")])
+def test_a_pattern_is_a_regular_expression_on_text(pattern: Any) -> None:
+    with pytest.raises(InputError, match=r"is no regular expression|matches bytes"):
+        PatternMatch(pattern)
+
+
+@pytest.mark.parametrize("reference", [5, [None], {"a": 1}])
+def test_the_reference_holds_texts(reference: Any) -> None:
+    for labeler in (PatternMatch(), PatternMatch("5")):
+        with pytest.raises(LabelerError, match="reference"):
+            is_correct(labeler, reference, "5")
