@@ -14,7 +14,7 @@ from langchain_cfc.calls.bounds import (
     sharing_limit,
     tagged,
 )
-from langchain_cfc.calls.call import Call, Target, described
+from langchain_cfc.calls.call import Call, Target, by_name, described
 from langchain_cfc.calls.flow import FlowRunnable
 from langchain_cfc.calls.progress import Progress
 from langchain_cfc.calls.steps import Step, Steps, acomplete, complete, each, succeeded
@@ -35,6 +35,7 @@ __all__ = [
     "bounded",
     "bounded_by",
     "bounds",
+    "by_name",
     "child_of",
     "complete",
     "described",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor, var_child_runnable_config
+from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.calls.bounds import bounds, setting
 from langchain_cfc.calls.flow import FlowRunnable
@@ -148,3 +149,27 @@ async def _awaited(found: Any) -> Any:
     """What does not look async may be: `RunnableLambda(lambda x: judge(x))`, an object with `__call__`."""
     # To ask of anything whether it can be awaited takes longer than to see that it is plain.
     return found if isinstance(found, _PLAIN) or not inspect.isawaitable(found) else await found
+
+
+def by_name(function: Callable[..., Any], names: Sequence[str]) -> Callable[[Any], Any]:
+    """A function as one of a mapping that holds its arguments by name, async if it is.
+
+    Args:
+        function: What to call.
+        names: Under which names the mapping holds its arguments, in their order.
+
+    Returns:
+        A function of one mapping.
+    """
+    # No closure, for those cannot be pickled.
+    return partial(_acalled if is_async_callable(function) else _called, function, names)
+
+
+def _called(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> Any:
+    return function(*(given[name] for name in names))
+
+
+async def _acalled(
+    function: Callable[..., Awaitable[Any]], names: Sequence[str], given: Mapping[str, Any]
+) -> Any:
+    return await function(*(given[name] for name in names))

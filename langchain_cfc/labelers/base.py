@@ -10,13 +10,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, FlowRunnable, Steps, Target
+from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.sampling import Draw, quiet
 from langchain_cfc.verifiers.parts import plain
@@ -110,22 +108,6 @@ def labelling(part: str, target: Target) -> Call:
     """
     silent = quiet(target, fresh=False) if isinstance(target, Runnable) else target
     return Call(part, silent, LabelerError)
-
-
-def by_name(function: Callable[..., Any], names: Sequence[str]) -> Callable[[Any], Any]:
-    """A function as one of a mapping that holds its arguments by name, async if it is."""
-    # No closure, for those cannot be pickled.
-    return partial(_acalled if is_async_callable(function) else _called, function, names)
-
-
-def _called(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> Any:
-    return function(*(given[name] for name in names))
-
-
-async def _acalled(
-    function: Callable[..., Awaitable[Any]], names: Sequence[str], given: Mapping[str, Any]
-) -> Any:
-    return await function(*(given[name] for name in names))
 
 
 def checked_labels(labels: Any, n: int) -> list[bool]:

@@ -10,13 +10,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, FlowRunnable, Steps, Target
+from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import Draw, quiet
 
@@ -92,23 +90,7 @@ def _target(verifier: Verifier) -> Target:
     if not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)
-    return of_pair(verifier, ("prompt", "candidates"))
-
-
-def of_pair(function: Callable[[Any, Any], Any], names: tuple[str, str]) -> Callable[[Any], Any]:
-    """A function of two arguments as one of a mapping that holds them by name, async if it is."""
-    # No closure, for those cannot be pickled.
-    return partial(_acalled if is_async_callable(function) else _called, function, *names)
-
-
-def _called(function: Callable[[Any, Any], Any], first: str, second: str, given: Mapping[str, Any]) -> Any:
-    return function(given[first], given[second])
-
-
-async def _acalled(
-    function: Callable[[Any, Any], Awaitable[Any]], first: str, second: str, given: Mapping[str, Any]
-) -> Any:
-    return await function(given[first], given[second])
+    return by_name(verifier, ("prompt", "candidates"))
 
 
 def distinct_texts(candidates: Sequence[Draw]) -> list[str]:

@@ -12,10 +12,10 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, Steps, Target
+from langchain_cfc.calls import Call, Steps, Target, by_name
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, of_pair
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
 from langchain_cfc.verifiers.parts import plain, together
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
@@ -163,7 +163,7 @@ def _target(evaluator: Evaluator) -> tuple[Target, bool]:
         )
         raise InputError(msg) from error
     if "outputs" not in parameters:
-        return of_pair(evaluator, ("prompt", "candidate")), False
+        return by_name(evaluator, ("prompt", "candidate")), False
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     unwanted = frozenset() if anything or "inputs" in parameters else frozenset({"inputs"})
     # No closure, for those cannot be pickled.

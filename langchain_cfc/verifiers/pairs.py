@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Call, Steps
+from langchain_cfc.calls import Call, Steps, by_name
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, of_pair
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
 
 Judge: TypeAlias = Runnable[Any, Any] | Callable[[Any, str], Any] | Callable[[Any, str], Awaitable[Any]]
 
@@ -29,7 +29,7 @@ class Pairwise(BaseVerifier):
         target = (
             quiet(judge, fresh=False)
             if isinstance(judge, Runnable)
-            else of_pair(judge, ("prompt", "candidate"))
+            else by_name(judge, ("prompt", "candidate"))
         )
         self._call = Call("judge", target, VerifierError)
 
