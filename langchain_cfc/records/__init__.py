@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from langchain_cfc.records.reading import Records, read_records
-from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance
+from langchain_cfc.records.schema import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.records.table import tabulate, tabulate_raw, with_scores
 from langchain_cfc.records.writing import write_records
 
 __all__ = [
     "Candidate",
+    "Example",
     "PromptRecord",
     "Provenance",
     "Records",

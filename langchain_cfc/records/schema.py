@@ -91,16 +91,15 @@ class Candidate(_Model):
         return json.dumps(self.message, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
-class PromptRecord(_Model):
-    """One prompt with its n labelled candidates.
+class Example(_Model):
+    """One prompt of an evaluation dataset, before anything is drawn for it.
 
     Attributes:
         id: Name of the prompt, not empty, unique within a dataset.
         input: What the chain is invoked with: text, a list of messages, or a JSON object.
-        reference: Whatever JSON value the labels were made with.
+        reference: Whatever JSON value the labels are made with.
         metadata: Texts, finite numbers and booleans by name, for feature maps and groups.
         cluster: Conversation or set of paraphrases, not empty; None where the prompt stands alone.
-        candidates: The n >= 1 candidates, ordered by request slot.
     """
 
     id: _Name = Field(description="text, not empty")
@@ -108,6 +107,15 @@ class PromptRecord(_Model):
     reference: Annotated[Any, AfterValidator(check_json)] = Field(default=None, description="finite JSON")
     metadata: _Metadata = Field(default={}, description="an object of texts, finite numbers, true or false")
     cluster: _Name | None = Field(default=None, description="text, not empty")
+
+
+class PromptRecord(Example):
+    """One prompt with its n labelled candidates.
+
+    Attributes:
+        candidates: The n >= 1 candidates, ordered by request slot.
+    """
+
     candidates: Annotated[tuple[Candidate, ...], BeforeValidator(_as_tuple)] = Field(
         min_length=1, description="a list of at least one candidate"
     )
