@@ -17,7 +17,8 @@ A caller may catch any branch of the tree:
     │   ├── ArtifactDigestError          the content is not what was saved
     │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
     ├── CollectionError                  labelled records could not be made
-    │   └── LabelerError                 the labeler failed, has no label or returned something that is none
+    │   ├── LabelerError                 the labeler failed, has no label or returned something that is none
+    │   └── StoreError                   the store cannot be opened, read or written, or holds something else
     ├── ServingError
     │   ├── DrawError                    fewer than n candidates, or one that cannot be read
     │   ├── VerifierError                the verifier failed or returned something that is no score
@@ -29,7 +30,8 @@ A caller may catch any branch of the tree:
     ├── AttainabilityWarning             a group whose target is out of reach: most prompts will be flagged
     ├── SamplingWarning                  candidates may be identical or be seen, beyond the reach from here
     ├── FingerprintWarning               no fingerprint to compare with, or another served model version
-    └── OrientationWarning               correct candidates score worse than wrong ones
+    ├── OrientationWarning               correct candidates score worse than wrong ones
+    └── CollectionWarning                what is being collected will not calibrate well
 """
 
 from __future__ import annotations
@@ -146,6 +148,10 @@ class LabelerError(CollectionError):
     """The labeler failed, holds no label, or returned something other than one boolean per candidate."""
 
 
+class StoreError(CollectionError):
+    """The store of a collection cannot be opened, read or written, or it holds another collection."""
+
+
 class ServingError(CFCError):
     """A prompt could not be served; no answer set was made.
 
@@ -191,3 +197,7 @@ class FingerprintWarning(CFCWarning):
 
 class OrientationWarning(CFCWarning):
     """Correct candidates score worse than wrong ones: the scores seem to point the wrong way."""
+
+
+class CollectionWarning(CFCWarning):
+    """What is being collected will not calibrate well, and why."""

@@ -82,11 +82,14 @@ ROOMS: dict[str, set[str]] = {
     "sampling": {"errors", "_extras", "calls"},
     "verifiers": {"errors", "_lazy", "fingerprints", "calls", "sampling"},
     "labelers": {"errors", "_lazy", "calls", "sampling", "verifiers"},
+    "description": {"errors", "draws", "calls", "sampling"},
     "replay": {"errors", "records", "sampling"},
-    "runnable": DATA | SERVING | {"guarantee", "artifact", "decision"},
+    "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
+    "collect": OFFLINE | SERVING | {"description", "labelers"},
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
-    "cli": OFFLINE | {"calibration", "evaluation", "planning", "verification", "replay", "runnable", "demo"},
+    "cli": OFFLINE
+    | {"calibration", "evaluation", "planning", "verification", "replay", "runnable", "demo", "collect"},
 }
 
 # What each room may import from outside; `require`d modules, which come with an extra, count as well.
@@ -102,7 +105,9 @@ OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
     "verification": PLAIN | {"cvxpy"},
     **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
+    "description": LANGCHAIN,
     "chat_model": LANGCHAIN,
+    "collect": LANGCHAIN | {"filelock", "pyarrow", "sqlalchemy", "tenacity", "tomli"},
     "sampling": LANGCHAIN | {"langchain"},
     "cli": frozenset({"typer", "rich"}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.calls.bounds import (
+    Attempts,
     Bounds,
     Limit,
     RunManager,
@@ -21,6 +22,7 @@ from langchain_cfc.calls.steps import Step, Steps, acomplete, complete, each, su
 from langchain_cfc.calls.timing import ain_time, in_time
 
 __all__ = [
+    "Attempts",
     "Bounds",
     "Call",
     "FlowRunnable",

@@ -11,12 +11,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import RunnableConfig
@@ -149,6 +149,17 @@ def _patience(deadline: float | None) -> float:
     return -1 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
 
+class Attempts(Protocol):
+    """How calls are made where one that fails may be made again: offline, where nobody waits."""
+
+    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
+        """Call as often as need be, each time in a place within the bounds.
+
+        Returns:
+            What was returned, or the exception of the last call.
+        """
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What calls must keep to.
@@ -157,11 +168,14 @@ class Bounds:
         limit: Where they take their places; None where there is no limit.
         deadline: When none may start any more, in `time.monotonic()` seconds.
         occupied: Limits of which the calls around hold a place.
+        attempts: How calls are made on an event loop that may be made again; None where each is made once,
+            as it is in threads. What goes on inside a call is repeated with it, not by itself.
     """
 
     limit: Limit | None = None
     deadline: float | None = None
     occupied: frozenset[Limit] = frozenset()
+    attempts: Attempts | None = None
 
     @property
     def free(self) -> bool:
@@ -206,7 +220,7 @@ class Bounds:
         """
         limit = around.limit if self.limit in around.occupied else self.limit
         deadlines = [one for one in (self.deadline, around.deadline) if one is not None]
-        return Bounds(limit, min(deadlines, default=None), around.occupied)
+        return Bounds(limit, min(deadlines, default=None), around.occupied, self.attempts or around.attempts)
 
     @contextmanager
     def _holding(self, limit: Limit) -> Iterator[None]:

@@ -183,6 +183,8 @@ def _outcome(run: Callable[[Any], Any], within: Bounds, item: Any) -> Any:
 
 
 async def _aoutcome(arun: Callable[[Any], Awaitable[Any]], within: Bounds, item: Any) -> Any:
+    if within.attempts is not None:
+        return await within.attempts.aoutcome(arun, item, within)
     with _NOTHING if within.free else await within.aheld():
         try:
             return await arun(item)

@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import (
     Bounds,
-    Call,
     Limit,
     Progress,
     acomplete,
@@ -26,7 +25,8 @@ from langchain_cfc.calls import (
     in_time,
     limit_of,
 )
-from langchain_cfc.errors import DescriptionError, FingerprintError
+from langchain_cfc.description import Description
+from langchain_cfc.errors import FingerprintError
 from langchain_cfc.guarantee import Guarantee, withholding
 from langchain_cfc.runnable.binding import VersionWatch, bind
 from langchain_cfc.runnable.policies import Answering
@@ -155,8 +155,7 @@ class CFCRunnable(Answering[CFCResult]):
             artifact=artifact,
             sampler=Sampler(self.generator, self.sampling),
             scoring=scored_by,
-            extract=_call("answer extractor", self.answer),
-            describe=_call("metadata function", self.metadata),
+            description=Description(self.answer, self.metadata),
             guarantees={
                 alpha: withholding(artifact.guarantee(alpha, binding), self.max_answers)
                 for alpha in artifact.alphas
@@ -257,7 +256,3 @@ class CFCRunnable(Answering[CFCResult]):
     def _bounds(self, config: RunnableConfig) -> Bounds:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return Bounds(self._limit or limit_of(config), deadline)
-
-
-def _call(part: str, target: Any) -> Call | None:
-    return None if target is None else Call(part, target, DescriptionError)

@@ -12,10 +12,10 @@ import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.calls import Call, Progress, Steps, tagged
+from langchain_cfc.calls import Progress, Steps, tagged
 from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.description import Description
 from langchain_cfc.draws import Draws, Scalar
-from langchain_cfc.errors import DescriptionError
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.runnable.binding import VersionWatch
 from langchain_cfc.runnable.result import CFCResult
@@ -32,8 +32,7 @@ class Server:
         artifact: The calibration artifact.
         sampler: What draws the candidates.
         scoring: What scores them.
-        extract: Text to extracted answer; None without an extractor.
-        describe: Prompt to metadata; None where there is none.
+        description: What tells answers apart and describes the prompt.
         guarantees: By error level.
         versions: What watches which models answer.
         max_answers: Most distinct answers of a set that is not withheld; None for no limit.
@@ -43,8 +42,7 @@ class Server:
     artifact: CalibrationArtifact
     sampler: Sampler
     scoring: Scoring
-    extract: Call | None
-    describe: Call | None
+    description: Description
     guarantees: Mapping[str, Guarantee]
     versions: VersionWatch
     max_answers: int | None
@@ -64,9 +62,7 @@ class Server:
         Returns:
             The answer set or the abstention.
         """
-        metadata: Any = {}
-        if self.describe is not None:
-            metadata = yield from self.describe.one(prompt, tagged(config, "cfc:metadata"))
+        metadata = yield from self.description.metadata(prompt, config)
         witness = Witness()
         drawing = self.sampler.witnessed(config, witness)
         draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress)
@@ -75,7 +71,7 @@ class Server:
         given = VerifierInput(prompt=prompt, candidates=draws)
         scored = yield from self.scoring.scored(given, tagged(config, "cfc:verifier"))
         yield progress.step("cfc:scored", {"scores": scored.scores})
-        texts = yield from self._answers(draws, tagged(config, "cfc:answer"))
+        texts = yield from self.description.answers(draws, config)
         result = self._result(
             level, draws=draws, scored=scored, texts=texts, metadata=metadata, witness=witness
         )
@@ -86,18 +82,6 @@ class Server:
     def _names(self) -> tuple[str, ...]:
         return self.artifact.feature_map.names
 
-    def _answers(self, draws: Sequence[Draw], config: RunnableConfig) -> Steps[list[str]]:
-        """The answer of each candidate; equal texts are extracted once."""
-        texts = [one.text for one in draws]
-        if self.extract is None:
-            return texts
-        distinct = list(dict.fromkeys(texts))
-        found = yield from self.extract.all(distinct, config)
-        answers = {
-            text: _checked_answer(texts.index(text), one) for text, one in zip(distinct, found, strict=True)
-        }
-        return [answers[text] for text in texts]
-
     def _result(
         self,
         level: str,
@@ -105,12 +89,12 @@ class Server:
         draws: Sequence[Draw],
         scored: Scored,
         texts: Sequence[str],
-        metadata: Any,
+        metadata: Mapping[str, Scalar],
         witness: Witness,
     ) -> CFCResult:
         """Decide, and say it."""
         matrix = np.array([scored.scores])
-        decisions = decide(self.artifact, Draws.of(matrix, [texts], [_checked_metadata(metadata)]), level)
+        decisions = decide(self.artifact, Draws.of(matrix, [texts], [metadata]), level)
         distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0, matrix)))
         withheld = self.max_answers is not None and len(distinct) > self.max_answers
         answers = () if withheld else distinct
@@ -146,26 +130,7 @@ class Server:
                 "accepted": inside[slot],
                 "text": draws[slot].text if shown[slot] else None,
                 "data": draws[slot].data if shown[slot] else None,
-                "answer": texts[slot] if self.extract and shown[slot] else None,
+                "answer": texts[slot] if self.description.extracts and shown[slot] else None,
             }
             for slot, level in enumerate(levels)
         )
-
-
-def _checked_answer(slot: int, answer: Any) -> str:
-    if isinstance(answer, str):
-        return answer
-    msg = (
-        f"the answer extractor returned a {type(answer).__name__} for candidate {slot}; expected text, an "
-        "empty one where there is no answer"
-    )
-    raise DescriptionError(msg)
-
-
-def _checked_metadata(metadata: Any) -> Mapping[str, Scalar]:
-    if isinstance(metadata, Mapping) and all(
-        isinstance(key, str) and isinstance(value, (str, int, float, bool)) for key, value in metadata.items()
-    ):
-        return metadata
-    msg = f"the metadata function returned {metadata!r:.80}; expected a mapping to text, numbers or booleans"
-    raise DescriptionError(msg)

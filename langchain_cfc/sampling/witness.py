@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import reduce
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -18,7 +19,10 @@ class Witness(BaseCallbackHandler):
     """Sees every model run of a prompt's draws, also of models deep in a chain whose messages a parser drops.
 
     Attributes:
-        usage: Tokens of all that answered, to prepare a request as well; None where none says.
+        usages: Tokens by the name that a model gives itself, empty where it gives none; of all that answered,
+            to prepare a request as well.
+        answered: How many requests were answered.
+        silent: How many of them did not say what they took.
         versions: What the models that drew call themselves, in the order in which they first did.
         streamed: Whether any of them streamed.
     """
@@ -33,7 +37,8 @@ class Witness(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self) -> None:
-        self.usage: UsageMetadata | None = None
+        self.usages: dict[str, UsageMetadata] = {}
+        self.answered = self.silent = 0
         self.versions: dict[str, None] = {}
         self.streamed = False
         self._lock = threading.Lock()
@@ -63,9 +68,18 @@ class Witness(BaseCallbackHandler):
         """
         if not isinstance(message, AIMessage):
             return
-        name = message.response_metadata.get("model_name")
+        said = message.response_metadata.get("model_name")
+        name = said if isinstance(said, str) else ""
         with self._lock:
-            if message.usage_metadata is not None:
-                self.usage = add_usage(self.usage, message.usage_metadata)
-            if drawn and isinstance(name, str) and name:
+            self.answered += 1
+            if message.usage_metadata is None:
+                self.silent += 1
+            else:
+                self.usages[name] = add_usage(self.usages.get(name), message.usage_metadata)
+            if drawn and name:
                 self.versions.setdefault(name)
+
+    @property
+    def usage(self) -> UsageMetadata | None:
+        """Tokens of all that answered; None where none says."""
+        return reduce(add_usage, self.usages.values()) if self.usages else None

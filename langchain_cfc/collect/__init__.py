@@ -1,0 +1,1 @@
+"""From an evaluation dataset to calibration records."""

@@ -1,0 +1,276 @@
+"""Calls that are made again: what passes by itself is waited for, what does not is a failure at once.
+
+A call is repeated where its failure looks like one of the network, of a server under load, or of a limit:
+status 408, 409, 425, 429 or any from 500 on, a connection that broke, a time-out. Between two calls lies an
+exponential back-off with full jitter, or as long as the server asked for by `Retry-After`. A refused key or
+a malformed request is not repeated, and nor is what the user's own code raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
+from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
+
+from langchain_cfc.calls import Bounds
+from langchain_cfc.errors import CFCError, ServingTimeoutError
+
+_TRANSIENT_STATUS = {408, 409, 425, 429}
+_SERVER_ERROR = 500
+# Clients have types of their own for these, without a common base; the names agree.
+_TRANSIENT_NAMES = (
+    "Connect",
+    "Timeout",
+    "RemoteProtocol",
+    "ReadError",
+    "WriteError",
+    "RateLimit",
+    "Overloaded",
+)
+# A server that asks for more is down, and no call should hold its prompt for an hour.
+LONGEST_WAIT = 120.0
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Calls made as often as need be, each in a place within the bounds and in its turn.
+
+    Args:
+        most: Most calls in all, at least 1.
+        timeout: Seconds that one call may take; None for no limit.
+        turns: What each call waits for before it is made, such as a LangChain rate limiter.
+        first_wait: Most seconds between the first and the second call; it doubles from there.
+        longest_wait: Most seconds between two calls.
+    """
+
+    most: int = 5
+    timeout: float | None = None
+    turns: tuple[BaseRateLimiter, ...] = ()
+    first_wait: float = 1.0
+    longest_wait: float = LONGEST_WAIT
+
+    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
+        """Call, and call again after failures that may pass by themselves."""
+
+        async def once() -> Any:
+            with await within.aheld():
+                for turn in self.turns:
+                    await turn.aacquire()
+                return await self._caught(arun, item)
+
+        found = await once()
+        # To set the machinery up costs more than many a call.
+        return await AsyncRetrying(**self._policy)(_First(found, once)) if transient(found) else found
+
+    async def _caught(self, arun: Callable[[Any], Awaitable[Any]], item: Any) -> Any:
+        try:
+            if self.timeout is None:
+                return await arun(item)
+            return await asyncio.wait_for(arun(item), self.timeout)
+        except asyncio.TimeoutError as error:
+            # That of the time given here says nothing.
+            return error if str(error) else TimeoutError(f"no answer within {self.timeout:g} seconds")
+        except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+            return error
+
+    @property
+    def _policy(self) -> dict[str, Any]:
+        return {
+            "stop": stop_after_attempt(self.most),
+            "wait": self._wait,
+            "retry": _is_transient,
+            "retry_error_callback": _last,
+        }
+
+    def _wait(self, state: RetryCallState) -> float:
+        outcome = _last(state)
+        asked = retry_after(outcome)
+        backed_off = wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)(state)
+        return min(max(asked, backed_off) if asked is not None else backed_off, self.longest_wait)
+
+
+class _First:
+    """The outcome of a call that was made already, then those of further ones."""
+
+    def __init__(self, found: Any, once: Callable[[], Awaitable[Any]]) -> None:
+        self._found: list[Any] = [found]
+        self._once = once
+
+    async def __call__(self) -> Any:
+        return self._found.pop() if self._found else await self._once()
+
+
+def _last(state: RetryCallState) -> Any:
+    return state.outcome.result() if state.outcome is not None else None
+
+
+def _is_transient(state: RetryCallState) -> bool:
+    # What was raised, and not returned, is no outcome of a call: it ends the flow.
+    return state.outcome is not None and not state.outcome.failed and transient(state.outcome.result())
+
+
+def transient(outcome: Any) -> bool:
+    """Whether an outcome is a failure that may pass by itself.
+
+    Args:
+        outcome: What was returned, or an exception.
+
+    Returns:
+        False for whatever is no exception.
+    """
+    if not isinstance(outcome, Exception):
+        return False
+    if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
+        # What it was made of: a verifier's call that failed is a `VerifierError`.
+        return outcome.__cause__ is not None and transient(outcome.__cause__)
+    status = _status(outcome)
+    if status is not None:
+        return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
+    if isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
+        return True
+    names = [kind.__name__ for kind in type(outcome).__mro__]
+    return any(word in name for name in names for word in _TRANSIENT_NAMES)
+
+
+def retry_after(error: Any) -> float | None:
+    """How long a server asked to be left alone.
+
+    Args:
+        error: An exception of a client, with the response or its headers on it.
+
+    Returns:
+        Seconds from now, at least 0; None where it did not ask, or not in a form that can be read.
+    """
+    while isinstance(error, CFCError) and error.__cause__ is not None:
+        error = error.__cause__
+    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
+    if not isinstance(headers, Mapping):
+        return None
+    said = {str(name).lower(): str(value) for name, value in headers.items()}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if name in said:
+            return _seconds(said[name], unit)
+    return None
+
+
+def _seconds(written: str, unit: float) -> float | None:
+    try:
+        return max(0.0, float(written) * unit)
+    except ValueError:
+        pass
+    try:
+        when = parsedate_to_datetime(written)
+    except ValueError:
+        return None
+    return max(0.0, (when - datetime.now(tz=when.tzinfo or timezone.utc)).total_seconds())
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status that a client's exception carries; also where it is called `code`, as by Google's."""
+    response = getattr(error, "response", None)
+    for holder, name in (
+        (error, "status_code"),
+        (response, "status_code"),
+        (error, "status"),
+        (error, "code"),
+    ):
+        value = getattr(holder, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def request_turns(per_second: float) -> BaseRateLimiter:
+    """Turns of so many calls per second, LangChain's own limiter.
+
+    Args:
+        per_second: Calls per second, above 0; a second's worth may come at once.
+    """
+    return InMemoryRateLimiter(
+        requests_per_second=per_second,
+        check_every_n_seconds=min(0.1, 0.5 / per_second),
+        max_bucket_size=max(1.0, per_second),
+    )
+
+
+class TokenTurns(BaseRateLimiter):
+    """Turns of calls that together take so many tokens per second.
+
+    What a call takes is known only afterwards: each is charged the mean of those before it, and settled once
+    it has answered. Over any length of time the rate is kept, but for what is in flight.
+
+    Args:
+        per_second: Tokens per second, prompt and answer together, above 0.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._free_at = time.monotonic()
+        self._settled = _Sum()
+        self._charged = _Sum()
+        self._lock = threading.Lock()
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Wait for a turn in a thread."""
+        wait = self._wait(blocking=blocking)
+        if wait is None:
+            return False
+        time.sleep(wait)
+        return True
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        """Wait for a turn on an event loop."""
+        wait = self._wait(blocking=blocking)
+        if wait is None:
+            return False
+        await asyncio.sleep(wait)
+        return True
+
+    def settle(self, calls: int, tokens: int) -> None:
+        """Say what calls took.
+
+        Args:
+            calls: How many have answered.
+            tokens: What they took together.
+        """
+        with self._lock:
+            charged = min(calls, self._charged.calls) * self._charged.mean
+            self._charged.add(-min(calls, self._charged.calls), -charged)
+            self._settled.add(calls, tokens)
+            self._free_at += (tokens - charged) / self._per_second
+
+    def _wait(self, *, blocking: bool) -> float | None:
+        """Seconds until the turn, which is taken; None where it is not now and nobody wants to wait."""
+        with self._lock:
+            now = time.monotonic()
+            wait = max(0.0, self._free_at - now)
+            if wait > 0 and not blocking:
+                return None
+            charge = self._settled.mean
+            self._charged.add(1, charge)
+            self._free_at = max(now, self._free_at) + charge / self._per_second
+            return wait
+
+
+@dataclass
+class _Sum:
+    """Tokens of some calls."""
+
+    calls: int = 0
+    tokens: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.tokens / self.calls if self.calls else 0.0
+
+    def add(self, calls: int, tokens: float) -> None:
+        self.calls += calls
+        self.tokens += tokens
