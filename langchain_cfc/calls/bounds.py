@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -82,7 +82,7 @@ class Limit:
         """The same on an event loop, where waiting ends by cancellation."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        waiter = _Waiter(partial(loop.call_soon_threadsafe, _resolve, woken))
+        waiter = _Waiter(partial(_wake, loop, woken))
         try:
             if not self._taken(waiter):
                 await woken
@@ -139,6 +139,18 @@ class _Waiter:
         return True
 
 
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    try:
+        here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        here = False
+    if here:
+        # From another thread it takes a turn of the loop, and a byte through a socket to set it off.
+        _resolve(woken)
+    else:
+        loop.call_soon_threadsafe(_resolve, woken)
+
+
 def _resolve(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
@@ -192,7 +204,7 @@ class Bounds:
         if self.limit is None:
             return nullcontext()
         self.limit.take(self.deadline)
-        return self._holding(self.limit)
+        return _Held(self, self.limit)
 
     async def aheld(self) -> AbstractContextManager[None]:
         """The same on an event loop: `with await bounds().aheld():`."""
@@ -202,7 +214,7 @@ class Bounds:
         if self.limit is None:
             return nullcontext()
         await self.limit.atake()
-        return self._holding(self.limit)
+        return _Held(self, self.limit)
 
     def check(self) -> None:
         """Refuse to start anything after the deadline.
@@ -222,18 +234,33 @@ class Bounds:
         deadlines = [one for one in (self.deadline, around.deadline) if one is not None]
         return Bounds(limit, min(deadlines, default=None), around.occupied, self.attempts or around.attempts)
 
-    @contextmanager
-    def _holding(self, limit: Limit) -> Iterator[None]:
-        """What goes on inside one call that holds a place does so one after the other, in that place.
 
-        To take further places while holding one would stand still as soon as all are held like that.
-        """
+class _Held(AbstractContextManager[None]):
+    """A place that is held; what goes on inside a call does so one after the other, in that place.
+
+    To take further places while holding one would stand still as soon as all are held like that.
+    """
+
+    # No generator: one is held for every call.
+    def __init__(self, around: Bounds, limit: Limit) -> None:
+        self._around = around
+        self._limit = limit
+        self._token: Token[Bounds] | None = None
+
+    def __enter__(self) -> None:
+        around, limit = self._around, self._limit
         try:
-            self.check()
-            with setting(_BOUNDS, Bounds(Limit(1), self.deadline, self.occupied | {limit})):
-                yield
-        finally:
+            around.check()
+        except BaseException:
             limit.give_back()
+            raise
+        self._token = _BOUNDS.set(Bounds(Limit(1), around.deadline, around.occupied | {limit}))
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            _reset(_BOUNDS, self._token)
+        finally:
+            self._limit.give_back()
 
 
 _NONE = Bounds()
@@ -267,7 +294,12 @@ def setting(variable: ContextVar[T], value: T) -> Iterator[None]:
     try:
         yield
     finally:
-        # A task that is never resumed ends where it is collected, and that is another context.
+        _reset(variable, token)
+
+
+def _reset(variable: ContextVar[T], token: Token[T] | None) -> None:
+    # A task that is never resumed ends where it is collected, and that is another context.
+    if token is not None:
         with suppress(ValueError):
             variable.reset(token)
 

@@ -144,10 +144,10 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
 # ---- those who do not wait any more
 
 
-@pytest.mark.parametrize("when", ["waiting", "given", "woken"])
+@pytest.mark.parametrize("when", ["waiting", "woken"])
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) -> None:
-    """Cancelled in line; when its place was given but it has not heard; when it has, but did not go on."""
+    """Cancelled in line; when it was given its place, but did not go on."""
     limit, gauge = Limit(1), Gauge()
 
     async def inside() -> None:
@@ -158,10 +158,7 @@ def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) 
         await auntil(lambda: line(limit) == 1 + followed)
         if when != "waiting":
             limit.give_back()
-        if when == "woken":
-            asyncio.get_running_loop().call_soon(first.cancel)
-        else:
-            first.cancel()
+        first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         if when == "waiting":
