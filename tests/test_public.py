@@ -86,7 +86,7 @@ ROOMS: dict[str, set[str]] = {
     "replay": {"errors", "records", "sampling"},
     "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
-    "collect": OFFLINE | SERVING | {"description", "labelers"},
+    "collect": OFFLINE | SERVING | {"description", "evaluation", "labelers"},
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
     | {"calibration", "evaluation", "planning", "verification", "replay", "runnable", "demo", "collect"},

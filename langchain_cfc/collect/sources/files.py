@@ -1,0 +1,163 @@
+"""Rows of files, read a little at a time."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from langchain_cfc._extras import require
+from langchain_cfc.collect.sources.rows import BadRow, Row, Rows, numbered
+from langchain_cfc.errors import RecordError
+from langchain_cfc.records.lines import check_regular, json_object, json_value, not_utf8, numbered_lines
+from langchain_cfc.records.strict_json import shown
+
+# Few enough that rows of whole documents still fit.
+_BATCH = 256
+# Without a buffer, or with one filled ahead, a group of rows is in memory at once, and it may be all.
+_PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
+
+
+def read_rows(path: str | os.PathLike[str]) -> Rows:
+    """Open a dataset file; its name tells what it is.
+
+    - `.jsonl`: one JSON object per line; lines of white space are skipped.
+    - `.json`: one list of JSON objects, read at once.
+    - `.csv`: cells separated by commas, the first row names the columns. Every cell is text, of at most
+      `csv.field_size_limit()` characters. A row over several lines has the number of the first. Blank lines
+      are skipped.
+    - `.parquet`: needs the extra `collect`. Cells are scalars of Arrow, which `Columns` makes plain.
+
+    Text is UTF-8, and a byte order mark is tolerated. Text files may be compressed by gzip, with or without
+    `.gz` at the end of their names.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its rows, read only while iterating. A line that is no JSON object, or a row of CSV that does not fit
+        the header, is a bad row. A file that is damaged as a whole raises `RecordError`; so does CSV with a
+        quotation mark out of place, for where the rows after it begin is not settled.
+
+    Raises:
+        RecordError: If the file is not there, is no regular file, or its name ends in something else.
+    """
+    path = Path(path)
+    check_regular(path)
+    ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if ending not in _KINDS:
+        problem = f"found the ending {ending!r}; expected one of {', '.join(_KINDS)}"
+        raise RecordError(str(path), 0, "", problem)
+    unit, read = _KINDS[ending]
+    return Rows(str(path), unit, partial(read, path))
+
+
+def _json_lines(path: Path) -> Iterator[Row | BadRow]:
+    source = str(path)
+    for line, raw in numbered_lines(path):
+        content = raw.rstrip()
+        if not content:
+            continue
+        try:
+            yield line, json_object(content, source, line)
+        except RecordError as error:
+            yield BadRow(line, "", error.problem)
+
+
+def _json_list(path: Path) -> Iterator[Row | BadRow]:
+    source = str(path)
+    # One value over any number of lines, of which no length is expected.
+    content = b"".join(raw for _, raw in numbered_lines(path, sys.maxsize - 1))
+    if not content.strip():
+        return
+    rows = json_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
+    if not isinstance(rows, list):
+        raise RecordError(source, 0, "", f"found {shown(rows)}; expected one list of objects")
+    yield from numbered(rows)
+
+
+def _csv(path: Path) -> Iterator[Row | BadRow]:
+    source = str(path)
+    rows = _csv_cells(path)
+    for line, header, flaw in rows:
+        if flaw:
+            raise RecordError(source, line, "", flaw)
+        _check_names(header, source, line)
+        break
+    for line, cells, flaw in rows:
+        if flaw:
+            yield BadRow(line, "", flaw)
+        elif len(cells) != len(header):
+            yield BadRow(line, "", f"found {len(cells)} cells; expected {len(header)}, as in the header")
+        else:
+            yield line, dict(zip(header, cells, strict=True))
+
+
+def _csv_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
+    """First line of each row, its cells, and why they are no text if they are not."""
+    flaws: list[str] = []
+    reader = csv.reader(_decoded(path, flaws), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield line, cells, flaws[0] if flaws else ""
+            flaws.clear()
+            line = reader.line_num + 1
+    except csv.Error as error:
+        problem = f"not CSV: {error}; is a quotation mark in this row not closed, or not doubled?"
+        raise RecordError(str(path), line, "", problem) from error
+
+
+def _decoded(path: Path, flaws: list[str]) -> Iterator[str]:
+    for _, raw in numbered_lines(path):
+        yield _text(raw, flaws)
+
+
+def _text(raw: bytes, flaws: list[str]) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        flaws.append(not_utf8(error))
+        # Commas and quotation marks stay where they are, so the next row begins where it should.
+        return raw.decode(errors="replace")
+
+
+def _parquet(path: Path) -> Iterator[Row | BadRow]:
+    parquet = require("pyarrow.parquet", "collect", "reading Parquet files")
+    source = str(path)
+    try:
+        with parquet.ParquetFile(path, **_PARQUET_OPTIONS) as file:
+            names = file.schema_arrow.names
+            _check_names(names, source, 0)
+            # Cells stay Arrow's until they are asked for, so columns that nobody names cost next to nothing.
+            cells = (zip(*batch.columns, strict=True) for batch in file.iter_batches(batch_size=_BATCH))
+            for number, row in enumerate(chain.from_iterable(cells), start=1):
+                yield number, dict(zip(names, row, strict=True))
+    except RecordError:
+        raise
+    except (OSError, ValueError, NotImplementedError) as error:
+        problem = f"damaged, or not Parquet that can be read: {error}"
+        raise RecordError(source, 0, "", problem) from error
+
+
+def _check_names(names: Sequence[str], source: str, line: int) -> None:
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise RecordError(
+            source, line, "", f"found the column {shown(twice)} twice; expected names to differ"
+        )
+
+
+_Reader: TypeAlias = Callable[[Path], Iterator[Row | BadRow]]
+_KINDS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
+    ".jsonl": ("line", _json_lines),
+    ".json": ("row", _json_list),
+    ".csv": ("line", _csv),
+    ".parquet": ("row", _parquet),
+}

@@ -1,0 +1,340 @@
+"""Datasets of examples: ids, bad rows refused or set aside, the same from every kind of source."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets  # type: ignore[import-untyped] # it has no types
+import pyarrow as pa  # type: ignore[import-untyped] # it has no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc.collect.sources import BadRow, Columns, Rows, read_examples, read_rows
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records import Example
+from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
+
+INPUT = Columns(input="q")
+NAMED = Columns(id="n", input="q")
+
+
+def ids(source: Any, columns: Columns = INPUT) -> list[str]:
+    return [example.id for example in read_examples(source, columns)]
+
+
+def test_without_a_column_for_it_the_id_is_a_digest_of_input_and_reference() -> None:
+    columns = Columns(input="q", reference="r", metadata=("m",))
+    rows: list[dict[str, Any]] = [
+        {"q": "a", "r": "x", "m": 1},
+        {"q": "a", "r": "y", "m": 1},
+        {"q": "b", "r": "x", "m": 1},
+        {"q": "ax", "r": None, "m": 1},
+        {"q": {"k": 1, "l": 2}, "r": "x", "m": 1},
+    ]
+    made = ids(rows, columns)
+    assert len(set(made)) == len(rows)
+    assert all(len(name) == 16 and int(name, 16) >= 0 for name in made)
+    # Fixed for good: a collection that is resumed knows its prompts by them.
+    assert made[0] == "40c0bc08fb0525db"
+    moved: list[dict[str, Any]] = [{**row, "m": 2} for row in reversed(rows)]
+    assert ids(moved, columns) == made[::-1]
+    assert ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
+
+
+def test_a_row_that_says_the_same_is_a_bad_row(tmp_path: Path) -> None:
+    path = json_lines(tmp_path / "a.jsonl", [{"q": "a"}, {"q": "b"}, {"q": "a"}, {"q": "a"}])
+    examples = read_examples(path, INPUT, "set_aside")
+    assert [example.input for example in examples] == ["a", "b"]
+    problem = "the same input and reference as line 1; expected rows to differ"
+    assert examples.bad_rows == [BadRow(3, "", problem), BadRow(4, "", problem)]
+
+
+def test_an_id_seen_before_is_a_bad_row() -> None:
+    rows: list[dict[str, Any]] = [{"n": 7, "q": "a"}, {"n": 8, "q": "a"}, {"n": "7", "q": "b"}]
+    examples = read_examples(rows, NAMED, "set_aside")
+    assert [example.id for example in examples] == ["7", "8"]
+    assert examples.bad_rows == [BadRow(3, "id", "'7' is the id of row 1 too; expected ids to differ")]
+
+
+def test_a_bad_row_does_not_take_its_id() -> None:
+    rows: list[dict[str, Any]] = [{"n": 1, "q": "a"}, {"n": 7, "q": None}, {"n": 7, "q": "b"}]
+    examples = read_examples(rows, NAMED, "set_aside")
+    assert [example.id for example in examples] == ["1", "7"]
+    assert [row.number for row in examples.bad_rows] == [2]
+
+
+MIXED = """\
+{"n": 1, "q": "a"}
+{"n": 2, "q": null}
+
+oops
+{"n": 1, "q": "b"}
+{"n": 3}
+{"n": 4, "q": "c"}
+"""
+MIXED_BAD = [(2, "input"), (4, ""), (5, "id"), (6, "input")]
+
+
+def test_bad_rows_are_set_aside_by_choice(tmp_path: Path) -> None:
+    examples = read_examples(write(tmp_path / "a.jsonl", MIXED), NAMED, bad_rows="set_aside")
+    assert examples.bad_rows == []
+    for _ in range(2):
+        assert [example.id for example in examples] == ["1", "4"]
+        assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
+    assert examples.bad_rows[3].problem == "no column 'q'; there are n"
+
+
+def test_bad_rows_are_refused_all_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", MIXED)
+    examples = read_examples(path, NAMED)
+    with pytest.raises(RecordError) as caught:
+        list(examples)
+    error = caught.value
+    assert (error.source, error.line, error.field) == (str(path), 0, "")
+    first, *lines = error.problem.split("\n")
+    assert first == "4 bad rows; correct them, or leave them out with bad_rows='set_aside':"
+    assert [line.split(":")[0].strip() for line in lines] == ["line 2", "line 4", "line 5", "line 6"]
+    assert lines[2] == "  line 5: id: '1' is the id of line 1 too; expected ids to differ"
+    assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+    assert str(again) == str(error)
+
+
+def test_nothing_is_yielded_after_the_first_bad_row() -> None:
+    examples = iter(read_examples([{"q": "a"}, {"q": None}, {"q": "b"}], INPUT))
+    assert next(examples).input == "a"
+    with pytest.raises(RecordError, match="1 bad row;"):
+        next(examples)
+
+
+def test_twenty_bad_rows_are_listed_and_the_rest_counted() -> None:
+    for count, last in [(20, "  row 21: input: found 5"), (21, "  and 1 more"), (1000, "  and 980 more")]:
+        rows: list[dict[str, Any]] = [{"q": "fine"}, *({"q": 5} for _ in range(count))]
+        lines = refusal(rows, INPUT).problem.split("\n")
+        assert lines[0].startswith(f"{count} bad rows;")
+        assert len(lines) == 1 + min(count, 21)
+        assert lines[-1].startswith(last)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "set_aside"])
+def test_a_dataset_of_bad_rows_only_is_refused(policy: str) -> None:
+    assert "2 bad rows" in refusal([{"q": 1}, {"q": 2}], INPUT, policy).problem
+
+
+@pytest.mark.parametrize("policy", ["refuse", "set_aside"])
+def test_a_column_missing_from_the_first_row_is_not_a_matter_of_rows(policy: str) -> None:
+    error = refusal([{"p": "a"}, {"q": "b"}], INPUT, policy)
+    assert (error.line, error.field, error.problem) == (
+        1,
+        "input",
+        "no column 'q'; there are p",
+    )
+
+
+def test_rows_before_the_first_that_can_be_read_do_not_hide_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", 'oops\n{"p": 1}\n')
+    assert refusal(path, INPUT, "set_aside").line == 2
+
+
+def test_other_policies_are_refused() -> None:
+    with pytest.raises(InputError, match="bad_rows is 'ignore'; expected refuse or set_aside"):
+        read_examples([], INPUT, "ignore")  # type: ignore[arg-type] # the point of the test
+
+
+def test_what_is_no_row_in_python_is_a_bad_row() -> None:
+    rows: list[Any] = [{"q": "a"}, "q", None, {"q": "b"}]
+    examples = read_examples(rows, INPUT, "set_aside")
+    assert [example.input for example in examples] == ["a", "b"]
+    problem = "expected an object of values by column"
+    assert examples.bad_rows == [
+        BadRow(2, "", f"found 'q'; {problem}"),
+        BadRow(3, "", f"found None; {problem}"),
+    ]
+
+
+def test_an_iterator_gives_its_rows_once() -> None:
+    examples = read_examples(iter([{"q": "a"}]), INPUT)
+    assert len(list(examples)) == 1
+    with pytest.raises(RecordError, match=r"rows: no rows; expected at least one \(an iterator gives"):
+        list(examples)
+
+
+def test_whatever_an_iterable_raises_ends_the_reading() -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"q": "a"}
+        msg = "the database went away"
+        raise ConnectionError(msg)
+
+    with pytest.raises(ConnectionError, match="went away"):
+        list(read_examples(rows(), INPUT, "set_aside"))
+
+
+def test_a_source_of_another_distribution() -> None:
+    def read() -> Iterator[tuple[int, Mapping[str, Any]] | BadRow]:
+        yield 10, {"q": "a"}
+        yield BadRow(11, "", "withdrawn")
+
+    rows = Rows("somewhere:questions", "row", read)
+    examples = read_examples(rows, INPUT, "set_aside")
+    assert [example.input for example in examples] == ["a"]
+    assert examples.bad_rows == [BadRow(11, "", "withdrawn")]
+    error = refusal(rows, INPUT)
+    assert error.source == examples.source == "somewhere:questions"
+    assert "row 11: withdrawn" in error.problem
+
+
+HUGGING_FACE = [{"q": "a", "r": ["x", "y"], "s": {"t": [1, 2]}}, {"q": "b", "r": [], "s": {"t": []}}]
+
+
+@pytest.mark.parametrize("kind", ["plain", "numpy", "arrow rows", "iterable"])
+def test_datasets_of_hugging_face(kind: str) -> None:
+    dataset = datasets.Dataset.from_list(HUGGING_FACE)
+    source: Any = {
+        "plain": dataset,
+        "numpy": dataset.with_format("numpy"),
+        "arrow rows": dataset.data.to_pylist(),
+        "iterable": dataset.to_iterable_dataset(),
+    }[kind]
+    for path in ("r", "s.t"):
+        columns = Columns(input="q", reference=path)
+        examples = read_examples(source, columns)
+        expected = list(read_examples(HUGGING_FACE, columns))
+        assert list(examples) == expected
+        assert list(examples) == expected
+
+
+def test_several_splits_of_hugging_face_are_not_one_dataset() -> None:
+    splits = datasets.DatasetDict(train=datasets.Dataset.from_list(HUGGING_FACE))
+    with pytest.raises(InputError, match="found a mapping of 'train'; expected rows, so choose one"):
+        read_examples(splits, INPUT)
+
+
+WRITERS: dict[str, Callable[[Path, Any], Path]] = {
+    "a.jsonl": json_lines,
+    "a.json": json_list,
+    "a.csv": csv_file,
+    "a.parquet": parquet_file,
+}
+
+# Without halves of surrogate pairs, which UTF-8 cannot write, and NUL, which Python 3.10 cannot read in CSV.
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+ROW = st.fixed_dictionaries(
+    {
+        "n": st.integers(-(10**9), 10**9),
+        "q": TEXT,
+        "r": st.lists(TEXT, max_size=3),
+        "o": st.fixed_dictionaries({"x": st.floats(allow_nan=False, allow_infinity=False), "y": TEXT}),
+        "m": st.booleans(),
+        "t": TEXT,
+        "c": TEXT,
+    }
+)
+DATASET = st.lists(ROW, min_size=1, max_size=5, unique_by=lambda row: row["n"])
+COLUMNS = st.sampled_from(
+    [
+        {"input": "q", "reference": "r", "metadata": ["m", "t"]},
+        {"input": "o", "reference": "o.x", "metadata": ["o.y"]},
+        {"inputs": ["q", "r", "o.x"], "cluster": "c"},
+        {"prompt": "{q}: {t}{c}", "reference": "o", "cluster": "n"},
+        {"prompt": [["system", "{t}"], ["user", "{q}"]], "reference": "q"},
+    ]
+)
+
+
+@settings(max_examples=150)
+@given(rows=DATASET, written=COLUMNS)
+def test_the_same_rows_give_the_same_examples_from_every_source(
+    rows: list[dict[str, Any]], written: dict[str, Any]
+) -> None:
+    columns = Columns(id="n", **written)
+    expected = [columns.example(row, "rows", number) for number, row in enumerate(rows, start=1)]
+    assert [example.id for example in expected] == [str(row["n"]) for row in rows]
+    assert list(read_examples(rows, columns)) == expected
+    with tempfile.TemporaryDirectory() as folder:
+        for name, writer in WRITERS.items():
+            path = writer(Path(folder) / name, rows)
+            assert list(read_examples(path, typed(columns, path))) == expected
+
+
+def typed(columns: Columns, path: Path) -> Columns:
+    """In CSV, what is no text is written as JSON, and has to be said to be."""
+    if path.suffix != ".csv":
+        return columns
+    used = json.dumps(columns.model_dump(mode="json"))
+    return columns.model_copy(update={"json_columns": tuple(name for name in "rom" if f'"{name}' in used)})
+
+
+def test_a_cell_of_csv_is_text_unless_it_is_said_to_be_json(tmp_path: Path) -> None:
+    # The control of the test above: it tells a list from its text.
+    rows = [{"n": 1, "q": "?", "r": ["a"]}]
+    path = csv_file(tmp_path / "a.csv", rows)
+    columns = Columns(id="n", input="q", reference="r")
+    assert [example.reference for example in read_examples(path, columns)] == ['["a"]']
+    assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
+
+
+@settings(max_examples=100)
+@given(texts=st.lists(TEXT, min_size=1, max_size=8, unique=True))
+def test_rows_may_move_without_changing_an_id(texts: list[str]) -> None:
+    rows = [{"q": text} for text in texts]
+    made = dict(zip(texts, ids(rows), strict=True))
+    assert len(set(made.values())) == len(texts)
+    assert ids(rows[::-1]) == [made[text] for text in reversed(texts)]
+
+
+def test_nan_and_nulls_of_parquet(tmp_path: Path) -> None:
+    table = pa.table({"q": ["a", "b", None, "d"], "r": [0.5, float("nan"), 1.0, None]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    examples = read_examples(tmp_path / "a.parquet", Columns(input="q", reference="r"), "set_aside")
+    assert [(example.input, example.reference) for example in examples] == [("a", 0.5), ("d", None)]
+    assert [(row.number, row.field) for row in examples.bad_rows] == [(2, "reference"), (3, "input")]
+    assert "found nan" in examples.bad_rows[0].problem
+    assert "found None" in examples.bad_rows[1].problem
+
+
+N = 100_000
+LONG = "x" * 500
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def count(examples: Iterable[Example]) -> int:
+    return sum(1 for _ in examples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+def test_a_long_dataset_is_never_in_memory(tmp_path: Path, name: str) -> None:
+    # N rows of more than 500 bytes. The ids and numbers that are kept take 65 + 32 bytes for each, and a dict
+    # of N entries at most 15 MB while it grows.
+    path = WRITERS[name](tmp_path / name, [{"q": f"{number} {LONG}"} for number in range(N)])
+    examples = read_examples(path, INPUT)
+    assert peak_memory(lambda: count(examples)) < 30e6
+    assert count(examples) == N
+    assert peak_memory(lambda: list(examples)) > 60e6
+
+
+def test_a_group_of_rows_in_parquet_is_not_read_at_once(tmp_path: Path) -> None:
+    rows = [{"q": f"{number} {LONG}", "unused": LONG * 2} for number in range(20_000)]
+    path = parquet_file(tmp_path / "a.parquet", rows, compression="none", use_dictionary=False)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    before = pa.total_allocated_bytes()
+    most = max(pa.total_allocated_bytes() - before for _ in read_rows(path))
+    assert most < path.stat().st_size / 5
+    table = pq.read_table(path)
+    assert table.nbytes > path.stat().st_size / 2

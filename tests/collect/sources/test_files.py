@@ -1,0 +1,261 @@
+"""Files as rows with the numbers that an editor shows, bad rows apart from damaged files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped] # it has no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
+import pytest
+
+from langchain_cfc.collect.sources import BadRow, Columns, read_examples, read_rows
+from langchain_cfc.collect.sources.plain import plain
+from langchain_cfc.errors import MissingExtraError, RecordError
+from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
+
+QUESTION = Columns(input="question", reference="answer")
+ROWS = [{"question": "Capital of Perú?", "answer": "Lima"}, {"question": "日本\u2028🙂\n", "answer": ""}]
+WRITERS: dict[str, Callable[[Path, Any], Path]] = {
+    "a.jsonl": json_lines,
+    "a.json": json_list,
+    "a.csv": csv_file,
+    "a.parquet": parquet_file,
+}
+
+
+def rows_of(path: Path) -> list[Any]:
+    return [row if isinstance(row, BadRow) else (row[0], plain(row[1])) for row in read_rows(path)]
+
+
+def damage(path: Path) -> RecordError:
+    """What reading ends with, whatever is done about bad rows."""
+    errors = [refusal(path, QUESTION, policy) for policy in ("refuse", "set_aside")]
+    assert str(errors[0]) == str(errors[1])
+    assert "bad row" not in errors[0].problem
+    return errors[0]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_file_gives_its_rows_as_often_as_wanted(tmp_path: Path, name: str) -> None:
+    rows = read_rows(WRITERS[name](tmp_path / name, ROWS))
+    for _ in range(2):
+        read = [plain(row[1]) for row in rows if not isinstance(row, BadRow)]
+        assert read == ROWS
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_text_may_be_compressed_whatever_its_name(tmp_path: Path, name: str, ending: str) -> None:
+    plain_file = WRITERS[name](tmp_path / name, ROWS)
+    expected = rows_of(plain_file)
+    packed = write(tmp_path / f"{name}{ending}", gzip.compress(plain_file.read_bytes()))
+    assert packed.read_bytes()[:2] == b"\x1f\x8b"
+    assert rows_of(packed) == expected
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_a_byte_order_mark_is_tolerated(tmp_path: Path, name: str) -> None:
+    path = WRITERS[name](tmp_path / name, ROWS)
+    expected = rows_of(path)
+    assert rows_of(write(path, b"\xef\xbb\xbf" + path.read_bytes())) == expected
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"a": 1}\r\n\n  \n{"a": 2}\nnull\n{"a": 3')
+    numbers = [row.number if isinstance(row, BadRow) else row[0] for row in read_rows(path)]
+    assert numbers == [1, 4, 5, 6]
+
+
+def test_a_row_of_csv_has_the_number_of_its_first_line(tmp_path: Path) -> None:
+    content = '\nquestion,answer\r\n"two\r\nlines, ""quoted""",x\n\n"a\n\nb",y\nlast,z'
+    assert rows_of(write(tmp_path / "a.csv", content)) == [
+        (3, {"question": 'two\r\nlines, "quoted"', "answer": "x"}),
+        (6, {"question": "a\n\nb", "answer": "y"}),
+        (9, {"question": "last", "answer": "z"}),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet"])
+def test_other_rows_are_counted_from_one(tmp_path: Path, name: str) -> None:
+    rows = rows_of(WRITERS[name](tmp_path / name, ROWS))
+    assert [number for number, _ in rows] == [1, 2]
+
+
+BAD_LINES = [
+    pytest.param(b"{", "not JSON", id="cut off"),
+    pytest.param(b"[1]", "found [1]; expected one JSON object per line", id="list"),
+    pytest.param(b'{"a": 1, "a": 2}', "the key 'a' twice", id="key twice"),
+    pytest.param(b"[" * 100_000, "nested too deeply", id="deep"),
+    pytest.param(b'{"question": "\xe9"}', "not UTF-8: byte 0xe9 at position 15", id="Latin-1"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD_LINES)
+def test_a_line_that_is_no_object_is_a_bad_row(tmp_path: Path, line: bytes, words: str) -> None:
+    path = json_lines(tmp_path / "a.jsonl", ROWS)
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    first, *others = read_rows(path)
+    assert isinstance(first, BadRow)
+    assert (first.number, first.field) == (1, "")
+    assert words in first.problem
+    assert [row[0] for row in others if not isinstance(row, BadRow)] == [2, 3]
+
+
+def test_an_item_that_is_no_object_is_a_bad_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '[{"a": 1}, 5, {"a": 2}, {"a": 3, "a": 4}]')
+    assert [row for row in read_rows(path) if isinstance(row, BadRow)] == [
+        BadRow(2, "", "found 5; expected an object of values by column"),
+        BadRow(4, "", "found the key 'a' twice in one object; expected an object of values by column"),
+    ]
+
+
+BAD_CELLS = [
+    pytest.param(b"one", "found 1 cells; expected 2, as in the header", id="short"),
+    pytest.param(b"one,two,three", "found 3 cells; expected 2, as in the header", id="long"),
+    pytest.param(b'"x\ny\xff",z', "not UTF-8: byte 0xff at position 2", id="Latin-1"),
+]
+
+
+@pytest.mark.parametrize(("row", "problem"), BAD_CELLS)
+def test_a_row_of_csv_that_does_not_fit_is_a_bad_row(tmp_path: Path, row: bytes, problem: str) -> None:
+    path = write(tmp_path / "a.csv", b"question,answer\n1,2\n" + row + b"\n5,6\n")
+    first, bad, last = read_rows(path)
+    assert bad == BadRow(3, "", problem)
+    assert not isinstance(first, BadRow)
+    assert first[0] == 2
+    assert last == (4 + row.count(b"\n"), {"question": "5", "answer": "6"})
+
+
+DAMAGED = [
+    ("a.csv", b'question,answer\na,b\n"c" d,e\nf,g\n', 3, "quotation mark in this row"),
+    ("a.csv", b'question,answer\na,b\n"c,d\ne,f\n', 3, "unexpected end of data"),
+    ("a.csv", b"question,answer\na,b\n" + b"x" * 140_000 + b",y\n", 3, "larger than field limit"),
+    ("a.csv", b"question,answer\ra,b\r", 1, "new-line character"),
+    ("a.csv", b"question,answer,question\n1,2,3\n", 1, "found the column 'question' twice"),
+    ("a.csv", b"question,answer,\xe9\n1,2,3\n", 1, "not UTF-8: byte 0xe9 at position 17"),
+    ("a.csv", "question,answer\n1,2\n".encode("utf-16"), 1, "not UTF-8: byte 0xff at position 1"),
+    ("a.json", b'{"data": []}', 0, "expected one list of objects"),
+    ("a.json", b'{"question": "a"}\n{"question": "b"}\n', 0, "name it .jsonl if each line is an object"),
+    ("a.json", b"[{}, \xe9]", 0, "not UTF-8: byte 0xe9 at position 6"),
+    ("a.parquet", b"PAR1 but not really PAR1", 0, "damaged, or not Parquet"),
+    ("a.parquet", b"", 0, "damaged, or not Parquet"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "line", "words"), DAMAGED)
+def test_a_damaged_file_is_never_set_aside(
+    tmp_path: Path, name: str, content: bytes, line: int, words: str
+) -> None:
+    path = write(tmp_path / name, content)
+    error = damage(path)
+    assert (error.source, error.line, error.field) == (str(path), line, "")
+    assert words in error.problem
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_a_file_cut_off_is_damaged_as_a_whole(tmp_path: Path, name: str) -> None:
+    whole = WRITERS[name](tmp_path / name, ROWS).read_bytes()
+    path = write(tmp_path / f"{name}.gz", gzip.compress(whole)[:-10])
+    assert "damaged or cut off" in damage(path).problem
+
+
+def test_parquet_with_a_changed_byte_is_damaged(tmp_path: Path) -> None:
+    rows = [{"question": f"question {number}", "answer": "?"} for number in range(1000)]
+    options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+    path = parquet_file(tmp_path / "a.parquet", rows, **options)
+    whole = path.read_bytes()
+    assert len(list(read_rows(path))) == 1000
+    write(path, whole.replace(b"question 500", b"question 5O0"))
+    assert "damaged" in damage(path).problem
+
+
+def test_parquet_with_a_name_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["x"]), pa.array(["y"])], names=["question", "question"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert "found the column 'question' twice" in damage(tmp_path / "a.parquet").problem
+
+
+EMPTY = [
+    ("a.jsonl", b""),
+    ("a.jsonl", b"\n \n"),
+    ("a.json", b" "),
+    ("a.json", b"[]"),
+    ("a.csv", b""),
+    ("a.csv", b"question,answer\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), EMPTY)
+def test_a_file_without_rows_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    path = write(tmp_path / name, content)
+    assert damage(path).problem == "no rows; expected at least one"
+
+
+def test_parquet_without_rows_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    assert damage(tmp_path / "a.parquet").problem == "no rows; expected at least one"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv.zip", "a", "a.gz", "a.JSONL"])
+def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "{}")
+    with pytest.raises(RecordError, match=r"expected one of \.jsonl, \.json, \.csv, \.parquet"):
+        read_examples(path, QUESTION)
+
+
+def test_a_file_that_is_not_there_or_is_a_folder_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no such file"):
+        read_examples(str(tmp_path / "a.csv"), QUESTION)
+    (tmp_path / "b.csv").mkdir()
+    with pytest.raises(RecordError, match="not a regular file"):
+        read_examples(tmp_path / "b.csv", QUESTION)
+
+
+def test_a_file_that_vanished_meanwhile_is_named(tmp_path: Path) -> None:
+    for name, writer in WRITERS.items():
+        path = writer(tmp_path / name, ROWS)
+        rows = read_rows(path)
+        path.unlink()
+        with pytest.raises(RecordError, match=f"{name}: "):
+            list(rows)
+
+
+def test_parquet_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = read_rows(parquet_file(tmp_path / "a.parquet", ROWS))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(
+        MissingExtraError, match=r"reading Parquet files needs pyarrow.*langchain-cfc\[collect\]"
+    ):
+        list(rows)
+
+
+def test_the_limit_of_csv_cells_is_left_as_it_was(tmp_path: Path) -> None:
+    # It is one for the whole process, and not ours to set.
+    before = csv.field_size_limit()
+    list(read_rows(csv_file(tmp_path / "a.csv", ROWS)))
+    assert csv.field_size_limit() == before
+
+
+def test_cells_of_parquet_that_nobody_names_are_not_read(tmp_path: Path) -> None:
+    # Python has no times of nanoseconds, so this column cannot be read; nobody asks for it.
+    table = pa.table({"question": ["a"], "time": pa.array([1], pa.timestamp("ns"))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (example,) = read_examples(tmp_path / "a.parquet", Columns(input="question"))
+    assert example.input == "a"
+    error = refusal(tmp_path / "a.parquet", Columns(input="question", reference="time"))
+    assert "row 1: reference: " in error.problem
+
+
+def test_one_list_over_any_number_of_lines(tmp_path: Path) -> None:
+    # Longer than a line of JSON Lines may be.
+    long = "x" * (17 * 1024 * 1024)
+    path = write(tmp_path / "a.json", json.dumps([{"question": long}]))
+    assert rows_of(path) == [(1, {"question": long})]
+    path = json_lines(tmp_path / "a.jsonl", [{"question": long}])
+    assert "longer than max_line_bytes" in damage(path).problem
