@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._version import __version__
-from langchain_cfc.cli import ask, calibrate, demo, evaluate, inspect, plan
+from langchain_cfc.cli import agreement, ask, calibrate, demo, evaluate, inspect, plan
 
 app = typer.Typer(
     name="langchain-cfc",
@@ -45,3 +45,4 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("inspect")(inspect.inspect)
 app.command("ask")(ask.ask)
+app.command("agreement")(agreement.agreement)

@@ -1,0 +1,185 @@
+"""`langchain-cfc agreement`: labels beside those of people, and what their mistakes leave of a promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.output import counted, emit_json, failures_explained, out
+from langchain_cfc.collect.reviewed import PromiseWorth, ReviewReport, review_report
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import Records, read_records
+
+
+def agreement(
+    records: Annotated[list[Path], typer.Argument(help="Labelled records that the sheet is a sample of.")],
+    sheet: Annotated[Path, typer.Argument(help="Sheet that people filled in, CSV or JSON Lines.")],
+    coverage: Annotated[
+        list[float] | None,
+        typer.Option(help="Coverage that is promised of the labels; several may be given. Default 0.9."),
+    ] = None,
+    artifact_path: Annotated[
+        Path | None,
+        typer.Option("--artifact", metavar="ARTIFACT", help="Take the coverages from this artifact instead."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Say how far the records' labels agree with people, and what is left of a promise made with them.
+
+    The sheet is a random sample of the records' candidates, written by --sample-for-review of `collect` or by
+    `write_review`; rows that are not filled in yet are left out.
+    """
+    with failures_explained():
+        source = read_records(*records)
+        levels, n = coverage or [0.9], None
+        if artifact_path is not None:
+            if coverage:
+                msg = "an artifact says which coverage it promises: leave --coverage out"
+                raise InputError(msg)
+            levels, n = _promised(CalibrationArtifact.load(artifact_path), source)
+        report = review_report(counted(source, "reading records"), sheet, coverage=levels, n=n)
+    if as_json:
+        emit_json(report.model_dump(mode="json"))
+    else:
+        _show(out(), report, sheet.name)
+
+
+def _promised(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int]:
+    """The coverages that an artifact promises, and its n.
+
+    Raises:
+        InputError: If it promises nothing, or its labels were made by another labeler than the records'.
+    """
+    promises = [artifact.guarantee(alpha) for alpha in artifact.alphas]
+    if promises[0].kind == "heuristic":
+        msg = "this artifact promises nothing that labels could spoil; give --coverage for one that you state"
+        raise InputError(msg)
+    own, theirs = (
+        provenance.labeler if provenance else None for provenance in (source.provenance, artifact.provenance)
+    )
+    if own and theirs and own != theirs:
+        msg = (
+            f"the artifact was calibrated on labels by {theirs}, and those of the records are by {own}, who "
+            "makes other mistakes: review records that are labelled as the artifact's were"
+        )
+        raise InputError(msg)
+    return [promise.target_coverage for promise in promises], artifact.n
+
+
+def _show(console: Console, report: ReviewReport, sheet: str) -> None:
+    judged = report.rows - report.unfilled
+    console.print(
+        f"{escape(sheet)}: {judged} of {report.rows} rows filled in, from {report.prompts} independent "
+        "prompts\n"
+    )
+    console.print(_confusion(report), "", _rates(report), "")
+    if report.kappa is not None:
+        low, high = report.kappa.low, report.kappa.high
+        console.print(
+            f"Cohen's kappa [bold]{report.kappa.value:.2f}[/], {_level(report)} interval {low:.2f} to "
+            f"{high:.2f} (0 is chance, 1 agreement)\n"
+        )
+    console.print(_promises(report), "")
+    for sentence in _assumptions(report):
+        console.print(sentence)
+    notes = [*report.notes, *_silences(report)]
+    if notes:
+        console.print("\n[bold]Beware[/]")
+    for sentence in notes:
+        console.print(f"- {escape(sentence)}")
+
+
+def _level(report: ReviewReport) -> str:
+    return f"{100 * report.confidence:g} %"
+
+
+def _confusion(report: ReviewReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("candidates")
+    table.add_column("people: correct", justify="right")
+    table.add_column("people: wrong", justify="right")
+    table.add_row("labelled correct", str(report.correct_called_correct), str(report.wrong_called_correct))
+    table.add_row("labelled wrong", str(report.correct_called_wrong), str(report.wrong_called_wrong))
+    return table
+
+
+def _rates(report: ReviewReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("mistakes of the labels, %")
+    table.add_column("share", justify="right")
+    table.add_column(f"{_level(report)} interval", justify="right")
+    rates = {
+        "wrong ones labelled correct (e0)": report.error_on_wrong,
+        "correct ones labelled wrong (e1)": report.error_on_correct,
+        "wrong and labelled correct, of all": report.flattering,
+    }
+    for name, rate in rates.items():
+        share = "unknown" if rate.value is None else f"{100 * rate.value:.1f}"
+        table.add_row(name, share, f"{100 * rate.low:.1f} to {100 * rate.high:.1f}")
+    return table
+
+
+def _promises(report: ReviewReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("promised of labels, %")
+    table.add_column("mistakes")
+    table.add_column("true at least, %", justify="right")
+    table.add_column("with no mistake seen, %", justify="right")
+    for promise in report.promises:
+        for kind, worth, limit in _kinds(promise):
+            table.add_row(f"{100 * promise.coverage:g}", kind, _at_least(worth), _at_least(limit))
+    return table
+
+
+def _kinds(promise: PromiseWorth) -> Iterator[tuple[str, float, float]]:
+    """What a promise is worth, and at most by a sheet of this size, by kind of mistakes."""
+    yield "independent", promise.independent, promise.independent_limit
+    yield "of any kind", promise.at_worst, promise.at_worst_limit
+
+
+def _at_least(share: float) -> str:
+    """A lower bound in percent, rounded down."""
+    return f"{math.floor(1000 * share) / 10:.1f}" if share > 0.0 else "nothing"
+
+
+def _assumptions(report: ReviewReport) -> Iterator[str]:
+    sure = f"{100 * (1 + report.confidence) / 2:g} %"
+    yield (
+        "[bold]True at least[/]: so many sets hold a correct candidate, or their prompts are flagged. People "
+        "are taken to be right, and the rows for a random sample. Each bound holds with "
+        f"{sure} confidence, over all prompts together; the last column is the most that a sheet of this "
+        "size can show."
+    )
+    yield (
+        "- [bold]independent[/] assumes that what a set holds, at most "
+        f"{report.n} distinct answers, is mislabelled independently of each other, of scores and of "
+        "features, a wrong answer with probability e0 at most, by the upper end of its interval. Labels that "
+        "are fooled where the verifier is fooled break this."
+    )
+    yield (
+        "- [bold]of any kind[/] assumes nothing of the mistakes. No more sets are flattered than there are "
+        f"wrong candidates labelled correct, {report.n} times the third share per prompt, by the upper end "
+        "of its interval. It holds for independent mistakes too, and may be the better bound."
+    )
+    yield (
+        "- Correct candidates labelled wrong (e1) take nothing from the promise: they make answer sets "
+        "larger."
+    )
+
+
+def _silences(report: ReviewReport) -> Iterator[str]:
+    """Where nothing is left of a promise, and whether the sheet alone is to blame."""
+    for promise in report.promises:
+        told = f"of the {100 * promise.coverage:g} % that are promised"
+        if max(promise.independent_limit, promise.at_worst_limit) <= 0.0:
+            yield f"The sheet is too small to say anything {told}: have more candidates reviewed."
+        elif max(promise.independent, promise.at_worst) <= 0.0:
+            yield f"The mistakes that were seen leave nothing {told}: better labels are needed, or more rows."

@@ -1,0 +1,198 @@
+"""`langchain-cfc agreement`: what it prints, in words and as data, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc.collect.review import candidate_text, write_review
+from langchain_cfc.collect.reviewed import review_report
+from langchain_cfc.demo import recording
+from langchain_cfc.records import Provenance, read_records, write_records
+from tests.cli.test_cli import run
+from tests.collect.filling import fill, save
+
+HEADER = ["id", "text", "correct"]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("records") / "facts.jsonl"
+    write_records(path, list(recording()), Provenance(n=10, labeler={"id": "exact"}))
+    return path
+
+
+def labels_of(records: list[PromptRecord]) -> dict[tuple[str, str], bool]:
+    return {
+        (record.id, candidate_text(candidate)): candidate.correct
+        for record in records
+        for candidate in record.candidates
+    }
+
+
+@pytest.fixture(scope="module")
+def sheet(records: Path) -> Path:
+    """People who agree with the labels but in every twentieth row, and have not come to the last ten."""
+    path = records.parent / "review.csv"
+    given = list(read_records(records))
+    write_review(given, 300, path)
+    labels = labels_of(given)
+    seen: list[str] = []
+
+    def says(name: str, candidate: str) -> bool | None:
+        seen.append(name)
+        return None if len(seen) > 290 else labels[name, candidate] ^ (len(seen) % 20 == 0)
+
+    return fill(path, says)
+
+
+def artifact(
+    folder: Path,
+    records: list[PromptRecord],
+    labeler: str = "exact",
+    rule: Literal["marginal", "learned"] = "marginal",
+) -> Path:
+    path = folder / "artifact.json"
+    header = Provenance(n=10, labeler={"id": labeler})
+    made = calibrate(records, alpha=["0.2", "0.3"], features="1", n=4, threshold_rule=rule, provenance=header)
+    made.save(path)
+    return path
+
+
+def flat(printed: str) -> str:
+    return " ".join(printed.split())
+
+
+def test_it_is_readable_in_eighty_columns(records: Path, sheet: Path) -> None:
+    ran = run("agreement", records, sheet)
+    assert ran.code == 0
+    assert ran.err == ""
+    assert max(map(len, ran.out.splitlines())) <= 80
+    said = flat(ran.out)
+    report = review_report(read_records(records), sheet)
+    assert "review.csv: 290 of 300 rows filled in, from 290 independent prompts" in said
+    assert f"labelled correct {report.correct_called_correct} {report.wrong_called_correct} " in said
+    assert f"labelled wrong {report.correct_called_wrong} {report.wrong_called_wrong} " in said
+    e0 = report.error_on_wrong
+    assert e0.value is not None
+    assert (
+        f"wrong ones labelled correct (e0) {100 * e0.value:.1f} {100 * e0.low:.1f} to {100 * e0.high:.1f}"
+        in said
+    )
+    assert report.kappa is not None
+    assert f"Cohen's kappa {report.kappa.value:.2f}, 95 % interval {report.kappa.low:.2f} to" in said
+    assert "- independent assumes that what a set holds, at most 10 distinct answers, is mislabelled" in said
+    assert "- of any kind assumes nothing of the mistakes." in said
+    assert "holds with 97.5 % confidence" in said
+    assert "- 10 of 300 rows are not filled in and were left out." in said
+
+
+def test_json_is_the_report(records: Path, sheet: Path) -> None:
+    ran = run("agreement", records, sheet, "--coverage", "0.9", "--coverage", "0.8", "--json")
+    assert ran.code == 0
+    report = review_report(read_records(records), sheet, coverage=[0.9, 0.8])
+    assert ran.data == json.loads(report.model_dump_json())
+    assert [one["coverage"] for one in ran.data["promises"]] == [0.9, 0.8]
+    assert run("agreement", records, sheet, "--json").data["promises"] == ran.data["promises"][:1]
+
+
+def test_records_in_several_files_are_one_dataset(records: Path, sheet: Path, tmp_path: Path) -> None:
+    given = list(read_records(records))
+    for name, part in (("a", given[:500]), ("b", given[500:])):
+        write_records(tmp_path / f"{name}.jsonl", part)
+    ran = run("agreement", tmp_path / "a.jsonl", tmp_path / "b.jsonl", sheet, "--json")
+    assert ran.data == run("agreement", records, sheet, "--json").data
+    ran = run("agreement", tmp_path / "a.jsonl", sheet)
+    assert ran.code == 2
+    assert "is in none of the records" in flat(ran.err)
+
+
+def test_an_artifact_says_what_is_promised(records: Path, sheet: Path, tmp_path: Path) -> None:
+    given = list(read_records(records))
+    path = artifact(tmp_path, given)
+    ran = run("agreement", records, sheet, "--artifact", path, "--json")
+    assert ran.code == 0
+    held = CalibrationArtifact.load(path)
+    expected = [held.guarantee(alpha).target_coverage for alpha in held.alphas]
+    assert [one["coverage"] for one in ran.data["promises"]] == expected == [0.8, 0.7]
+    assert ran.data["n"] == 4
+    ran = run("agreement", records, sheet, "--artifact", path, "--coverage", "0.8")
+    assert ran.code == 2
+    assert "leave --coverage out" in ran.err
+
+
+def test_an_artifact_of_other_labels_or_without_a_promise_is_refused(
+    records: Path, sheet: Path, tmp_path: Path
+) -> None:
+    given = list(read_records(records))
+    ran = run("agreement", records, sheet, "--artifact", artifact(tmp_path, given, labeler="judge"))
+    assert ran.code == 2
+    assert (
+        "calibrated on labels by {'id': 'judge'}, and those of the records are by {'id': 'exact'}" in ran.err
+    )
+    ran = run("agreement", records, sheet, "--artifact", artifact(tmp_path, given, rule="learned"))
+    assert ran.code == 2
+    assert "promises nothing that labels could spoil" in ran.err
+
+
+def test_a_sheet_that_is_too_small_says_so(records: Path, tmp_path: Path) -> None:
+    given = list(read_records(records))
+    labels = labels_of(given)
+    write_review(given, 20, tmp_path / "a.csv")
+    ran = run("agreement", records, fill(tmp_path / "a.csv", lambda *key: labels[key]))
+    assert ran.code == 0
+    assert "The sheet is too small to say anything of the 90 % that are promised" in flat(ran.out)
+    assert flat(ran.out).count("nothing nothing") == 2
+    write_review(given, 600, tmp_path / "b.csv")
+    ran = run("agreement", records, fill(tmp_path / "b.csv", lambda *key: labels[key]))
+    assert "too small" not in ran.out
+    ran = run("agreement", records, fill(tmp_path / "b.csv", lambda *_: False))
+    assert ran.code == 0
+    assert "The mistakes that were seen leave nothing of the 90 %" in flat(ran.out)
+    assert "nothing is known of how such are labelled" in flat(ran.out)
+
+
+def test_bounds_are_rounded_down(records: Path, sheet: Path) -> None:
+    promise = run("agreement", records, sheet, "--json").data["promises"][0]
+    shown = [line.split() for line in run("agreement", records, sheet).out.splitlines() if line[:3] == "90 "]
+    for words, kind in zip(shown, ("independent", "at_worst"), strict=True):
+        for word, exact in zip(words[-2:], (promise[kind], promise[f"{kind}_limit"]), strict=True):
+            assert 100 * exact - 0.1 < float(word) <= 100 * exact
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (
+            [["currency-Lebanon", "no such text", "yes"]],
+            "'no such text' is no candidate of 'currency-Lebanon'",
+        ),
+        ([["nobody", "Lima", "yes"]], "'nobody' is in none of the records"),
+        ([["currency-Lebanon", "Lima", ""]], "no row of sheet.csv is filled in"),
+        ([["currency-Lebanon", "Lima", "perhaps"]], "found 'perhaps'; expected true or false"),
+    ],
+)
+def test_a_sheet_that_cannot_be_used_is_bad_input(
+    records: Path, tmp_path: Path, rows: list[list[str]], says: str
+) -> None:
+    ran = run("agreement", records, save(tmp_path / "sheet.csv", [HEADER, *rows]))
+    assert ran.code == 2
+    assert says in flat(ran.err)
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("coverage", ["0", "1", "1.5", "nan", "many"])
+def test_a_coverage_that_is_none_is_bad_input(records: Path, sheet: Path, coverage: str) -> None:
+    ran = run("agreement", records, sheet, "--coverage", coverage)
+    assert ran.code == 2
+
+
+def test_missing_files_are_bad_input(records: Path, sheet: Path, tmp_path: Path) -> None:
+    assert run("agreement", tmp_path / "none.jsonl", sheet).code == 2
+    assert run("agreement", records, tmp_path / "none.csv").code == 2
+    assert run("agreement", records, sheet, "--artifact", tmp_path / "none.json").code == 2
+    assert run("agreement", records).code == 2

@@ -1,0 +1,339 @@
+"""Sheets for people: what is drawn, what is on them, and what is left of that once they come back.
+
+Statistical tests draw independent repetitions, by seeds that are fixed; a false alarm, a failing assertion
+although the law holds, has probability at most 1e-6 per test.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.special import betaincinv
+from scipy.stats import binom
+
+from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc.collect.review import LONGEST_CELL, write_review
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.labelers import HumanLabels, LabelerInput
+from langchain_cfc.labelers.sheets import read_sheet
+from langchain_cfc.sampling import Draw
+from tests.collect.filling import Row, fill, numbered, record, rows_of, save
+
+FALSE_ALARM = 1e-6
+Writer = Callable[[list[PromptRecord], int, Path], None]
+
+
+def sheet(folder: Path, records: list[PromptRecord], k: int, seed: str | int = "0") -> list[Row]:
+    path = folder / f"{len(list(folder.iterdir()))}.csv"
+    write_review(records, k, path, seed=seed)
+    return rows_of(path)
+
+
+def test_a_sheet_holds_what_people_need_and_an_empty_column(tmp_path: Path) -> None:
+    header, *rows = sheet(tmp_path, numbered(20), 5)
+    assert header == ["'id", "'input", "'reference", "'text", "correct"]
+    assert len(rows) == 5
+    for name, asked, reference, text, correct in rows:
+        assert asked == f"'What is {name[1:]}?"
+        assert (reference, correct) == ("'x", "")
+        assert text in {"'answer 0", "'answer 1", "'answer 2"}
+    assert next(tmp_path.iterdir()).read_bytes().startswith(b"\xef\xbb\xbf'id,")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 3),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda one: one[0],
+    )
+)
+@example([("\r\n", "\r", "\r\n=1\r"), ("\n", "\ufeff", "'"), ("'", '"', "''")])
+def test_any_text_comes_back_as_it_was(rows: list[tuple[str, str, str]]) -> None:
+    records = [
+        PromptRecord(id=f"={name}", input=asked, candidates=(Candidate(text=text, score=0.5, correct=True),))
+        for name, asked, text in rows
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sheet.csv"
+        write_review(records, len(records), path)
+        people = HumanLabels(fill(path, lambda name, _: len(name) % 2 == 0))
+        for name, asked, text in rows:
+            asking = LabelerInput(id=f"={name}", prompt=asked, reference=None, candidates=[Draw(text)])
+            assert people.invoke(asking) == [len(name) % 2 == 1]
+
+
+TRAPS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", "3/4", "007", "1e5", "TRUE", "'quoted'", ""]
+
+
+def calculated(cell: str) -> bool:
+    return cell[:1] in set("=+-@\t\r")
+
+
+def rewritten(cell: str) -> bool:
+    """Whether a cell may be taken for a number, a date or a truth value; empty ones stay so."""
+    return cell[:1].isdigit() or cell.lower() in {"true", "false"}
+
+
+def test_no_cell_is_calculated_or_rewritten(tmp_path: Path) -> None:
+    records = [
+        PromptRecord(
+            id=text or "empty",
+            input=text,
+            reference=text,
+            candidates=(Candidate(text=text, score=0.5, correct=True),),
+        )
+        for text in TRAPS
+    ]
+    rows = sheet(tmp_path, records, len(records))
+    assert not [cell for row in rows for cell in row if calculated(cell) or rewritten(cell)]
+    # The negative control: the texts themselves would be.
+    assert sum(calculated(text) or rewritten(text) for text in TRAPS) == 10
+
+
+def without(rows: list[Row], *, header: bool, every: int) -> list[Row]:
+    """The marks dropped in each so many-th row, and in the header."""
+    return [
+        [cell.removeprefix("'") if (header if number == 0 else number % every == 0) else cell for cell in row]
+        for number, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize(("header", "every"), [(False, 10**9), (False, 2), (True, 1)])
+def test_what_programs_do_to_separators_and_marks_is_undone(
+    tmp_path: Path, delimiter: str, *, header: bool, every: int
+) -> None:
+    records = [record(f"0{number}", ("3/4; or =1,5\n\tso", True)) for number in range(6)]
+    rows = sheet(tmp_path, records, 6)
+    path = save(tmp_path / "back.csv", without(rows, header=header, every=every), delimiter)
+    read = read_sheet(path, partly=True)
+    assert read.rows.keys() == {(one.id, "3/4; or =1,5\n\tso") for one in records}
+    assert all(row.correct is None for row in read.rows.values())
+
+
+def leaks(write: Writer, folder: Path) -> bool:
+    """Whether a sheet depends on labels or scores."""
+    records = numbered(40)
+    others = [
+        one.model_copy(
+            update={
+                "candidates": tuple(
+                    each.model_copy(update={"correct": not each.correct, "score": 0.1, "answer": "other"})
+                    for each in one.candidates
+                )
+            }
+        )
+        for one in records
+    ]
+    contents = []
+    for number, given_records in enumerate((records, others)):
+        path = folder / f"leak{number}.csv"
+        path.unlink(missing_ok=True)
+        write(given_records, 20, path)
+        contents.append(path.read_bytes())
+    return contents[0] != contents[1]
+
+
+def labels_first(records: list[PromptRecord], k: int, path: Path) -> None:
+    """A sheet that tells by the order of its rows."""
+    write_review(records, k, path)
+    labels = {(one.id, each.text): each.correct for one in records for each in one.candidates}
+    header, *rows = rows_of(path)
+    save(path, [header, *sorted(rows, key=lambda row: labels[row[0][1:], row[3][1:]])])
+
+
+def scores_beside(records: list[PromptRecord], k: int, path: Path) -> None:
+    """A sheet with the scores in a column of their own."""
+    write_review(records, k, path)
+    scores = {one.id: one.candidates[0].score for one in records}
+    save(path, [[*row, str(scores.get(row[0][1:], "score"))] for row in rows_of(path)])
+
+
+def test_nobody_is_led(tmp_path: Path) -> None:
+    assert not leaks(write_review, tmp_path)
+    # The negative controls: sheets that tell what the label is.
+    assert leaks(labels_first, tmp_path)
+    assert leaks(scores_beside, tmp_path)
+
+
+def test_the_sample_is_that_of_the_seed_whatever_the_order(tmp_path: Path) -> None:
+    records = numbered(50)
+    first = sheet(tmp_path, records, 20)
+    assert sheet(tmp_path, records[::-1], 20) == first
+    assert sheet(tmp_path, records, 20, seed=0) == first
+    assert sheet(tmp_path, records, 10) == first[:11]
+    other = sheet(tmp_path, records, 20, seed=1)
+    assert other != first
+    # Shuffled: neither in the order of the records nor in that of the ids.
+    names = [row[0] for row in first[1:]]
+    assert names != sorted(names, key=lambda name: int(name[2:]))
+    assert names != sorted(names)
+
+
+def uneven(samples: list[list[Row]], prompts: int, n: int) -> bool:
+    """Whether some prompt, or some slot, is chosen more or less often than chance explains.
+
+    Law: of R independent sheets with k of I prompts, a prompt is on Binomial(R, k / I), and a slot of n is
+    that of Binomial(R k, 1 / n) rows.
+    """
+    rows = [row for one in samples for row in one[1:]]
+    k = len(rows) // len(samples)
+    level = FALSE_ALARM / 2 / (prompts + n)
+    for column, size, share, kinds in ((0, len(samples), k / prompts, prompts), (3, len(rows), 1 / n, n)):
+        counts = Counter(row[column] for row in rows)
+        low, high = (float(binom.ppf(one, size, share)) for one in (level, 1 - level))
+        if len(counts) < kinds or not all(low <= count <= high for count in counts.values()):
+            return True
+    return False
+
+
+def test_prompts_and_slots_are_chosen_evenly_and_each_prompt_once(tmp_path: Path) -> None:
+    records, repetitions = numbered(30), 400
+    samples = [sheet(tmp_path, records, 10, seed) for seed in range(repetitions)]
+    assert all(len({row[0] for row in one[1:]}) == 10 for one in samples)
+    assert not uneven(samples, 30, 3)
+    # Each place on the sheet is as good as any other: of R first rows, a prompt has Binomial(R, 1 / I).
+    assert not uneven([one[:2] for one in samples], 30, 3)
+    # The negative controls: always the first slot; one prompt twice as often as the others.
+    assert uneven([[[*row[:3], "'answer 0", ""] for row in one] for one in samples], 30, 3)
+    renamed = [[["'p0" if row[0] == "'p1" else row[0], *row[1:]] for row in one] for one in samples]
+    assert uneven(renamed, 30, 3)
+
+
+def test_one_prompt_stands_for_its_cluster(tmp_path: Path) -> None:
+    records = [
+        record(f"p{number}", ("a", True), cluster=f"c{number % 8}" if number % 2 else None)
+        for number in range(64)
+    ]
+    clusters = {one.id: one.cluster or one.id for one in records}
+    rows = sheet(tmp_path, records, 36)
+    assert len({clusters[row[0][1:]] for row in rows[1:]}) == 36
+    with pytest.raises(InputError, match="asked for 37 candidates, but the records hold 36 independent"):
+        sheet(tmp_path, records, 37)
+    # Which prompt of a cluster it is, depends on the seed.
+    first = {sheet(tmp_path, [one for one in records if one.cluster == "c1"], 1, s)[1][0] for s in range(40)}
+    assert len(first) == 8
+
+
+def test_few_records_are_held_at_a_time(tmp_path: Path) -> None:
+    held = 0
+
+    def stream() -> Iterator[PromptRecord]:
+        nonlocal held
+        for number in range(300):
+            yield record(f"p{number}", ("a", True))
+        held = sum(isinstance(one, PromptRecord) and one.id[0] == "p" for one in gc.get_objects()) - before
+
+    before = sum(isinstance(one, PromptRecord) and one.id[0] == "p" for one in gc.get_objects())
+    write_review(stream(), 10, tmp_path / "a.csv")
+    assert 10 <= held <= 2 * 10 + 1
+
+
+def test_inputs_and_candidates_of_other_kinds_are_shown_as_text(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]
+    tool = {"tool_calls": [{"name": "go", "args": {}}], "content": ""}
+    records = [
+        PromptRecord(id="a", input=messages, candidates=(Candidate(message=tool, score=0.5, correct=True),)),
+        PromptRecord(
+            id="b", input={"q": "Wo?", "n": 1}, reference=["x", "y"], candidates=numbered(1)[0].candidates
+        ),
+        PromptRecord(id="c", input=[{"no": "message"}], reference=4, candidates=numbered(1)[0].candidates),
+        PromptRecord(id="d", input="x" * (LONGEST_CELL + 1), candidates=numbered(1)[0].candidates),
+    ]
+    path = tmp_path / "sheet.csv"
+    write_review([one.model_copy(update={"candidates": one.candidates[:1]}) for one in records], 4, path)
+    rows = {row[0]: row for row in rows_of(path)}
+    called = '{"content":"","tool_calls":[{"args":{},"name":"go"}]}'
+    assert rows["'a"][1:4] == ["'System: Be brief.\nHuman: Where?", "'", f"'{called}"]
+    assert rows["'b"][1:3] == ["'" + '{"n":1,"q":"Wo?"}', "'" + '["x","y"]']
+    assert rows["'c"][1:3] == ["'" + '[{"no":"message"}]', "'4"]
+    assert rows["'d"][1].endswith("x [... cut off here]")
+    assert len(rows["'d"][1]) == LONGEST_CELL + 1
+    people = HumanLabels(fill(path, lambda *_: True))
+    # As serving and collecting see it, the candidate is this text.
+    asked = LabelerInput(id="a", prompt=messages, reference=None, candidates=[Draw(called, None, tool)])
+    assert people.invoke(asked) == [True]
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    path.write_text("people's work")
+    with pytest.raises(InputError, match="may hold people's work; it will not be overwritten"):
+        write_review(numbered(3), 1, path)
+    assert path.read_text() == "people's work"
+
+
+BAD: list[tuple[list[PromptRecord], Any, str, str]] = [
+    (numbered(3), 0, "a.csv", "the number of candidates to review is 0"),
+    (numbered(3), 1.5, "a.csv", "the number of candidates to review is 1.5"),
+    (numbered(3), 4, "a.csv", "hold 3 independent prompts.*at most 3"),
+    (numbered(3), 1, "a.xlsx", r"a name that ends in .csv"),
+    (numbered(3), 1, "none/a.csv", "does not exist"),
+    (
+        [record("p", ("a", True), ("a", False))],
+        1,
+        "a.csv",
+        "'p' labels the candidate 'a' both correct and wrong",
+    ),
+    (
+        [record("p", ("a" * (LONGEST_CELL + 1), True))],
+        1,
+        "a.csv",
+        "32001 characters, and a spreadsheet would",
+    ),
+    ([*numbered(3), *numbered(1)], 1, "a.csv", "'p0' is the id of"),
+    ([], 1, "a.csv", "no records"),
+]
+
+
+@pytest.mark.parametrize(("records", "k", "name", "says"), BAD)
+def test_what_makes_no_sheet_is_refused_and_leaves_no_file(
+    tmp_path: Path, records: list[PromptRecord], k: Any, name: str, says: str
+) -> None:
+    with pytest.raises((InputError, RecordError), match=says):
+        write_review(records, k, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def upper(count: Any, size: Any, tail: float = 0.025) -> Any:
+    """Upper ends of Clopper and Pearson's intervals."""
+    inside = betaincinv(count + 1, np.maximum(size - count, 1e-9), 1 - tail)
+    return np.where(count >= size, 1.0, inside)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "at_random", "halves"),
+    [(0.1, 0.21, 0.33), (0.3, 0.09, 0.13), (0.5, 0.07, 0.08), (0.9, 0.05, 0.03)],
+)
+def test_a_sheet_of_halves_would_say_less_where_mistakes_are_hard_to_see(
+    wrong: float, at_random: float, halves: float
+) -> None:
+    """The table of the module: mean upper ends of e0 over simulated sheets of k = 200 rows.
+
+    Of halves, e0 = J f / (J f + (1 - J) g) with J the share labelled correct, which is known, f and g the
+    shares of wrong candidates among those labelled correct and wrong; both ends at half of the level.
+    Means of R sheets are within z times their standard error, and figures within half of their last digit.
+    """
+    rng, k, repetitions, e0, e1 = np.random.default_rng(7), 200, 20_000, 0.02, 0.05
+    drawn = rng.binomial(k, wrong, repetitions)
+    plain = np.where(drawn > 0, upper(rng.binomial(drawn, e0), drawn), 1.0)
+    called = (1 - wrong) * (1 - e1) + wrong * e0
+    f = upper(rng.binomial(k // 2, wrong * e0 / called, repetitions), k // 2, 0.0125)
+    # The lower end of g is what the upper end of its complement leaves.
+    g = 1 - upper(rng.binomial(k // 2, 1 - wrong * (1 - e0) / (1 - called), repetitions), k // 2, 0.0125)
+    split = called * f / (called * f + (1 - called) * g)
+    for seen, stated in ((plain, at_random), (split, halves)):
+        slack = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * seen.std() / repetitions**0.5
+        assert seen.mean() == pytest.approx(stated, abs=0.005 + slack)

@@ -1,0 +1,65 @@
+"""Files that people fill in: rows without a label, and what spreadsheet programs make of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.errors import RecordError
+from langchain_cfc.labelers import HumanLabels
+from langchain_cfc.labelers.sheets import read_sheet, written
+from tests.labelers.test_human import of_id
+from tests.labelers.test_human import written as saved
+
+PARTLY = [
+    ("a.csv", "id,text,correct\na,x,yes\na,y,\na,z,  \n"),
+    ("a.csv", "id,text\na,x\na,y\na,z\n"),
+    ("a.jsonl", '{"id": "a", "text": "x", "correct": true}\n{"id": "a", "text": "y", "correct": null}\n'),
+    ("a.jsonl", '{"id": "a", "text": "y"}\n'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), PARTLY)
+def test_empty_labels_are_read_where_they_may_be(tmp_path: Path, name: str, content: str) -> None:
+    path = saved(tmp_path, name, content)
+    sheet = read_sheet(path, partly=True)
+    assert sheet.rows["a", "y"].correct is None
+    assert ("a", "x") not in sheet.rows or sheet.rows["a", "x"].correct in {True, None}
+    with pytest.raises(RecordError, match="correct: found"):
+        HumanLabels(path)
+
+
+@pytest.mark.parametrize("content", ["a,x,\na,x,no\n", "a,x,no\na,x,\n", "a,x,no\na,x,no\na,x,\n"])
+def test_a_label_fills_an_empty_one_of_the_same_candidate(tmp_path: Path, content: str) -> None:
+    sheet = read_sheet(saved(tmp_path, "a.csv", f"id,text,correct\n{content}"), partly=True)
+    assert [row.correct for row in sheet.rows.values()] == [False]
+
+
+def test_what_is_no_label_is_refused_in_a_partly_filled_file_too(tmp_path: Path) -> None:
+    path = saved(tmp_path, "a.csv", "id,text,correct\na,x,\na,y,maybe\n")
+    with pytest.raises(RecordError, match=r"a.csv, line 3: correct: found 'maybe'"):
+        read_sheet(path, partly=True)
+    path = saved(tmp_path, "b.csv", "id,text,correct\na,x,yes\na,x,\na,x,no\n")
+    with pytest.raises(RecordError, match=r"b.csv, line 4: correct: found false, and the other label"):
+        read_sheet(path, partly=True)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_marks_and_separators_of_spreadsheets(tmp_path: Path, delimiter: str) -> None:
+    lines = ["'id|'text|correct", "'007|'=1|yes", "007|=2|no", "'8|''tis|no"]
+    content = "\r\n".join(line.replace("|", delimiter) for line in lines)
+    people = HumanLabels(saved(tmp_path, "a.csv", content))
+    assert people.invoke(of_id("007", "=1", "=2")) == [True, False]
+    assert people.invoke(of_id("8", "'tis")) == [False]
+    # Without a mark on the column, an apostrophe is part of the text.
+    plain = HumanLabels(saved(tmp_path, "b.csv", "id,text,correct\na,'tis,yes\n"))
+    assert plain.invoke(of_id("a", "'tis")) == [True]
+
+
+def test_kinds_of_line_ends_are_one(tmp_path: Path) -> None:
+    for number, end in enumerate(("\n", "\r\n", "\r")):
+        path = saved(tmp_path, f"{number}.csv", f'id,text,correct\na,"1{end}2",yes\n')
+        assert HumanLabels(path).invoke(of_id("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
+    assert written("1\r\n2\r3\n\r") == "1\n2\n3\n\n"
+    assert written({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'
