@@ -9,12 +9,14 @@ a malformed request is not repeated, and nor is what the user's own code raises.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
@@ -59,27 +61,25 @@ class Repeated:
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
         """Call, and call again after failures that may pass by themselves."""
+        found = await self._once(arun, item, within)
+        if not transient(found):
+            # To set the machinery up costs more than many a call.
+            return found
+        return await AsyncRetrying(**self._policy)(_First(found, partial(self._once, arun, item, within)))
 
-        async def once() -> Any:
-            with await within.aheld():
-                for turn in self.turns:
-                    await turn.aacquire()
-                return await self._caught(arun, item)
-
-        found = await once()
-        # To set the machinery up costs more than many a call.
-        return await AsyncRetrying(**self._policy)(_First(found, once)) if transient(found) else found
-
-    async def _caught(self, arun: Callable[[Any], Awaitable[Any]], item: Any) -> Any:
-        try:
-            if self.timeout is None:
-                return await arun(item)
-            return await asyncio.wait_for(arun(item), self.timeout)
-        except asyncio.TimeoutError as error:
-            # That of the time given here says nothing.
-            return error if str(error) else TimeoutError(f"no answer within {self.timeout:g} seconds")
-        except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
-            return error
+    async def _once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
+        with await within.aheld():
+            for turn in self.turns:
+                await turn.aacquire()
+            try:
+                if self.timeout is None:
+                    return await arun(item)
+                return await _in_time(arun(item), self.timeout)
+            except asyncio.TimeoutError as error:
+                # That of the time given here says nothing.
+                return error if str(error) else TimeoutError(f"no answer within {self.timeout:g} seconds")
+            except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+                return error
 
     @property
     def _policy(self) -> dict[str, Any]:
@@ -95,6 +95,14 @@ class Repeated:
         asked = retry_after(outcome)
         backed_off = wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)(state)
         return min(max(asked, backed_off) if asked is not None else backed_off, self.longest_wait)
+
+
+async def _in_time(awaited: Awaitable[Any], seconds: float) -> Any:
+    if sys.version_info < (3, 11):
+        return await asyncio.wait_for(awaited, seconds)
+    # Without a task of its own for each call.
+    async with asyncio.timeout(seconds):
+        return await awaited
 
 
 class _First:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -145,14 +144,7 @@ class Sampler:
             config: Config of the draws.
             witness: Who listens.
         """
-        if self._says_all:
-            return config
-        heard: Any = config.get("callbacks")
-        if heard is None:
-            return {**config, "callbacks": [witness]}
-        callbacks: BaseCallbackManager = heard.copy()
-        callbacks.add_handler(witness)
-        return {**config, "callbacks": callbacks}
+        return config if self._says_all else witness.heard_in(config)
 
     def check(self, witness: Witness, draws: Sequence[Draw]) -> None:
         """Look at what was seen; say it, once, where a model streamed all the same, as one in an agent does.

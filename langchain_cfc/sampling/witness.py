@@ -6,10 +6,11 @@ import threading
 from functools import reduce
 from typing import Any
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableConfig
 
 # Marks the runs that draw.
 DRAW_TAG = "cfc:candidate"
@@ -42,6 +43,15 @@ class Witness(BaseCallbackHandler):
         self.versions: dict[str, None] = {}
         self.streamed = False
         self._lock = threading.Lock()
+
+    def heard_in(self, config: RunnableConfig) -> RunnableConfig:
+        """A config with this witness beside whoever listens already."""
+        heard: Any = config.get("callbacks")
+        if heard is None or isinstance(heard, list):
+            return {**config, "callbacks": [*(heard or []), self]}
+        callbacks: BaseCallbackManager = heard.copy()
+        callbacks.add_handler(self)
+        return {**config, "callbacks": callbacks}
 
     def on_llm_new_token(
         self, token: str | list[str | dict[str, Any]], *, tags: list[str] | None = None, **kwargs: Any

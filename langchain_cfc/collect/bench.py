@@ -1,0 +1,193 @@
+"""`LocalBench`: prompts worked on in this process, by the code that serves them later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_cfc.calls import Bounds, Call, Limit, Progress, Steps, Target, acomplete, bounded, tagged
+from langchain_cfc.collect.attempts import Repeated, TokenTurns
+from langchain_cfc.collect.stages import Labels, Outcome, Paid, Scores
+from langchain_cfc.description import Description
+from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.labelers import Labeler
+from langchain_cfc.labelers.base import LabelerInput, checked_labels, labeler_call
+from langchain_cfc.records import Example, Provenance
+from langchain_cfc.sampling import Draw, Sampler, SamplingName, Witness, resolved
+from langchain_cfc.verifiers import Panel, Verifier, VerifierInput
+from langchain_cfc.verifiers.base import checked_scores, verifier_call
+
+Reads: TypeAlias = Literal["answer", "text"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What makes records, as `CFCRunnable` takes it, and what labels them.
+
+    Attributes:
+        generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
+        verifier: One verifier, or a mapping of several by name, the first of which gives the `score`.
+        labeler: What labels candidates.
+        n: Number of candidates for each prompt, at least 1.
+        answer: Text to extracted answer; None without an extractor.
+        metadata: Prompt to metadata, as when serving; None where the dataset's own will do.
+        sampling: How candidates are drawn, see `CFCRunnable`.
+        reads: What the labeler is shown where there is an extractor: each distinct `answer` as if it were the
+            text, or the whole `text` of the first candidate that gives it.
+        generator_id: What the generator is called in the records, if it cannot say itself.
+        verifier_id: The same for the verifier.
+        labeler_id: The same for the labeler.
+        answer_id: The same for the answer extractor.
+    """
+
+    generator: Runnable[Any, Any] | Callable[[Any], Any] | str
+    verifier: Verifier | Mapping[str, Verifier]
+    labeler: Labeler
+    n: int
+    answer: Target | None = None
+    metadata: Target | None = None
+    sampling: SamplingName = "requests"
+    reads: Reads = "answer"
+    generator_id: str | None = None
+    verifier_id: str | None = None
+    labeler_id: str | None = None
+    answer_id: str | None = None
+
+
+class LocalBench:
+    """Works on prompts in this process.
+
+    Args:
+        parts: What draws, scores and labels.
+        limit: Places for the calls of all prompts.
+        attempts: How calls are made.
+        config: LangChain config that all runs inherit, such as callbacks that trace them.
+
+    Raises:
+        InputError: If n is less than 1, or the generator has a fixed seed.
+        CFCError: If a part is none of its kind.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        limit: Limit | None = None,
+        attempts: Repeated | None = None,
+        config: RunnableConfig | None = None,
+    ) -> None:
+        if not isinstance(parts.n, int) or parts.n < 1:  # type: ignore[redundant-expr]  # files hold anything
+            msg = f"n is {parts.n!r}; expected a whole number of candidates, at least 1"
+            raise InputError(msg)
+        self.parts = parts
+        generator = resolved(parts.generator)
+        verifier: Any = parts.verifier
+        self._scored: Callable[[VerifierInput, RunnableConfig], Steps[Scores]]
+        if isinstance(verifier, Mapping):
+            verifier = Panel(verifier)
+            self._scored = partial(_scored_by_several, verifier)
+        else:
+            self._scored = partial(_scored_by_one, verifier_call(verifier))
+        self._labeler = labeler_call(parts.labeler)
+        self._sampler = Sampler(generator, parts.sampling)
+        self._description = Description(parts.answer, parts.metadata)
+        self._bounds = Bounds(limit, attempts=attempts)
+        self._token_turns = [
+            turn for turn in (attempts.turns if attempts else ()) if isinstance(turn, TokenTurns)
+        ]
+        self._config: RunnableConfig = config or {}
+        self.provenance = Provenance(
+            n=parts.n,
+            generator=fingerprint(generator, parts.generator_id),
+            verifier=fingerprint(verifier, parts.verifier_id),
+            labeler=fingerprint(parts.labeler, parts.labeler_id),
+            answer=None if parts.answer is None else fingerprint(parts.answer, parts.answer_id),
+        )
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Whatever makes other records, as plain data."""
+        said = self.provenance.model_dump(include={"n", "generator", "verifier", "labeler", "answer"})
+        metadata = None if self.parts.metadata is None else fingerprint(self.parts.metadata)
+        return {**said, "sampling": self.parts.sampling, "reads": self.parts.reads, "metadata": metadata}
+
+    async def draw(self, example: Example) -> Outcome:
+        """Draw n candidates."""
+        witness = Witness()
+        config = self._sampler.witnessed(self._config, witness)
+        steps = self._sampler.draws(example.input, self.parts.n, config, Progress())
+        outcome = await self._outcome(steps, witness)
+        if not isinstance(outcome.result, CFCError):
+            self._sampler.check(witness, outcome.result)
+            outcome = Outcome(outcome.result, Paid.seen_by(witness))
+        return self._settled(outcome)
+
+    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+        """Score them."""
+        witness = Witness()
+        given = VerifierInput(prompt=example.input, candidates=list(draws))
+        steps = self._scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
+        return self._settled(await self._outcome(steps, witness))
+
+    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+        """Label them, tell their answers apart and describe the prompt."""
+        witness = Witness()
+        steps = self._labelled(example, draws, witness.heard_in(self._config))
+        return self._settled(await self._outcome(steps, witness))
+
+    async def _outcome(self, steps: Steps[Any], witness: Witness) -> Outcome:
+        result: Any
+        try:
+            with bounded(self._bounds, self._config):
+                result = await acomplete(steps)
+        except CFCError as error:
+            result = error
+        return Outcome(result, Paid.seen_by(witness))
+
+    def _settled(self, outcome: Outcome) -> Outcome:
+        for turn in self._token_turns:
+            turn.settle(outcome.paid.answered, outcome.paid.tokens)
+        return outcome
+
+    def _labelled(self, example: Example, draws: Sequence[Draw], config: RunnableConfig) -> Steps[Labels]:
+        metadata = yield from self._description.metadata(example.input, config)
+        answers = yield from self._description.answers(draws, config)
+        shown, slots = self._shown(draws, answers)
+        given = LabelerInput(
+            id=example.id, prompt=example.input, reference=example.reference, candidates=shown
+        )
+        found = yield from self._labeler.one(given, tagged(config, "cfc:labeler"))
+        labels = checked_labels(found, len(shown))
+        extracted = answers if self._description.extracts else None
+        return Labels([labels[slot] for slot in slots], extracted, metadata)
+
+    def _shown(self, draws: Sequence[Draw], answers: Sequence[str]) -> tuple[list[Draw], list[int]]:
+        """What the labeler sees, and for each candidate the place of its own in that.
+
+        Candidates of one answer have one label: otherwise a set of distinct answers could not say what it
+        holds.
+        """
+        if not self._description.extracts:
+            return list(draws), list(range(len(draws)))
+        distinct = list(dict.fromkeys(answers))
+        if self.parts.reads == "answer":
+            shown = [Draw(answer) for answer in distinct]
+        else:
+            shown = [draws[answers.index(answer)] for answer in distinct]
+        return shown, [distinct.index(answer) for answer in answers]
+
+
+def _scored_by_one(call: Call, given: VerifierInput, config: RunnableConfig) -> Steps[Scores]:
+    scores = yield from call.one(given, config)
+    return Scores(checked_scores(scores, len(given["candidates"])))
+
+
+def _scored_by_several(panel: Panel, given: VerifierInput, config: RunnableConfig) -> Steps[Scores]:
+    outputs = yield from panel.outputs(given, config)
+    scores = checked_scores(outputs[panel.names[0]], len(given["candidates"]))
+    rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+    return Scores(scores, rows)

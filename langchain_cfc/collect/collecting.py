@@ -1,0 +1,197 @@
+"""`collect`: from examples to labelled candidates in a store, whatever fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from langchain_core.rate_limiters import BaseRateLimiter
+from langchain_core.runnables import RunnableConfig
+
+from langchain_cfc.calls import Limit
+from langchain_cfc.collect.attempts import Repeated, TokenTurns, request_turns
+from langchain_cfc.collect.bench import LocalBench, Parts
+from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.run import Run, Watch
+from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import CollectionWarning, InputError
+from langchain_cfc.records import Example
+
+# Prompts under way beyond the calls at once: some wait for the disk while others call.
+_SPARE = 8
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How calls are made.
+
+    Attributes:
+        concurrency: Most calls of generator, verifier and labeler at once, at least 1.
+        requests_per_second: Most calls per second, above 0; a call that asks several models counts once. None
+            for no limit.
+        tokens_per_second: Most tokens per second, requests and answers together, above 0; models must say
+            what they take. None for no limit.
+        attempts: How often a call is made at most, where its failure may pass by itself; at least 1.
+        timeout: Seconds that one call may take, above 0; None for no limit.
+    """
+
+    concurrency: int = 8
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    attempts: int = 5
+    timeout: float | None = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would stand still."""
+        for name in ("concurrency", "attempts"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
+                raise InputError(msg)
+        for name in ("requests_per_second", "tokens_per_second", "timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
+                raise InputError(msg)
+
+    @property
+    def repeated(self) -> Repeated:
+        """How each call is made."""
+        turns: list[BaseRateLimiter] = []
+        if self.requests_per_second is not None:
+            turns.append(request_turns(self.requests_per_second))
+        if self.tokens_per_second is not None:
+            turns.append(TokenTurns(self.tokens_per_second))
+        return Repeated(self.attempts, self.timeout, tuple(turns))
+
+
+@dataclass(frozen=True)
+class Collected:
+    """How a run ended.
+
+    Attributes:
+        standing: What the store holds now.
+        complete: Whether every prompt is finished or has failed; False where the budget ended the run, or
+            somebody stopped it.
+    """
+
+    standing: Standing
+    complete: bool
+
+
+def _ignored(standing: Standing) -> None:
+    """Nobody watches."""
+
+
+def _warned(notice: str) -> None:
+    warnings.warn(notice, CollectionWarning, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What else there is to say about a run.
+
+    Attributes:
+        pace: How calls are made.
+        budget: What they may take together.
+        retry_failed: Whether prompts that failed in an earlier run are tried again.
+        progress: Called with the standing whenever a prompt is finished or has failed.
+        notice: Called with what people should know while there is still time; warns by default.
+        begun: Called with the run before it begins, for whoever may want to stop it.
+        config: LangChain config that all runs inherit, such as callbacks that trace them.
+    """
+
+    pace: Pace = field(default_factory=Pace)
+    budget: Budget = field(default_factory=Budget)
+    retry_failed: bool = False
+    progress: Callable[[Standing], None] = _ignored
+    notice: Callable[[str], None] = _warned
+    begun: Callable[[Run], None] | None = None
+    config: RunnableConfig | None = None
+
+
+def collect(
+    examples: Iterable[Example],
+    parts: Parts,
+    store: str | os.PathLike[str],
+    options: Options | None = None,
+) -> Collected:
+    """Draw, score and label n candidates for each example.
+
+    Every finished stage of a prompt (its draws, their scores, their labels) is on disk before the next one
+    begins. A run that was interrupted goes on where it stopped: call this again.
+
+    Args:
+        examples: What to draw for; those that the store holds already are not added again.
+        parts: What draws, scores and labels.
+        store: Path of an SQLite file, made if it is not there, or the URL of a PostgreSQL database.
+        options: How calls are made, what they may cost, and who is told.
+
+    Returns:
+        How the run ended. `Store(store).records()` are its records.
+
+    Raises:
+        StoreError: If the store cannot be written, is in use, or was made with other parts.
+        CollectionError: If prompt after prompt fails.
+        RecordError: If an example cannot be used.
+        InputError: If a setting cannot be used.
+
+    Warns:
+        CollectionWarning: As soon as it shows that the records will not calibrate well, and at the end if
+            prompts failed.
+    """
+    return asyncio.run(acollect(examples, parts, store, options))
+
+
+async def acollect(
+    examples: Iterable[Example],
+    parts: Parts,
+    store: str | os.PathLike[str],
+    options: Options | None = None,
+) -> Collected:
+    """The same as `collect`, on an event loop that runs already."""
+    options = options or Options()
+    bench = LocalBench(parts, Limit(options.pace.concurrency), options.pace.repeated, options.config)
+    with Store(store, create=True) as opened, opened.locked():
+        opened.settle(bench.configuration)
+        await asyncio.to_thread(opened.add, examples)
+        if options.retry_failed:
+            opened.retry_failed()
+        run = Run(
+            opened,
+            bench,
+            n=parts.n,
+            at_once=options.pace.concurrency + _SPARE,
+            budget=options.budget,
+            watch=Watch(options.progress, options.notice),
+        )
+        if options.begun is not None:
+            options.begun(run)
+        complete = await run.work()
+    if run.standing.failed:
+        options.notice(bias_of_failures(run.standing))
+    return Collected(run.standing, complete)
+
+
+def bias_of_failures(standing: Standing) -> str:
+    """What failed prompts mean for a calibration without them.
+
+    Args:
+        standing: With at least one failure.
+
+    Returns:
+        A sentence or two for people.
+    """
+    tried = standing.failed + standing.labelled
+    share = standing.failed / tried
+    return (
+        f"{standing.failed} of {tried} prompts failed ({100 * share:.1f} %), and what is calibrated without "
+        "them speaks of the others only. Where prompts like these fail when serving as well, the promise "
+        "holds for those that are answered. Where they are answered, at worst all of them are misses: of a "
+        f"promised coverage c only {1 - share:.3f} c is sure over all prompts. Retry them (--retry-failed), "
+        "and look for what they have in common (langchain-cfc status)"
+    )

@@ -1,0 +1,197 @@
+"""`Run`: all unfinished prompts of a store through their stages, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.stages import Bench, Outcome, Paid, Stage
+from langchain_cfc.collect.standing import EarlyLook, Standing
+from langchain_cfc.collect.store import PAGE, Store, Work, Writer, writes
+from langchain_cfc.collect.store.writes import Write
+from langchain_cfc.errors import CFCError, CollectionError, StoreError
+from langchain_cfc.sampling import Draw
+
+# So many prompts that fail one after the other are no accident but an outage, a revoked key or an empty
+# account; to go on would mark all the rest as failed.
+MOST_FAILURES_IN_A_ROW = 25
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told of a run.
+
+    Attributes:
+        progress: Called with the standing whenever a prompt is finished or has failed.
+        notice: Called with what people should know while there is still time.
+    """
+
+    progress: Callable[[Standing], None]
+    notice: Callable[[str], None]
+
+
+class Run:
+    """Works on all unfinished prompts of a store.
+
+    Args:
+        store: Where the prompts are, and what is made for them goes.
+        bench: What works on them.
+        n: Number of candidates per prompt.
+        at_once: How many prompts are under way at a time.
+        budget: What they may take.
+        watch: Who is told.
+    """
+
+    def __init__(
+        self, store: Store, bench: Bench, *, n: int, at_once: int, budget: Budget, watch: Watch
+    ) -> None:
+        self._store = store
+        self._bench = bench
+        self._at_once = at_once
+        self._budget = budget
+        self._watch = watch
+        self._look = EarlyLook(n)
+        self._writer = Writer(store)
+        self._failed_in_a_row = 0
+        self._dearest: Paid | None = None
+        self._stopping = self._all_begun = False
+        self._pages = store.unfinished()
+        self._page: deque[Work] = deque()
+        self._under_way = 0
+        self._in_line = asyncio.Lock()
+        self._one_less = asyncio.Event()
+        self.standing = Standing.of(store)
+        self.standing.cost = budget.cost(self.standing.spent)
+
+    def stop(self) -> None:
+        """Begin no further prompt; what is under way is finished."""
+        self._stopping = True
+
+    async def work(self) -> bool:
+        """Work until nothing is left, the budget is used up or somebody stops it.
+
+        Returns:
+            Whether every prompt was begun.
+
+        Raises:
+            StoreError: If something cannot be written; then what is under way is given up.
+            CollectionError: If prompt after prompt fails, or what is spent cannot be known; then what is
+                under way is finished first, for it is paid for.
+        """
+        workers = [asyncio.ensure_future(self._prompts()) for _ in range(self._at_once)]
+        try:
+            await asyncio.gather(*workers)
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, StoreError):
+                for worker in workers:
+                    worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            raise
+        finally:
+            await self._writer.close()
+        return self._all_begun
+
+    async def _prompts(self) -> None:
+        """One prompt after the other."""
+        while (work := await self._next()) is not None:
+            try:
+                await self._one(work)
+            finally:
+                self._under_way -= 1
+                self._one_less.set()
+
+    async def _next(self) -> Work | None:
+        """The next prompt, as soon as it may be begun; None where none may any more."""
+        async with self._in_line:
+            while not self._stopping:
+                if self._budget.allows(self.standing.spent, self._dearest, self._under_way):
+                    return await self._unfinished()
+                if self._under_way == 0:
+                    return None
+                self._one_less.clear()
+                await self._one_less.wait()
+            return None
+
+    async def _unfinished(self) -> Work | None:
+        if not self._page:
+            # Read off the loop, for a database may take its time.
+            self._page.extend(await asyncio.to_thread(lambda: list(islice(self._pages, PAGE))))
+        if not self._page:
+            self._all_begun = True
+            return None
+        self._under_way += 1
+        return self._page.popleft()
+
+    async def _one(self, work: Work) -> None:
+        """Take a prompt from where it stands to its end."""
+        taken = Paid()
+        draws, scores = work.draws, work.scores
+        if draws is None:
+            outcome = await self._bench.draw(work.example)
+            taken = self._charge(taken, outcome)
+            if not await self._kept(work, Stage.DRAWN, outcome, self._drawn):
+                return
+            draws = outcome.result
+            self._tell(self._look.drawn([draw.text for draw in draws], outcome.paid))
+        if scores is None:
+            outcome = await self._bench.score(work.example, draws)
+            taken = self._charge(taken, outcome)
+            if not await self._kept(work, Stage.SCORED, outcome, writes.scored):
+                return
+            scores = outcome.result.scores
+        outcome = await self._bench.label(work.example, draws)
+        taken = self._charge(taken, outcome)
+        if not await self._kept(work, Stage.LABELLED, outcome, writes.labelled):
+            return
+        if self._dearest is None or taken.tokens > self._dearest.tokens:
+            self._dearest = taken
+        self._failed_in_a_row = 0
+        self.standing.add(scores, outcome.result.correct)
+        self._tell(self._look.labelled(self.standing, scores, outcome.result.correct))
+        self._watch.progress(self.standing)
+
+    def _drawn(self, position: int, draws: Sequence[Draw], paid: Paid) -> list[Write]:
+        return writes.drawn(position, draws, paid, without_nul=self._store.without_nul)
+
+    async def _kept(
+        self, work: Work, stage: Stage, outcome: Outcome, written: Callable[[int, Any, Paid], list[Write]]
+    ) -> bool:
+        """Make a stage durable; False where it failed."""
+        error = outcome.result if isinstance(outcome.result, CFCError) else None
+        rows: list[Write] = []
+        if error is None:
+            try:
+                rows = written(work.position, outcome.result, outcome.paid)
+            except CollectionError as refused:
+                error = refused
+        if error is None:
+            await self._writer.write(rows)
+            return True
+        await self._writer.write(writes.failed(work.position, stage, error, outcome.paid))
+        self.standing.failed += 1
+        self._failed_in_a_row += 1
+        self._watch.progress(self.standing)
+        if self._failed_in_a_row == MOST_FAILURES_IN_A_ROW:
+            msg = (
+                f"stopped, for {self._failed_in_a_row} prompts in a row failed, the last one with "
+                f"{type(error).__name__}: {error}. Once that is cured, run again with --retry-failed"
+            )
+            raise CollectionError(msg) from error
+        return False
+
+    def _charge(self, taken: Paid, outcome: Outcome) -> Paid:
+        """Count what a stage took; failed ones cost as well."""
+        self._budget.check(outcome.paid)
+        self.standing.spent = self.standing.spent.plus(outcome.paid)
+        self.standing.cost = self._budget.cost(self.standing.spent)
+        return taken.plus(outcome.paid)
+
+    def _tell(self, notices: Any) -> None:
+        for notice in notices:
+            self._watch.notice(notice)

@@ -1,0 +1,140 @@
+"""What is done for a prompt, in stages that are paid for once: its draws, their scores, their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Protocol
+
+from langchain_cfc.draws import Scalar
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import Draw, Witness
+
+
+class Stage(IntEnum):
+    """How far a prompt has come."""
+
+    OPEN = 0
+    DRAWN = 1
+    SCORED = 2
+    LABELLED = 3
+
+
+@dataclass(frozen=True)
+class ModelCalls:
+    """Requests that one model answered for a prompt.
+
+    Attributes:
+        model: What the model calls itself; empty where it does not say.
+        drew: Whether candidates are among the answers.
+        input_tokens: Tokens of the requests; 0 where it does not say.
+        output_tokens: Tokens of the answers.
+    """
+
+    model: str
+    drew: bool
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Paid:
+    """What a stage took, whether it succeeded or not.
+
+    Attributes:
+        calls: By model.
+        answered: How many requests were answered.
+        silent: How many of them did not say what they took.
+    """
+
+    calls: tuple[ModelCalls, ...] = ()
+    answered: int = 0
+    silent: int = 0
+
+    @classmethod
+    def seen_by(cls, witness: Witness) -> Paid:
+        """What a witness of all its calls has seen."""
+        names = dict.fromkeys([*witness.usages, *witness.versions])
+        calls = []
+        for name in names:
+            usage = witness.usages.get(name)
+            taken = (0, 0) if usage is None else (usage["input_tokens"], usage["output_tokens"])
+            calls.append(ModelCalls(name, name in witness.versions, *taken))
+        return cls(tuple(calls), witness.answered, witness.silent)
+
+    @classmethod
+    def drawn_by(cls, versions: Sequence[str]) -> Paid:
+        """Candidates that these models drew, for which nothing is known but that."""
+        return cls(tuple(ModelCalls(name, drew=True, input_tokens=0, output_tokens=0) for name in versions))
+
+    def plus(self, other: Paid) -> Paid:
+        """This and more."""
+        merged: dict[tuple[str, bool], ModelCalls] = {}
+        for one in (*self.calls, *other.calls):
+            known = merged.get((one.model, one.drew), ModelCalls(one.model, one.drew, 0, 0))
+            merged[one.model, one.drew] = replace(
+                known,
+                input_tokens=known.input_tokens + one.input_tokens,
+                output_tokens=known.output_tokens + one.output_tokens,
+            )
+        return Paid(tuple(merged.values()), self.answered + other.answered, self.silent + other.silent)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of requests and answers."""
+        return sum(one.input_tokens + one.output_tokens for one in self.calls)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of n candidates.
+
+    Attributes:
+        scores: n verifier scores in [0, 1], smaller is better.
+        outputs: For each candidate the raw outputs of several verifiers by name; None where there is one.
+    """
+
+    scores: Sequence[float]
+    outputs: Sequence[Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What is said of n candidates and their prompt, once they are drawn.
+
+    Attributes:
+        correct: n labels.
+        answers: n extracted answers; None without an extractor.
+        metadata: What the metadata function says of the prompt.
+    """
+
+    correct: Sequence[bool]
+    answers: Sequence[str] | None = None
+    metadata: Mapping[str, Scalar] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one stage of one prompt.
+
+    Attributes:
+        result: n `Draw`s, `Scores` or `Labels`; the error in their place where it failed.
+        paid: What it took.
+    """
+
+    result: Any
+    paid: Paid
+
+
+class Bench(Protocol):
+    """Where prompts are worked on: in this process, or on machines elsewhere."""
+
+    async def draw(self, example: Example) -> Outcome:
+        """Draw n candidates."""
+
+    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+        """Score them."""
+
+    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+        """Label them, tell their answers apart and describe the prompt."""

@@ -1,0 +1,150 @@
+"""The database of a store: opened, set up and locked, with errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from langchain_cfc.errors import StoreError
+
+# A number of our own among the advisory locks of a PostgreSQL database.
+_LOCK = 0x1A7C_CFC0
+
+
+class Database:
+    """Where a store keeps its tables.
+
+    Args:
+        where: Path of an SQLite file, or the URL of a database, such as `postgresql://user@host/name`.
+
+    Raises:
+        StoreError: If the URL cannot be read, or its driver is not installed.
+    """
+
+    def __init__(self, where: str | os.PathLike[str]) -> None:
+        self._url = _url(where)
+        embedded = self._url.get_backend_name() == "sqlite"
+        self.name = str(self._url.database) if embedded else self._url.render_as_string(hide_password=True)
+        try:
+            # By name, so that rows are what the driver takes.
+            style = {"paramstyle": "named"} if embedded else {}
+            self.engine: Engine = create_engine(self._url, **style)
+        except ModuleNotFoundError as error:
+            msg = f"{self.name} needs the driver {error.name}: pip install 'langchain-cfc[postgres]'"
+            raise StoreError(msg) from error
+        except (NoSuchModuleError, ArgumentError) as error:
+            msg = f"{self.name} is no database that can be used: {error}"
+            raise StoreError(msg) from error
+        if self.embedded:
+            event.listen(self.engine, "connect", _set_up)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is an SQLite file."""
+        return self._url.get_backend_name() == "sqlite"
+
+    @property
+    def path(self) -> Path:
+        """Of the SQLite file."""
+        return Path(str(self._url.database))
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection to read with."""
+        with self.explained("read"), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection whose transaction is committed at the end, durably, or rolled back."""
+        with self.explained("write"), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def uncommitted(self) -> Iterator[Connection]:
+        """A connection whose transaction is rolled back at the end unless it was committed."""
+        with self.explained("write"), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Turn the database's errors into one that says where, and what was kept."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            cause = getattr(error, "orig", None) or error
+            kept = (
+                "" if what == "read" else "; whatever was finished before is kept, so run again once it can"
+            )
+            msg = f"cannot {what} {self.name}: {str(cause).strip()}{kept}"
+            raise StoreError(msg) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs from working on the same store; a run that died holds no lock.
+
+        Raises:
+            StoreError: If another run is at work.
+        """
+        if not self.embedded:
+            with self._advisory_lock():
+                yield
+            return
+        lock = FileLock(f"{self.path}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise self._busy() from error
+        except OSError as error:
+            msg = f"cannot write {self.name}: {error.strerror} ({error.filename})"
+            raise StoreError(msg) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _advisory_lock(self) -> Iterator[None]:
+        with self.explained("lock"), self.engine.connect() as connection:
+            if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar_one():
+                raise self._busy()
+            # Held by the session, not by a transaction that would stay open.
+            connection.commit()
+            try:
+                yield
+            finally:
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
+
+    def _busy(self) -> StoreError:
+        return StoreError(f"another run is at work on {self.name}: let it end, or stop it, before the next")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def _url(where: str | os.PathLike[str]) -> URL:
+    written = os.fspath(where)
+    if "://" not in written:
+        return URL.create("sqlite", database=written)
+    try:
+        url = make_url(written)
+    except ArgumentError as error:
+        msg = f"{written.split('@')[-1]!r} is no path and no database URL"
+        raise StoreError(msg) from error
+    # Which driver is nobody's business but ours.
+    return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgresql", "postgres"} else url
+
+
+def _set_up(connection: Any, record: Any) -> None:
+    del record
+    for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 30000"):
+        connection.execute(f"PRAGMA {setting}")

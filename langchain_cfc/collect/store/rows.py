@@ -1,0 +1,172 @@
+"""Examples, draws, scores and labels as rows of the store, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage, messages_from_dict
+
+from langchain_cfc.collect.stages import Labels, Paid, Scores, Stage
+from langchain_cfc.errors import CollectionError
+from langchain_cfc.records import Candidate, Example, PromptRecord
+from langchain_cfc.sampling import Draw
+
+Row = dict[str, Any]
+# PostgreSQL's text has no such character.
+_NUL = "\0"
+# Made once: `json.dumps` makes one of these for every call.
+_SORTED = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_AS_IS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def of_example(position: int, example: Example, stage: Stage = Stage.OPEN) -> Row:
+    """A prompt's row."""
+    return {
+        "position": position,
+        "id": example.id,
+        "input": written(example.input),
+        "reference": written(example.reference),
+        "metadata": written(example.metadata),
+        "cluster": example.cluster,
+        "stage": int(stage),
+        "described": None,
+        "error": None,
+    }
+
+
+def as_example(row: Any) -> Example:
+    """The example of a prompt's row; what the metadata function said is not in it yet."""
+    return Example(
+        id=row.id,
+        input=json.loads(row.input),
+        reference=json.loads(row.reference),
+        metadata=json.loads(row.metadata),
+        cluster=row.cluster,
+    )
+
+
+def of_draws(position: int, draws: Sequence[Draw], *, without_nul: bool) -> list[Row]:
+    """The rows of n candidates.
+
+    Args:
+        position: Of the prompt.
+        draws: Its candidates.
+        without_nul: Whether the database has no such character.
+
+    Raises:
+        CollectionError: If a candidate, or its message, cannot be written.
+    """
+    rows = []
+    for slot, draw in enumerate(draws):
+        try:
+            row = {
+                "prompt": position,
+                "slot": slot,
+                "text": draw.text,
+                "data": None if draw.data is None else written(draw.data),
+                "message": None if draw.message is None else _message(draw.message),
+            }
+            draw.text.encode()
+        except (TypeError, ValueError) as error:
+            msg = (
+                f"candidate {slot} cannot be stored: {error}. Let the generator return text, or a message "
+                "that holds JSON only"
+            )
+            raise CollectionError(msg) from error
+        if without_nul and _NUL in draw.text:
+            msg = f"candidate {slot} holds the character U+0000, which PostgreSQL cannot store"
+            raise CollectionError(msg)
+        rows.append(row)
+    return rows
+
+
+def as_draw(row: Any) -> Draw:
+    """The candidate of a row."""
+    message = None if row.message is None else messages_from_dict([json.loads(row.message)])[0]
+    return Draw(row.text, message, None if row.data is None else json.loads(row.data))
+
+
+def of_scores(position: int, scores: Scores) -> list[Row]:
+    """The rows of n scores."""
+    outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
+    return [
+        {"prompt": position, "slot": slot, "score": score, "outputs": None if one is None else written(one)}
+        for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
+    ]
+
+
+def of_labels(position: int, labels: Labels) -> list[Row]:
+    """The rows of n labels."""
+    answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
+    return [
+        {"prompt": position, "slot": slot, "correct": correct, "answer": answer}
+        for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
+    ]
+
+
+def of_calls(position: int, stage: Stage, paid: Paid) -> list[Row]:
+    """The rows of what models took for a stage."""
+    return [
+        {
+            "prompt": position,
+            "stage": int(stage),
+            "model": one.model,
+            "drew": one.drew,
+            "input_tokens": one.input_tokens,
+            "output_tokens": one.output_tokens,
+        }
+        for one in paid.calls
+    ]
+
+
+def as_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
+    """A record of a prompt's row and the joined rows of its candidates."""
+    described: Mapping[str, Any] = {} if prompt.described is None else json.loads(prompt.described)
+    return PromptRecord(
+        id=prompt.id,
+        input=json.loads(prompt.input),
+        reference=json.loads(prompt.reference),
+        metadata={**json.loads(prompt.metadata), **described},
+        cluster=prompt.cluster,
+        candidates=tuple(_candidate(row) for row in candidates),
+    )
+
+
+def _candidate(row: Any) -> Candidate:
+    return Candidate(
+        text=row.text if row.data is None else None,
+        message=None if row.data is None else json.loads(row.data),
+        score=row.score,
+        correct=row.correct,
+        answer=row.answer,
+        scores=None if row.outputs is None else json.loads(row.outputs),
+    )
+
+
+def of_record(position: int, record: PromptRecord) -> tuple[list[Draw], Scores, Labels]:
+    """The candidates of a record that was made elsewhere."""
+    draws = [
+        Draw(str(one.text)) if one.message is None else Draw(one.answer_key, None, one.message)
+        for one in record.candidates
+    ]
+    outputs = [one.scores or {} for one in record.candidates]
+    scores = Scores([one.score for one in record.candidates], outputs if any(outputs) else None)
+    answers = [one.answer for one in record.candidates]
+    if None in answers and any(answer is not None for answer in answers):
+        msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"
+        raise CollectionError(msg)
+    labels = Labels([one.correct for one in record.candidates], None if None in answers else answers)  # type: ignore[arg-type]  # checked
+    return draws, scores, labels
+
+
+def written(value: Any) -> str:
+    """A value as JSON, equal values as equal text."""
+    return _SORTED.encode(value)
+
+
+def _message(message: BaseMessage) -> str:
+    # What is left out is what a new message has by itself.
+    data = message.model_dump(exclude_defaults=True)
+    return _AS_IS.encode({"type": message.type, "data": data})

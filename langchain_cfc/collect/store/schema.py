@@ -1,0 +1,93 @@
+"""The tables of a store, the same in SQLite and PostgreSQL.
+
+Rows are added and, but for the stage of a prompt, never changed: a stage is finished when its rows are
+there, all of a prompt's in one transaction, and the primary keys let none be there twice.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+)
+
+FORMAT = "langchain-cfc/collection"
+# Of the tables below; another release may read only what it knows.
+VERSION = 1
+
+metadata = MetaData()
+
+# What the store is and what it was made with: `format`, `version`, `configuration` and the like, as JSON.
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+# One row per prompt, in the order of the dataset.
+prompts = Table(
+    "prompts",
+    metadata,
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False, unique=True),
+    Column("input", Text, nullable=False),  # JSON, like reference, metadata and described
+    Column("reference", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("cluster", Text),
+    Column("stage", SmallInteger, nullable=False),  # `Stage`
+    Column("described", Text),  # what the metadata function says
+    Column("error", Text),  # why it failed at the stage after this one; null where it did not
+)
+
+draws = Table(
+    "draws",
+    metadata,
+    Column("prompt", Integer, ForeignKey("prompts.position"), primary_key=True, autoincrement=False),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("text", Text, nullable=False),
+    Column("data", Text),  # JSON of a structured candidate
+    Column("message", Text),  # JSON of the chat message, for verifiers that read more than the text
+    sqlite_with_rowid=False,
+)
+
+scores = Table(
+    "scores",
+    metadata,
+    Column("prompt", Integer, ForeignKey("prompts.position"), primary_key=True, autoincrement=False),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("score", Double, nullable=False),
+    Column("outputs", Text),  # JSON: raw outputs of several verifiers by name
+    sqlite_with_rowid=False,
+)
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("prompt", Integer, ForeignKey("prompts.position"), primary_key=True, autoincrement=False),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("correct", Boolean, nullable=False),
+    Column("answer", Text),
+    sqlite_with_rowid=False,
+)
+
+# What models took, failed stages included: a row per prompt, stage and model each time.
+calls = Table(
+    "calls",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
+    Column("stage", SmallInteger, nullable=False),  # the one that the calls were made for
+    Column("model", Text, nullable=False),
+    Column("drew", Boolean, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+)

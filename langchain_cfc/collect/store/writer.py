@@ -1,0 +1,71 @@
+"""`Writer`: many prompts' writes in one transaction, without any of them waiting longer for it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from langchain_cfc.collect.store.store import Store
+from langchain_cfc.collect.store.writes import Write, execute, together
+
+# Seconds that the first of some writes waits for others. Models take longer to answer, and a transaction of
+# many prompts costs little more than that of one.
+_GATHERING = 0.005
+
+
+class Writer:
+    """Writes to a store from one event loop.
+
+    Writes gather for a moment, and while a transaction is being made durable for the next one. Each is on
+    disk when its caller goes on, and a disk that takes long for that does so for all at once.
+
+    Args:
+        store: Where to.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[list[Write], asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+        # Always the same thread, whose connection the pool then hands out again.
+        self._thread = ThreadPoolExecutor(1, "cfc-store")
+
+    async def write(self, writes: list[Write]) -> None:
+        """Write, and wait until it is durable.
+
+        Raises:
+            StoreError: If it could not be written.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((writes, done))
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._write_all())
+        await done
+
+    async def close(self) -> None:
+        """Wait for whatever is still being written."""
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            await asyncio.sleep(_GATHERING)
+            batch, self._waiting = self._waiting, []
+            error: Exception | None = None
+            try:
+                with self._store.transaction() as connection:
+                    execute(connection, together(one for one, _ in batch))
+                    # Only this waits for the disk; threads that compute would wait for each other.
+                    await loop.run_in_executor(self._thread, connection.commit)
+            except Exception as failure:  # noqa: BLE001 - whoever waits is told
+                error = failure
+            for _, done in batch:
+                if done.cancelled():  # nobody waits any more; it is written all the same
+                    continue
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
