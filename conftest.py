@@ -1,21 +1,27 @@
-"""Runs the Python blocks of README.md and docs/ as tests, each page in a folder of its own.
+"""Runs the blocks of README.md and docs/ as tests, each page in a folder of its own.
 
-The pages speak of a `records.jsonl`, an `artifact.json` and a hosted model; here these are real files, and a
-server on this machine that replays recorded answers.
+Python blocks are run, `shell` blocks as well, and a `toml` block becomes the file that its first line names.
+The pages speak of a `records.jsonl`, a `questions.csv`, an `artifact.json` and a hosted model; here these are
+real files, and a server on this machine that replays recorded answers.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sybil import Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil import Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from langchain_cfc import Candidate, PromptRecord, calibrate, write_records
 from langchain_cfc.demo import recording
@@ -35,8 +41,11 @@ def _set_up(namespace: dict[str, Any]) -> None:
     write_records(
         "records.jsonl", facts, Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"})
     )
-    url = stack.enter_context(serving(Script.of(facts)))
+    # As hosted models do, it answers under a longer name than it is asked by.
+    script = replace(Script.of(facts), model="gpt-4o-mini-2024-07-18")
+    url = stack.enter_context(serving(script))
     stack.enter_context(mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}))
+    _write_questions(facts)
     _capitals_artifact().save("artifact.json")
     # Hard topics of the recording are out of reach at the README's level, which `calibrate` rightly says.
     stack.enter_context(warnings.catch_warnings())
@@ -47,6 +56,29 @@ def _without_answers(record: PromptRecord) -> PromptRecord:
     """The page serves without an answer extractor, so its records hold texts only."""
     plain = tuple(candidate.model_copy(update={"answer": None}) for candidate in record.candidates)
     return record.model_copy(update={"candidates": plain})
+
+
+def _write_questions(facts: list[PromptRecord]) -> None:
+    """docs/collecting.md: a sixth of the recorded questions, and the one that it asks in the end."""
+    peru = next(record for record in facts if record.input == "What is the capital of Peru?")
+    with Path("questions.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answers", "topic"])
+        for record in [peru, *(fact for fact in facts[::6] if fact is not peru)]:
+            rows.writerow([record.input, json.dumps(record.reference), record.metadata["topic"]])
+
+
+def _run_shell(example: Example) -> None:
+    """Run commands as a reader would, with the programs of this environment."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", example.parsed], check=True, env={**os.environ, "PATH": path}
+    )
+
+
+def _write_toml(example: Example) -> None:
+    name, _, content = example.parsed.partition("\n")
+    Path(name.removeprefix("# ")).write_text(content, encoding="utf-8")
 
 
 def _capitals_artifact() -> Any:
@@ -71,7 +103,11 @@ def _tear_down(namespace: dict[str, Any]) -> None:
 
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser()],
+    parsers=[
+        PythonCodeBlockParser(),
+        CodeBlockParser("shell", _run_shell),
+        CodeBlockParser("toml", _write_toml),
+    ],
     patterns=["README.md", "docs/*.md"],
     setup=_set_up,
     teardown=_tear_down,

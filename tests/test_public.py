@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import langchain_cfc
+import langchain_cfc.collect
 import langchain_cfc.labelers
 import langchain_cfc.verifiers
 
@@ -62,13 +63,14 @@ ROOMS: dict[str, set[str]] = {
     "_lazy": set(),
     "_extras": {"errors"},
     "_files": {"errors"},
+    "_imports": {"errors"},
     "draws": BASE,
     "thresholds": BASE,
     "set_rules": BASE | {"draws", "thresholds"},
     "features": BASE | {"draws"},
     "discrimination": BASE,
     "combination": BASE,
-    "records": BASE | {"_files", "draws", "combination"},
+    "records": BASE | {"_files", "_extras", "draws", "combination"},
     "splits": BASE | {"draws"},
     "guarantee": BASE,
     "artifact": FILES,
@@ -86,10 +88,20 @@ ROOMS: dict[str, set[str]] = {
     "replay": {"errors", "records", "sampling"},
     "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
-    "collect": OFFLINE | SERVING | {"description", "evaluation", "labelers"},
+    "collect": {"_imports", "_lazy"} | OFFLINE | SERVING | {"description", "evaluation", "labelers"},
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
-    | {"calibration", "evaluation", "planning", "verification", "replay", "runnable", "demo", "collect"},
+    | {
+        "_imports",
+        "calibration",
+        "evaluation",
+        "planning",
+        "verification",
+        "replay",
+        "runnable",
+        "demo",
+        "collect",
+    },
 }
 
 # What each room may import from outside; `require`d modules, which come with an extra, count as well.
@@ -98,10 +110,11 @@ NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(["errors", "_version", "_lazy", "_extras", "_files", "demo"], NOTHING),
+    **dict.fromkeys(["errors", "_version", "_lazy", "_extras", "_files", "_imports", "demo"], NOTHING),
     **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
     "discrimination": NUMPY,
-    **dict.fromkeys(["combination", "records", "splits", "guarantee", "artifact"], PLAIN),
+    **dict.fromkeys(["combination", "splits", "guarantee", "artifact"], PLAIN),
+    "records": PLAIN | {"pyarrow"},
     **dict.fromkeys(["calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
     "verification": PLAIN | {"cvxpy"},
     **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
@@ -172,7 +185,12 @@ def test_every_promised_name_is_there(module: str) -> None:
 # Packages whose names are loaded when they are first used, and what else they hold.
 LAZY = pytest.mark.parametrize(
     ("package", "more"),
-    [(langchain_cfc, {"__version__"}), (langchain_cfc.verifiers, set()), (langchain_cfc.labelers, set())],
+    [
+        (langchain_cfc, {"__version__"}),
+        (langchain_cfc.verifiers, set()),
+        (langchain_cfc.labelers, set()),
+        (langchain_cfc.collect, set()),
+    ],
 )
 
 

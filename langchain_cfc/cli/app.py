@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._version import __version__
-from langchain_cfc.cli import agreement, ask, calibrate, demo, evaluate, inspect, plan
+from langchain_cfc.cli import agreement, ask, calibrate, collect, demo, evaluate, inspect, plan, status
 
 app = typer.Typer(
     name="langchain-cfc",
@@ -41,6 +41,10 @@ def _options(
 
 app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
+app.command("collect")(collect.collect)
+app.command("status")(status.status)
+app.command("export")(status.export)
+app.command("import")(status.import_)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("inspect")(inspect.inspect)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from langchain_cfc._imports import FACTORY, made
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.output import EXIT_NO, emit_json, err, failures_explained, out
 from langchain_cfc.errors import InputError
@@ -18,14 +17,12 @@ from langchain_cfc.records import read_records
 from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
-_FACTORY = "MODULE:NAME of a function without arguments that returns it, or of the object itself"
-
 
 def ask(
     artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
     prompt: Annotated[str, typer.Argument(help="The question.")],
-    generator: Annotated[str | None, typer.Option(help=f"The chat model or chain: {_FACTORY}.")] = None,
-    verifier: Annotated[str | None, typer.Option(help=f"The verifier: {_FACTORY}.")] = None,
+    generator: Annotated[str | None, typer.Option(help=f"The chat model or chain: {FACTORY}.")] = None,
+    verifier: Annotated[str | None, typer.Option(help=f"The verifier: {FACTORY}.")] = None,
     answer: Annotated[
         str | None, typer.Option(help="The answer extractor: MODULE:NAME of the function.")
     ] = None,
@@ -115,34 +112,9 @@ def _imported(
             "file"
         )
         raise InputError(msg)
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a module beside the artifact is found
     return {
-        "generator": _made(_attribute(generator)),
-        "verifier": _made(_attribute(verifier)),
-        "answer": None if answer is None else _attribute(answer),
-        "metadata": None if metadata is None else _attribute(metadata),
+        "generator": made(generator),
+        "verifier": made(verifier),
+        "answer": None if answer is None else made(answer),
+        "metadata": None if metadata is None else made(metadata),
     }
-
-
-def _attribute(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module does while it is imported
-        msg = (
-            f"cannot import {path!r}: {type(error).__name__}: {error}; expected MODULE:NAME, such as "
-            "mybot:model"
-        )
-        raise InputError(msg) from error
-
-
-def _made(part: Any) -> Any:
-    """Call a factory: a function without parameters; anything else is the part itself."""
-    code = getattr(part, "__code__", None)
-    if code is None or code.co_argcount > 0:
-        return part
-    try:
-        return part()
-    except Exception as error:
-        msg = f"the factory {part.__name__} failed with {type(error).__name__}: {error}"
-        raise InputError(msg) from error

@@ -1,1 +1,68 @@
-"""From an evaluation dataset to calibration records."""
+"""From an evaluation dataset to calibration records: drawn, scored, labelled, and nothing paid twice.
+
+Importing this package loads nothing; each name below is loaded when it is first used. What touches a store
+needs the extra `[collect]`.
+"""
+
+from __future__ import annotations
+
+from langchain_cfc._lazy import lazily
+
+# Type checkers know this name; to import it would cost as much as all the rest here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from langchain_cfc.collect.bench import LocalBench, Parts
+    from langchain_cfc.collect.budget import Budget, Price
+    from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, collect
+    from langchain_cfc.collect.config import CollectionConfig, read_config
+    from langchain_cfc.collect.review import write_review
+    from langchain_cfc.collect.reviewed import ReviewReport, review_report
+    from langchain_cfc.collect.sources import Columns, Examples, read_examples
+    from langchain_cfc.collect.standing import Standing
+    from langchain_cfc.collect.store import Store
+
+__all__ = [
+    "Budget",
+    "Collected",
+    "CollectionConfig",
+    "Columns",
+    "Examples",
+    "LocalBench",
+    "Options",
+    "Pace",
+    "Parts",
+    "Price",
+    "ReviewReport",
+    "Standing",
+    "Store",
+    "acollect",
+    "collect",
+    "read_config",
+    "read_examples",
+    "review_report",
+    "write_review",
+]
+
+_HOMES = {
+    "Budget": "budget",
+    "Collected": "collecting",
+    "CollectionConfig": "config",
+    "Columns": "sources",
+    "Examples": "sources",
+    "LocalBench": "bench",
+    "Options": "collecting",
+    "Pace": "collecting",
+    "Parts": "bench",
+    "Price": "budget",
+    "ReviewReport": "reviewed",
+    "Standing": "standing",
+    "Store": "store",
+    "acollect": "collecting",
+    "collect": "collecting",
+    "read_config": "config",
+    "read_examples": "sources",
+    "review_report": "reviewed",
+    "write_review": "review",
+}
+
+__getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -83,7 +83,7 @@ class Budget:
 
         Args:
             spent: What all finished prompts took.
-            dearest: What the dearest prompt took; None as long as none is finished.
+            dearest: What no prompt has taken more of; None as long as none is finished.
             under_way: How many prompts are not finished yet.
         """
         if not self.limited:

@@ -6,8 +6,9 @@ import asyncio
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables import RunnableConfig
@@ -98,6 +99,8 @@ class Options:
     Attributes:
         pace: How calls are made.
         budget: What they may take together.
+        settings: What else makes other records, as plain data: a store that was made with other ones is
+            refused.
         retry_failed: Whether prompts that failed in an earlier run are tried again.
         progress: Called with the standing whenever a prompt is finished or has failed.
         notice: Called with what people should know while there is still time; warns by default.
@@ -107,6 +110,7 @@ class Options:
 
     pace: Pace = field(default_factory=Pace)
     budget: Budget = field(default_factory=Budget)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
     progress: Callable[[Standing], None] = _ignored
     notice: Callable[[str], None] = _warned
@@ -157,7 +161,7 @@ async def acollect(
     options = options or Options()
     bench = LocalBench(parts, Limit(options.pace.concurrency), options.pace.repeated, options.config)
     with Store(store, create=True) as opened, opened.locked():
-        opened.settle(bench.configuration)
+        opened.settle({**bench.configuration, **options.settings})
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()

@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
 from typing import Any
 
 from langchain_cfc.collect.budget import Budget
-from langchain_cfc.collect.stages import Bench, Outcome, Paid, Stage
+from langchain_cfc.collect.stages import Bench, Labels, Outcome, Paid, Stage
 from langchain_cfc.collect.standing import EarlyLook, Standing
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, writes
 from langchain_cfc.collect.store.writes import Write
@@ -58,7 +59,7 @@ class Run:
         self._look = EarlyLook(n)
         self._writer = Writer(store)
         self._failed_in_a_row = 0
-        self._dearest: Paid | None = None
+        self._dearest_stages: dict[Stage, Paid] = {}
         self._stopping = self._all_begun = False
         self._pages = store.unfinished()
         self._page: deque[Work] = deque()
@@ -67,6 +68,11 @@ class Run:
         self._one_less = asyncio.Event()
         self.standing = Standing.of(store)
         self.standing.cost = budget.cost(self.standing.spent)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further prompt is begun."""
+        return self._stopping
 
     def stop(self) -> None:
         """Begin no further prompt; what is under way is finished."""
@@ -130,27 +136,21 @@ class Run:
 
     async def _one(self, work: Work) -> None:
         """Take a prompt from where it stands to its end."""
-        taken = Paid()
         draws, scores = work.draws, work.scores
         if draws is None:
             outcome = await self._bench.draw(work.example)
-            taken = self._charge(taken, outcome)
             if not await self._kept(work, Stage.DRAWN, outcome, self._drawn):
                 return
             draws = outcome.result
             self._tell(self._look.drawn([draw.text for draw in draws], outcome.paid))
         if scores is None:
             outcome = await self._bench.score(work.example, draws)
-            taken = self._charge(taken, outcome)
             if not await self._kept(work, Stage.SCORED, outcome, writes.scored):
                 return
             scores = outcome.result.scores
         outcome = await self._bench.label(work.example, draws)
-        taken = self._charge(taken, outcome)
-        if not await self._kept(work, Stage.LABELLED, outcome, writes.labelled):
+        if not await self._kept(work, Stage.LABELLED, outcome, self._labelled):
             return
-        if self._dearest is None or taken.tokens > self._dearest.tokens:
-            self._dearest = taken
         self._failed_in_a_row = 0
         self.standing.add(scores, outcome.result.correct)
         self._tell(self._look.labelled(self.standing, scores, outcome.result.correct))
@@ -158,6 +158,9 @@ class Run:
 
     def _drawn(self, position: int, draws: Sequence[Draw], paid: Paid) -> list[Write]:
         return writes.drawn(position, draws, paid, without_nul=self._store.without_nul)
+
+    def _labelled(self, position: int, labels: Labels, paid: Paid) -> list[Write]:
+        return writes.labelled(position, labels, paid, without_nul=self._store.without_nul)
 
     async def _kept(
         self, work: Work, stage: Stage, outcome: Outcome, written: Callable[[int, Any, Paid], list[Write]]
@@ -172,8 +175,11 @@ class Run:
                 error = refused
         if error is None:
             await self._writer.write(rows)
+            # Only now, for what cannot be charged ends the run, and what is paid for shall be kept.
+            self._charge(stage, outcome.paid)
             return True
         await self._writer.write(writes.failed(work.position, stage, error, outcome.paid))
+        self._charge(stage, outcome.paid)
         self.standing.failed += 1
         self._failed_in_a_row += 1
         self._watch.progress(self.standing)
@@ -185,12 +191,20 @@ class Run:
             raise CollectionError(msg) from error
         return False
 
-    def _charge(self, taken: Paid, outcome: Outcome) -> Paid:
+    def _charge(self, stage: Stage, paid: Paid) -> None:
         """Count what a stage took; failed ones cost as well."""
-        self._budget.check(outcome.paid)
-        self.standing.spent = self.standing.spent.plus(outcome.paid)
+        self._budget.check(paid)
+        self.standing.spent = self.standing.spent.plus(paid)
         self.standing.cost = self._budget.cost(self.standing.spent)
-        return taken.plus(outcome.paid)
+        if paid.tokens > self._dearest_stages.get(stage, Paid()).tokens:
+            self._dearest_stages[stage] = paid
+
+    @property
+    def _dearest(self) -> Paid | None:
+        """What no prompt has taken more of yet; None as long as none is finished."""
+        if self.standing.labelled == self.standing.begun_with:
+            return None
+        return reduce(Paid.plus, self._dearest_stages.values(), Paid())
 
     def _tell(self, notices: Any) -> None:
         for notice in notices:

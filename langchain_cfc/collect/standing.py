@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +34,7 @@ class Standing:
         spent: What models took, for all prompts.
         cost: The same in money; None without prices.
         begun_with: How many were finished when this run began.
+        begun_at: When that was, in `time.monotonic()` seconds.
     """
 
     total: int
@@ -44,6 +46,7 @@ class Standing:
     spent: Paid
     cost: float | None = None
     begun_with: int = 0
+    begun_at: float = field(default_factory=time.monotonic)
 
     @classmethod
     def of(cls, store: Store) -> Standing:
@@ -62,6 +65,11 @@ class Standing:
             spent=store.paid(),
             begun_with=done,
         )
+
+    @property
+    def per_second(self) -> float:
+        """Prompts finished per second of this run."""
+        return (self.labelled - self.begun_with) / max(time.monotonic() - self.begun_at, 1e-9)
 
     @property
     def left(self) -> int:

@@ -20,27 +20,33 @@ LATE_MODEL_SETTINGS = "_default_config"
 PASSED_ON = ("model_kwargs", "extra_body", "options")
 
 
-def resolved(generator: Any) -> Runnable[Any, Any]:
+def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
     """A generator as a Runnable.
 
     Args:
         generator: A Runnable, a function, or a model's name such as `openai:gpt-4o-mini`.
+        settings: What a model that is given by name is made with, such as `temperature`.
 
     Returns:
         The Runnable; for a name, the chat model that LangChain's `init_chat_model` makes.
 
     Raises:
         MissingExtraError: If a name is given and the package `langchain` is not installed.
+        InputError: If no model can be made of a name and its settings.
     """
     if isinstance(generator, str):
-        return _named(generator)
+        return _named(generator, settings or {})
     runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
     return runnable
 
 
-def _named(name: str) -> Runnable[Any, Any]:
+def _named(name: str, settings: Mapping[str, Any]) -> Runnable[Any, Any]:
     module = require("langchain.chat_models", "langchain", f"a generator given by its name ({name!r})")
-    model: Runnable[Any, Any] = module.init_chat_model(name)
+    try:
+        model: Runnable[Any, Any] = module.init_chat_model(name, **settings)
+    except Exception as error:  # whatever the provider's package does, a missing key among it
+        msg = f"no chat model can be made of the name {name!r}: {type(error).__name__}: {error}"
+        raise InputError(msg) from error
     return model
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from langchain_cfc.collect.store.store import PAGE, Failure, Store, Work
-from langchain_cfc.collect.store.writer import Writer
+from langchain_cfc._extras import require
+
+# Said here, for whatever comes next needs them.
+require("filelock", "collect", "the store of a collection")
+require("sqlalchemy", "collect", "the store of a collection")
+
+from langchain_cfc.collect.store.store import PAGE, Failure, Store, Work  # noqa: E402 - see above
+from langchain_cfc.collect.store.writer import Writer  # noqa: E402 - see above
 
 __all__ = ["PAGE", "Failure", "Store", "Work", "Writer"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,9 @@ class Database:
     @contextmanager
     def _advisory_lock(self) -> Iterator[None]:
         with self.explained("lock"), self.engine.connect() as connection:
+            # A machine that dies says no goodbye: the server asks after it, and frees its lock.
+            for setting in ("idle = 30", "interval = 10", "count = 3"):
+                connection.execute(text(f"SET tcp_keepalives_{setting}"))
             if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar_one():
                 raise self._busy()
             # Held by the session, not by a transaction that would stay open.
@@ -121,7 +124,9 @@ class Database:
             try:
                 yield
             finally:
-                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
+                # Where the session is gone, so is its lock; why it went is what is being raised already.
+                with suppress(SQLAlchemyError):
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
 
     def _busy(self) -> StoreError:
         return StoreError(f"another run is at work on {self.name}: let it end, or stop it, before the next")

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, messages_from_dict
 
 from langchain_cfc.collect.stages import Labels, Paid, Scores, Stage
-from langchain_cfc.errors import CollectionError
+from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Example, PromptRecord
 from langchain_cfc.sampling import Draw
 
@@ -61,25 +61,32 @@ def of_draws(position: int, draws: Sequence[Draw], *, without_nul: bool) -> list
     rows = []
     for slot, draw in enumerate(draws):
         try:
-            row = {
-                "prompt": position,
-                "slot": slot,
-                "text": draw.text,
-                "data": None if draw.data is None else written(draw.data),
-                "message": None if draw.message is None else _message(draw.message),
-            }
-            draw.text.encode()
+            data = None if draw.data is None else written(draw.data)
+            message = None if draw.message is None else _message(draw.message)
+            _check(draw.text, data, message, without_nul=without_nul)
         except (TypeError, ValueError) as error:
             msg = (
                 f"candidate {slot} cannot be stored: {error}. Let the generator return text, or a message "
                 "that holds JSON only"
             )
             raise CollectionError(msg) from error
-        if without_nul and _NUL in draw.text:
-            msg = f"candidate {slot} holds the character U+0000, which PostgreSQL cannot store"
-            raise CollectionError(msg)
-        rows.append(row)
+        rows.append({"prompt": position, "slot": slot, "text": draw.text, "data": data, "message": message})
     return rows
+
+
+def _check(*texts: str | None, without_nul: bool) -> None:
+    """Refuse what the database has no characters for, before it is among the rows of other prompts.
+
+    Raises:
+        ValueError: If one of them holds half a surrogate pair, or the character U+0000 where there is none.
+    """
+    for text in texts:
+        if text is None:
+            continue
+        text.encode()
+        if without_nul and _NUL in text:
+            msg = "it holds the character U+0000, which PostgreSQL has not"
+            raise ValueError(msg)
 
 
 def as_draw(row: Any) -> Draw:
@@ -97,13 +104,45 @@ def of_scores(position: int, scores: Scores) -> list[Row]:
     ]
 
 
-def of_labels(position: int, labels: Labels) -> list[Row]:
-    """The rows of n labels."""
+def of_labels(position: int, labels: Labels, *, without_nul: bool) -> list[Row]:
+    """The rows of n labels.
+
+    Raises:
+        CollectionError: If an answer cannot be written.
+    """
     answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
+    try:
+        _check(*answers, without_nul=without_nul)
+    except ValueError as error:
+        msg = f"an extracted answer cannot be stored: {error}. Let the answer extractor return other text"
+        raise CollectionError(msg) from error
     return [
         {"prompt": position, "slot": slot, "correct": correct, "answer": answer}
         for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
     ]
+
+
+def of_description(labels: Labels) -> str | None:
+    """What the metadata function says, as JSON; None where it says nothing.
+
+    Raises:
+        CollectionError: If it cannot be written.
+    """
+    if not labels.metadata:
+        return None
+    try:
+        said = written(labels.metadata)
+        _check(said, without_nul=False)
+    except ValueError as error:
+        msg = f"the metadata of the prompt cannot be stored: {error}. Let its function return finite JSON"
+        raise CollectionError(msg) from error
+    return said
+
+
+def of_error(error: CFCError) -> str:
+    """Why a stage failed, as JSON; what cannot be written is spelt out."""
+    said = str(error).encode(errors="backslashreplace").decode()
+    return written({"kind": type(error).__name__, "said": said})
 
 
 def of_calls(position: int, stage: Stage, paid: Paid) -> list[Row]:

@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Integer, Select, Table, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Integer, Select, Table, func, insert, select, update
+from sqlalchemy.exc import OperationalError
 
 from langchain_cfc._version import __version__
 from langchain_cfc.collect.stages import ModelCalls, Paid, Stage
@@ -149,11 +150,24 @@ class Store:
         Raises:
             StoreError: If it holds records that were made with something else.
         """
-        given = json.loads(rows.written(configuration))
-        known = self.configuration
-        if known:
+        self._set_fact("configuration", {**self.configuration, **self.check(configuration)})
+
+    def check(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+        """Refuse what its records were not made with.
+
+        Args:
+            configuration: As in `settle`.
+
+        Returns:
+            The same as it is stored.
+
+        Raises:
+            StoreError: If it holds records that were made with something else.
+        """
+        given: dict[str, Any] = json.loads(rows.written(configuration))
+        if known := self.configuration:
             refuse_other(self.name, known, given)
-        self._set_fact("configuration", {**known, **given})
+        return given
 
     def provenance(self) -> Provenance:
         """Where its records come from.
@@ -260,7 +274,7 @@ class Store:
         row["stage"] = int(Stage.LABELLED)
         writes.add(ADD_DRAWS, rows.of_draws(position, draws, without_nul=self.without_nul))
         writes.add(ADD_SCORES, rows.of_scores(position, scores))
-        writes.add(ADD_LABELS, rows.of_labels(position, labels))
+        writes.add(ADD_LABELS, rows.of_labels(position, labels, without_nul=self.without_nul))
         paid = Paid.drawn_by(versions)
         writes.add(ADD_CALLS, rows.of_calls(position, Stage.DRAWN, paid))
 
@@ -355,7 +369,7 @@ class Store:
         """How many prompts have come how far, those that failed included."""
         query = select(_prompts.c.stage, func.count()).group_by(_prompts.c.stage)
         with self._database.reading() as connection:
-            found: dict[int, int] = dict(connection.execute(query).tuples().all())
+            found = {int(stage): int(count) for stage, count in connection.execute(query)}
         return {stage: found.get(stage, 0) for stage in Stage}
 
     def paid(self) -> Paid:
@@ -363,8 +377,9 @@ class Store:
         query = select(
             _calls.c.model,
             func.max(_calls.c.drew.cast(Integer)),
-            func.sum(_calls.c.input_tokens),
-            func.sum(_calls.c.output_tokens),
+            # PostgreSQL adds whole numbers up to a decimal one.
+            func.sum(_calls.c.input_tokens).cast(BigInteger),
+            func.sum(_calls.c.output_tokens).cast(BigInteger),
         ).group_by(_calls.c.model)
         with self._database.reading() as connection:
             found = connection.execute(query).all()
@@ -423,6 +438,8 @@ class Store:
         try:
             found, version = self._fact("format"), self._fact("version")
         except StoreError as error:
+            if not self._database.embedded and isinstance(error.__cause__, OperationalError):
+                raise  # nobody answers there, which says nothing about what it holds
             msg = f"{self.name} is no store of a collection: {error}"
             raise StoreError(msg) from error
         if found != schema.FORMAT:

@@ -101,20 +101,18 @@ def scored(position: int, scores: Scores, paid: Paid) -> list[Write]:
     ]
 
 
-def labelled(position: int, labels: Labels, paid: Paid) -> list[Write]:
-    """What to write when they are labelled."""
-    said = rows.written(labels.metadata) if labels.metadata else None
+def labelled(position: int, labels: Labels, paid: Paid, *, without_nul: bool) -> list[Write]:
+    """What to write when they are labelled; arguments and errors as in `drawn`."""
     return [
-        (ADD_LABELS, rows.of_labels(position, labels)),
-        (_SET_LABELLED, [{"of": position, "now": int(Stage.LABELLED), "said": said}]),
+        (ADD_LABELS, rows.of_labels(position, labels, without_nul=without_nul)),
+        (_SET_LABELLED, [{"of": position, "now": int(Stage.LABELLED), "said": rows.of_description(labels)}]),
         (ADD_CALLS, rows.of_calls(position, Stage.LABELLED, paid)),
     ]
 
 
 def failed(position: int, stage: Stage, error: CFCError, paid: Paid) -> list[Write]:
     """What to write when a stage failed; what was finished before stays."""
-    said = rows.written({"kind": type(error).__name__, "said": str(error)})
     return [
-        (_SET_ERROR, [{"of": position, "said": said}]),
+        (_SET_ERROR, [{"of": position, "said": rows.of_error(error)}]),
         (ADD_CALLS, rows.of_calls(position, stage, paid)),
     ]

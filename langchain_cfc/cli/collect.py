@@ -1,0 +1,204 @@
+"""`langchain-cfc collect`: from a dataset to labelled records, whatever fails on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from langchain_cfc._imports import FACTORY
+from langchain_cfc.cli.output import EXIT_NO, failures_explained
+
+_CONFIGURATION = "Settings"
+_DATASET = "The dataset"
+_PARTS = "What draws, scores and labels"
+_PACE = "How calls are made, and what they may cost"
+
+
+def collect(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="TOML file with the settings; options here take precedence.",
+            rich_help_panel=_CONFIGURATION,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            rich_help_panel=_CONFIGURATION,
+            help="Any setting of the file, with a TOML value: generator.arguments.temperature=0.7",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="SQLite file, or the URL of a PostgreSQL database, that holds everything.",
+            rich_help_panel=_CONFIGURATION,
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option("--n", "-n", help="Candidates for each prompt.", rich_help_panel=_CONFIGURATION),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="JSON Lines, JSON, CSV or Parquet file.", rich_help_panel=_DATASET)
+    ] = None,
+    input_: Annotated[
+        str | None,
+        typer.Option("--input", help="Column that is the prompt as it stands.", rich_help_panel=_DATASET),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="Template that makes the prompt from columns: 'Question: {question}'",
+            rich_help_panel=_DATASET,
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Column that labels are made with.", rich_help_panel=_DATASET)
+    ] = None,
+    id_: Annotated[
+        str | None,
+        typer.Option(
+            "--id", help="Column that names the prompt; else a digest does.", rich_help_panel=_DATASET
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many prompts.", rich_help_panel=_DATASET)
+    ] = None,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside-bad-rows",
+            rich_help_panel=_DATASET,
+            help="Go on without rows that cannot be used, instead of refusing the dataset.",
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the chat model that draws, such as openai:gpt-4o-mini.", rich_help_panel=_PARTS
+        ),
+    ] = None,
+    generator: Annotated[
+        str | None,
+        typer.Option(help=f"In its place, a model or chain of your own: {FACTORY}.", rich_help_panel=_PARTS),
+    ] = None,
+    verifier: Annotated[
+        str | None,
+        typer.Option(
+            help="The verifier, such as langchain_cfc.verifiers:SequenceProbability.", rich_help_panel=_PARTS
+        ),
+    ] = None,
+    labeler: Annotated[
+        str | None,
+        typer.Option(
+            help="The labeler, such as langchain_cfc.labelers:NormalisedMatch.", rich_help_panel=_PARTS
+        ),
+    ] = None,
+    answer: Annotated[
+        str | None, typer.Option(help="Answer extractor, a function of the text.", rich_help_panel=_PARTS)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Most calls at once. Default 8.", rich_help_panel=_PACE)
+    ] = None,
+    requests_per_second: Annotated[
+        float | None, typer.Option(help="Most calls per second.", rich_help_panel=_PACE)
+    ] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(help="Most tokens per second.", rich_help_panel=_PACE)
+    ] = None,
+    attempts: Annotated[
+        int | None,
+        typer.Option(
+            help="Most times that a call is made while its failure may pass. Default 5.",
+            rich_help_panel=_PACE,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a call may take. Default 120.", rich_help_panel=_PACE)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens in all, earlier runs included.", rich_help_panel=_PACE)
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            help="Highest cost in all; needs [prices] in the file, or --set prices.'*'=...",
+            rich_help_panel=_PACE,
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try prompts again that failed in an earlier run.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Read the dataset, make all parts, say what it will take; call none."),
+    ] = False,
+    out_path: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the finished records here at the end, .jsonl or .parquet."),
+    ] = None,
+    sample_for_review: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Write a sheet of K candidates for people to label; see `agreement`."),
+    ] = None,
+    review: Annotated[Path, typer.Option(help="Where that sheet goes; it is never overwritten.")] = Path(
+        "review.csv"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")] = False,
+) -> None:
+    """Draw, score and label n candidates for every prompt of a dataset.
+
+    Everything that is finished is on disk at once. Interrupted or failed, run the same command again: it goes
+    on where it stopped. Exit code 1 says that prompts are left, or have failed.
+
+    Example: langchain-cfc collect --source questions.csv --input question --reference answer
+        --model openai:gpt-4o-mini --set generator.arguments.logprobs=true -n 10
+        --verifier langchain_cfc.verifiers:SequenceProbability
+        --labeler langchain_cfc.labelers:NormalisedMatch --store questions.db --out records.jsonl
+    """
+    with failures_explained():
+        # Late, for they need the extra.
+        from langchain_cfc.cli import collecting
+        from langchain_cfc.collect.config import read_config
+
+        given = {
+            "store": store,
+            "n": n,
+            "source": {
+                "path": source,
+                "input": input_,
+                "prompt": prompt,
+                "reference": reference,
+                "id": id_,
+                "limit": limit,
+                "bad_rows": "set_aside" if set_aside else None,
+            },
+            "generator": {"model": model, "factory": generator},
+            "verifier": {"factory": verifier},
+            "labeler": {"factory": labeler},
+            "answer": {"factory": answer},
+            "run": {
+                "concurrency": concurrency,
+                "requests_per_second": requests_per_second,
+                "tokens_per_second": tokens_per_second,
+                "attempts": attempts,
+                "timeout": timeout,
+                "max_tokens": max_tokens,
+                "max_cost": max_cost,
+            },
+        }
+        read = read_config(config, given, settings or ())
+        if dry_run:
+            collecting.show_estimate(read, as_json=as_json)
+            return
+        sheet = None if sample_for_review is None else collecting.Sheet(sample_for_review, review)
+        finished = collecting.run(read, out_path, sheet, retry_failed=retry_failed, as_json=as_json)
+    raise typer.Exit(0 if finished else EXIT_NO)

@@ -1,0 +1,246 @@
+"""What `collect` does once its options are read: estimate, run, export, and what people see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from langchain_cfc.cli.output import emit_json, err, out
+from langchain_cfc.cli.standing import money, say_standing, score_words, standing_data
+from langchain_cfc.collect.bench import LocalBench
+from langchain_cfc.collect.collecting import Collected, Options, collect
+from langchain_cfc.collect.config import CollectionConfig
+from langchain_cfc.collect.estimate import ASSUMED_OUTPUT, Estimate, estimate
+from langchain_cfc.collect.review import write_review
+from langchain_cfc.collect.run import Run
+from langchain_cfc.collect.sources import Examples
+from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.records import Example, write_records
+
+# Bad rows that a note names.
+_MOST_LISTED = 5
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A sheet for people.
+
+    Attributes:
+        rows: How many candidates are on it.
+        path: Where it goes.
+    """
+
+    rows: int
+    path: Path
+
+    def __post_init__(self) -> None:
+        """Refuse now what would be refused once everything is paid for."""
+        if self.rows < 1 or self.path.exists() or self.path.suffix != ".csv":
+            msg = (
+                f"a sheet of {self.rows} candidates cannot be written to {self.path}: it takes at least one, "
+                "and a .csv file that does not exist yet, for people's work is never overwritten"
+            )
+            raise InputError(msg)
+
+
+def run(
+    config: CollectionConfig, records: Path | None, sheet: Sheet | None, *, retry_failed: bool, as_json: bool
+) -> bool:
+    """Collect, and say how it ended.
+
+    Args:
+        config: The settings.
+        records: Where finished records are written at the end; None for nowhere.
+        sheet: What people shall label; None for nothing.
+        retry_failed: Whether prompts that failed before are tried again.
+        as_json: Whether the end is told as JSON.
+
+    Returns:
+        Whether every prompt is finished.
+    """
+    ended = _collected(config, retry_failed=retry_failed)
+    written: dict[str, Any] = {"store": config.store}
+    if ended.standing.labelled:
+        with Store(config.store) as store:
+            if records is not None:
+                write_records(records, store.records(), store.provenance())
+                written["records"] = str(records)
+            if sheet is not None:
+                write_review(store.records(), sheet.rows, sheet.path)
+                written["review"] = str(sheet.path)
+    if as_json:
+        emit_json({**standing_data(ended.standing), "complete": ended.complete, **written})
+    else:
+        say_standing(out(), ended.standing, config.n)
+        for line in _next_steps(written, ended):
+            out().print(escape(line), soft_wrap=True)
+    return ended.complete and not ended.standing.failed
+
+
+def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
+    examples = config.source.examples()
+    console = err()
+    with _bar(console) as progress:
+        options = Options(
+            pace=config.pace(),
+            budget=config.budget(),
+            settings=config.settings(),
+            retry_failed=retry_failed,
+            progress=progress,
+            notice=lambda text: _note(console, text),
+            begun=lambda run: _stop_on_interrupt(run, console),
+        )
+        ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
+    if examples.bad_rows:
+        _note(console, _bad_rows(examples))
+    return ended
+
+
+def _note(console: Console, text: str) -> None:
+    console.print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True)
+
+
+def _stop_on_interrupt(run: Run, console: Console) -> None:
+    """The first Ctrl-C lets what is under way end in good order, a second one gives it up."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def stop() -> None:
+        if run.stopping and task is not None:
+            task.cancel()
+            return
+        run.stop()
+        console.print("stopping once what is under way is finished; press Ctrl-C again to give it up")
+
+    # Where there are no such handlers, as on Windows, Ctrl-C gives everything up at once.
+    with suppress(NotImplementedError):
+        loop.add_signal_handler(signal.SIGINT, stop)
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Callable[[Standing], None]]:
+    """A progress bar with what the prompts show so far; nothing where there is no terminal."""
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[pace]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[seen]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None, pace="", seen="")
+
+        def show(standing: Standing) -> None:
+            seen = [f"pass@n {standing.coverage:.2f}"] if standing.coverage is not None else []
+            seen += [score_words(standing)] if standing.coverage is not None else []
+            seen += [f"{standing.failed} failed"] if standing.failed else []
+            seen += [f"cost {money(standing.cost)}"] if standing.cost is not None else []
+            progress.update(
+                task,
+                total=standing.total,
+                completed=standing.labelled + standing.failed,
+                pace=f"{60 * standing.per_second:.0f}/min",
+                seen=", ".join(seen),
+            )
+
+        yield show
+
+
+def _bad_rows(examples: Examples) -> str:
+    rows = examples.bad_rows
+    listed = "; ".join(str(row) for row in rows[:_MOST_LISTED])
+    more = f"; and {len(rows) - _MOST_LISTED} more" if len(rows) > _MOST_LISTED else ""
+    return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
+
+
+def _next_steps(written: Mapping[str, Any], ended: Collected) -> Iterator[str]:
+    if not ended.complete:
+        yield "not every prompt was begun: run the same command again to go on"
+    elif ended.standing.failed:
+        yield "run it again with --retry-failed for those that failed"
+    yield f"store         {written['store']}"
+    if "records" in written:
+        yield f"records       {written['records']}"
+    if "review" in written:
+        yield f"review        {written['review']}: fill in `correct`, then see langchain-cfc agreement --help"
+    if ended.standing.labelled:
+        yield f"next          langchain-cfc calibrate {written.get('records', written['store'])}"
+
+
+def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
+    """Say what a collection will take, without calling anything.
+
+    Args:
+        config: The settings; all parts are made of them.
+        as_json: Whether it is told as JSON.
+    """
+    bench = LocalBench(config.parts())
+    examples = config.source.examples()
+    wanted = list(islice(examples, config.source.limit))
+    found = estimate(
+        wanted,
+        _standing(config, bench),
+        n=config.n,
+        sampling=config.generator.sampling,
+        budget=config.budget(),
+    )
+    if as_json:
+        bad_rows = [str(row) for row in examples.bad_rows]
+        first = wanted[0].model_dump(mode="json")
+        emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": bench.configuration})
+        return
+    for line in _estimate_lines(found, wanted[0], bench.configuration):
+        out().print(escape(line), soft_wrap=True)
+    if examples.bad_rows:
+        _note(out(), _bad_rows(examples))
+
+
+def _standing(config: CollectionConfig, bench: LocalBench) -> Standing | None:
+    """What the store holds, if there is one; refused as a run would refuse it."""
+    try:
+        store = Store(config.store)
+    except StoreError:
+        return None
+    with store:
+        store.check({**bench.configuration, **config.settings()})
+        return Standing.of(store)
+
+
+def _estimate_lines(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:
+    for part in ("generator", "verifier", "labeler", "answer"):
+        known = parts[part]
+        if known is not None:
+            name = known.get("id") or known.get("model") or "does not say what it is: give it an id"
+            yield f"{part:<13} {name}"
+    yield f"first prompt  {first.input!r:.200}"
+    yield f"reference     {first.reference!r:.200}"
+    yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"
+    yield f"tokens        about {found.input_tokens:,} in, {found.output_tokens:,} out"
+    if found.cost is not None:
+        yield f"cost          about {money(found.cost)}"
+    if found.measured_on:
+        yield f"taken from    {found.measured_on} finished prompts, verifier and labeler included"
+    else:
+        yield (
+            f"taken from    the prompts' lengths and {ASSUMED_OUTPUT} tokens an answer, without verifier and "
+            "labeler: a guess. Collect a few (--limit 20), then ask again"
+        )

@@ -1,0 +1,282 @@
+"""`collect`, `status`, `export` and `import` against a real server on this machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc import PromptRecord, read_records
+from langchain_cfc.demo import recording
+from tests.cli.test_cli import Ran, run
+from tests.serving.openai_server import Fault, Script, serving
+
+COUNT = 12
+MANY = 40
+MODEL = "gpt-4o-mini-2024-07-18"
+TOML = """
+store = "facts.db"
+n = 10
+
+[source]
+path = "questions.csv"
+input = "question"
+reference = "answers"
+json_columns = ["answers"]
+metadata = ["topic"]
+
+[generator]
+model = "openai:gpt-4o-mini"
+arguments = {{ base_url = "{url}", api_key = "none", temperature = 0.7, logprobs = true, max_retries = 0 }}
+
+[verifier]
+factory = "langchain_cfc.verifiers:SequenceProbability"
+
+[labeler]
+factory = "langchain_cfc.labelers:NormalisedMatch"
+
+[run]
+attempts = 3
+
+[prices.gpt-4o-mini]
+input = 100000
+output = 100000
+"""
+
+
+@pytest.fixture
+def facts() -> list[PromptRecord]:
+    """Some recorded prompts."""
+    return list(recording())[:MANY]
+
+
+@pytest.fixture
+def script(facts: list[PromptRecord]) -> Script:
+    """Their recorded answers."""
+    return replace(Script.of(facts), model=MODEL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterator[Path]:
+    """A folder with a dataset and its settings, and a server that answers meanwhile."""
+    with (tmp_path / "questions.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answers", "topic"])
+        for one in facts[:COUNT]:
+            rows.writerow([one.input, json.dumps(one.reference), one.metadata["topic"]])
+    with serving(script) as url:
+        (tmp_path / "collect.toml").write_text(TOML.format(url=url))
+        yield tmp_path
+
+
+Collect = Callable[..., Ran]
+
+
+@pytest.fixture
+def collect(folder: Path) -> Collect:
+    """A function that runs the command with these settings."""
+
+    def collecting(*options: str | Path) -> Ran:
+        return run("collect", "--config", folder / "collect.toml", *options)
+
+    return collecting
+
+
+def drawn(script: Script) -> int:
+    return len(script.requests) - sum(script.struck.values())
+
+
+def test_records_are_what_was_recorded(
+    collect: Collect, folder: Path, facts: list[PromptRecord], script: Script
+) -> None:
+    out = folder / "records.jsonl"
+    ran = collect("--out", out, "--json")
+    assert ran.code == 0
+    assert ran.data["finished"] == COUNT
+    assert ran.data["complete"]
+    source = read_records(out)
+    records = {str(record.input): record for record in source}
+    assert source.provenance is not None
+    assert (source.provenance.generator or {})["model_version"] == MODEL
+    assert drawn(script) == 10 * COUNT
+    for fact in facts[:COUNT]:
+        found = records[str(fact.input)]
+        assert sorted(str(one.text) for one in found.candidates) == sorted(
+            str(one.text) for one in fact.candidates
+        )
+        scores = sorted(one.score for one in found.candidates)
+        assert scores == pytest.approx(sorted(one.score for one in fact.candidates), abs=1e-6)
+        assert found.metadata == fact.metadata
+
+
+def test_a_second_run_asks_for_nothing(collect: Collect, script: Script) -> None:
+    assert collect("--limit", "5").code == 0
+    assert drawn(script) == 50
+    assert collect().code == 0
+    assert drawn(script) == 10 * COUNT
+    ran = collect()
+    assert (ran.code, drawn(script)) == (0, 10 * COUNT)
+    assert f"{COUNT} of {COUNT} finished" in ran.out
+
+
+def test_a_dry_run_calls_nothing_and_leaves_nothing(collect: Collect, folder: Path, script: Script) -> None:
+    ran = collect("--dry-run", "--json")
+    assert (ran.code, script.requests) == (0, [])
+    assert not (folder / "facts.db").exists()
+    assert (ran.data["prompts"], ran.data["draws"], ran.data["measured_on"]) == (COUNT, 10 * COUNT, 0)
+    assert ran.data["parts"]["generator"]["model"] == "gpt-4o-mini"
+    assert "to do         12 prompts, 120 requests" in collect("--dry-run").out
+
+
+def test_a_dry_run_measures_on_what_is_finished(collect: Collect) -> None:
+    assert collect("--limit", "4").code == 0
+    taken = collect("--limit", "4", "--json").data
+    rest = collect("--dry-run", "--json").data
+    assert (rest["prompts"], rest["measured_on"]) == (COUNT - 4, 4)
+    assert rest["input_tokens"] == 2 * taken["input_tokens"]
+    assert rest["cost"] == pytest.approx(2 * taken["cost"])
+
+
+def test_a_budget_ends_a_run_which_then_goes_on(collect: Collect, folder: Path, script: Script) -> None:
+    each = collect("--limit", "1", "--json").data["cost"]
+    ran = collect("--max-cost", str(5.5 * each), "--set", "run.concurrency=1")
+    assert ran.code == 1
+    assert "not every prompt was begun: run the same command again" in ran.out
+    assert run("status", folder / "facts.db", "--json").data["finished"] == 5
+    assert collect().code == 0
+    assert drawn(script) == 10 * COUNT
+
+
+def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, script: Script) -> None:
+    script.faults = (Fault("status 400", frozenset(range(30))),)
+    ran = collect("--set", "run.concurrency=1")
+    assert ran.code == 1
+    assert "9 of 12 finished, 3 failed" in ran.out
+    assert "--retry-failed" in ran.out
+    # (12 - 3) / 12 of what is promised is left at worst.
+    assert "3 of 12 prompts failed (25.0 %)" in ran.err
+    assert "only 0.750 c is sure" in ran.err
+    held = run("status", folder / "facts.db")
+    assert "3 failed before they were drawn: DrawError: 10 of 10 candidates" in held.out
+    script.faults = ()
+    assert collect().code == 1
+    assert len(script.requests) == 10 * COUNT
+    ran = collect("--retry-failed")
+    assert (ran.code, ran.err) == (0, "")
+    assert drawn(script) == 10 * COUNT
+
+
+def test_another_configuration_is_refused(collect: Collect) -> None:
+    assert collect("--limit", "1").code == 0
+    ran = collect("--set", "generator.arguments.temperature=0.9")
+    assert ran.code == 2
+    assert "generator.temperature was 0.7 and is now 0.9" in ran.err
+    ran = collect("-n", "9")
+    assert "n was 10 and is now 9" in ran.err
+
+
+def test_a_changed_dataset_is_refused_where_ids_stay(collect: Collect, folder: Path) -> None:
+    path = folder / "questions.csv"
+    lines = path.read_text().splitlines()
+    named = ["id," + lines[0], *(f"{number},{line}" for number, line in enumerate(lines[1:]))]
+    path.write_text("\n".join(named) + "\n")
+    assert collect("--id", "id", "--limit", "2").code == 0
+    path.write_text(path.read_text().replace(named[1].split(",")[1], "Something else?", 1))
+    ran = collect("--id", "id")
+    assert ran.code == 2
+    assert "the prompt '0' has another input" in ran.err
+
+
+def test_bad_rows_are_refused_or_set_aside(collect: Collect, folder: Path) -> None:
+    path = folder / "questions.csv"
+    path.write_text(path.read_text() + "What?,no json,topic\n")
+    ran = collect()
+    assert ran.code == 2
+    assert "line 14" in ran.err
+    ran = collect("--set-aside-bad-rows")
+    assert ran.code == 0
+    assert "1 rows of" in ran.err
+    assert "14: reference" in ran.err
+
+
+def test_a_sheet_for_people_is_written_once(collect: Collect, folder: Path) -> None:
+    sheet = folder / "sheet.csv"
+    assert collect("--sample-for-review", "3", "--review", sheet).code == 0
+    assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
+    ran = collect("--sample-for-review", "3", "--review", sheet)
+    assert ran.code == 2
+    assert "never overwritten" in ran.err
+
+
+def test_status_says_what_the_store_holds(collect: Collect, folder: Path) -> None:
+    assert collect("--limit", "3").code == 0
+    ran = run("status", folder / "facts.db")
+    assert ran.code == 0
+    assert "3 of 3 finished, 0 failed" in ran.out
+    assert f"drawn by      {MODEL}" in ran.out
+    assert "sk-" not in run("status", folder / "facts.db", "--json").out
+
+
+def test_a_file_that_is_no_store_and_one_that_is_not_there(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE facts (name TEXT, value TEXT)")
+    for path, message in (
+        (other, "is no store of a collection"),
+        (tmp_path / "none.db", "there is no store at"),
+    ):
+        ran = run("status", path)
+        assert ran.code == 2
+        assert message in ran.err
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
+    assert collect().code == 0
+    first, second = folder / "first.jsonl", folder / "second.jsonl"
+    assert run("export", folder / "facts.db", first, "--json").data["records"] == COUNT
+    ran = run("import", first, folder / "again.db", "--json")
+    assert ran.data["records"] == COUNT
+    assert run("import", first, folder / "again.db", "--json").data["records"] == 0
+    assert run("export", folder / "again.db", second).code == 0
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_where_it_is_no_terminal_there_is_no_bar(collect: Collect) -> None:
+    ran = collect("--limit", "2")
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_interrupted_once_it_ends_in_good_order(
+    folder: Path, facts: list[PromptRecord], script: Script
+) -> None:
+    script.faults = (Fault("slow", seconds=0.02),)
+    many = [json.dumps({"question": one.input, "answers": one.reference, "topic": "any"}) for one in facts]
+    (folder / "questions.jsonl").write_text("\n".join(many))
+    command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
+    options = ["--config", folder / "collect.toml", "--source", folder / "questions.jsonl"]
+    more = ["--set", "source.json_columns=[]", "--set", "run.concurrency=4"]
+    process = subprocess.Popen(
+        [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(script.requests) < 30 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "stopping once what is under way is finished" in err
+    held = run("status", folder / "facts.db", "--json").data
+    # Whatever was asked for was kept.
+    assert 0 < held["finished"] < MANY
+    assert held["finished"] * 10 == len(script.requests)
+    assert "run the same command again" in out

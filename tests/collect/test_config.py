@@ -1,0 +1,256 @@
+"""`collect.toml`, what takes precedence over it, and what it makes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc._imports import made
+from langchain_cfc.collect.config import CollectionConfig, read_config
+from langchain_cfc.errors import InputError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.verifiers import ModelJudge, SequenceProbability
+
+TOML = """
+store = "facts.db"
+n = 4
+
+[source]
+path = "questions.csv"
+prompt = [["system", "Answer."], ["human", "{question}"]]
+reference = "answer"
+metadata = ["topic"]
+
+[generator]
+model = "openai:gpt-4o-mini"
+arguments = { temperature = 0.7, api_key = "sk-1", max_tokens = 9 }
+
+[verifier]
+factory = "langchain_cfc.verifiers:SequenceProbability"
+
+[labeler]
+factory = "langchain_cfc.labelers:NormalisedMatch"
+arguments = { convention = "triviaqa" }
+
+[run]
+concurrency = 3
+max_cost = 1.5
+
+[prices."gpt-4o"]
+input = 1.0
+output = 2.0
+"""
+
+Read = Callable[..., CollectionConfig]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """A function that reads the file, with something in it replaced."""
+
+    def reading(
+        *replaced: tuple[str, str], settings: tuple[str, ...] = (), **overrides: Any
+    ) -> CollectionConfig:
+        written = TOML
+        for old, new in replaced:
+            assert written.count(old) == 1
+            written = written.replace(old, new)
+        path = tmp_path / "collect.toml"
+        path.write_text(written)
+        return read_config(path, overrides, settings)
+
+    return reading
+
+
+def test_everything_is_made_of_what_the_file_says(read: Read, tmp_path: Path) -> None:
+    config = read()
+    parts = config.parts()
+    assert config.store == str(tmp_path / "facts.db")
+    assert config.source.path == tmp_path / "questions.csv"
+    assert config.source.columns.metadata == ("topic",)
+    assert isinstance(parts.generator, ChatOpenAI)
+    assert parts.generator.max_tokens == 9
+    assert isinstance(parts.verifier, SequenceProbability)
+    assert isinstance(parts.labeler, NormalisedMatch)
+    assert parts.n == 4
+    assert config.pace().concurrency == 3
+    assert config.budget().max_cost == 1.5
+    assert config.budget().prices["gpt-4o"].output == 2.0
+
+
+def test_what_is_given_otherwise_takes_precedence(read: Read) -> None:
+    overrides = {"n": 7, "source": {"reference": "gold", "id": None}, "run": {"concurrency": None}}
+    config = read(settings=("generator.arguments.temperature=0.1", "labeler.id=mine"), **overrides)
+    assert (config.n, config.source.columns.reference, config.source.columns.id) == (7, "gold", None)
+    assert config.run.concurrency == 3
+    assert config.generator.arguments["temperature"] == 0.1
+    # Text whose quotes a shell has taken off.
+    assert config.labeler.id == "mine"
+
+
+def test_all_may_be_given_without_a_file() -> None:
+    config = read_config(
+        None,
+        {
+            "store": "postgresql://user@host/name",
+            "n": 1,
+            "source": {"path": "x.csv", "input": "q"},
+            "generator": {"model": "openai:gpt-4o", "factory": None},
+            "verifier": {"factory": "a:b"},
+            "labeler": {"factory": "a:b"},
+            "answer": {"factory": None},
+        },
+    )
+    assert config.answer is None
+    assert config.store == "postgresql://user@host/name"
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        (("n = 4", "n = 0"), r"collect.toml: n: Input should be greater than or equal to 1"),
+        (("n = 4", ""), r"n: Field required"),
+        (("reference =", "referense ="), r"source.referense: Extra inputs"),
+        (('model = "openai:gpt-4o-mini"', ""), r"generator: found neither of model and factory"),
+        (
+            ('model = "openai:gpt-4o-mini"', 'model = "x"\nfactory = "a:b"'),
+            r"found both of model and factory",
+        ),
+        (("[verifier]", "[verifiers.one]"), None),
+        (
+            ('[verifier]\nfactory = "langchain_cfc.verifiers:SequenceProbability"', ""),
+            "found neither of verifier",
+        ),
+        (
+            ('prompt = [["system", "Answer."], ["human", "{question}"]]', ""),
+            r"none of input, prompt and inputs",
+        ),
+        (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Extra inputs"),
+        (("max_cost = 1.5", "max_cost = -1"), r"run.max_cost: Input should be greater than 0"),
+        (("input = 1.0", "input = -1.0"), r"prices.gpt-4o.input"),
+        (("n = 4", "n = ="), r"is not TOML"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_name(
+    read: Read, replaced: tuple[str, str], message: str | None
+) -> None:
+    if message is None:
+        assert read(replaced).verifiers is not None
+        return
+    with pytest.raises(InputError, match=message):
+        read(replaced)
+
+
+def test_all_that_is_wrong_is_said_at_once(read: Read) -> None:
+    with pytest.raises(InputError) as caught:
+        read(("n = 4", "n = 0"), ("concurrency = 3", "concurrency = 0"))
+    assert "n: " in str(caught.value)
+    assert "run.concurrency: " in str(caught.value)
+
+
+def test_a_file_that_is_not_there_and_a_setting_that_is_none(tmp_path: Path, read: Read) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_config(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="'n' is no setting; expected KEY=VALUE"):
+        read(settings=("n",))
+
+
+def test_a_cost_without_prices_is_refused(read: Read) -> None:
+    config = read(('[prices."gpt-4o"]\ninput = 1.0\noutput = 2.0\n', ""))
+    with pytest.raises(InputError, match="only be kept to with the prices"):
+        config.budget()
+
+
+def test_a_judge_gets_its_model_by_name(read: Read) -> None:
+    named = [
+        'factory = "langchain_cfc.verifiers:ModelJudge"',
+        'model = "openai:gpt-4o"',
+        'model_arguments = { api_key = "k", temperature = 0 }',
+    ]
+    config = read(('factory = "langchain_cfc.verifiers:SequenceProbability"', "\n".join(named)))
+    judge = config.parts().verifier
+    assert isinstance(judge, ModelJudge)
+    assert judge.fingerprint["model.model"] == "gpt-4o"
+
+
+def test_a_model_that_cannot_be_made_is_bad_input(read: Read) -> None:
+    with pytest.raises(InputError, match="no chat model can be made of the name 'nobody:x'"):
+        read(("openai:gpt-4o-mini", "nobody:x")).parts()
+
+
+# ---- what makes other records
+
+
+def settings_of(config: CollectionConfig) -> str:
+    return str(config.settings())
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        ("temperature = 0.7", "temperature = 0.8"),
+        ("gpt-4o-mini", "gpt-4o"),
+        ("Answer.", "Answer!"),
+        ('"triviaqa"', '"squad"'),
+        ('reference = "answer"', 'reference = "other"'),
+    ],
+)
+def test_what_makes_other_records_changes_the_settings(read: Read, replaced: tuple[str, str]) -> None:
+    assert settings_of(read(replaced)) != settings_of(read())
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [("sk-1", "sk-2"), ("concurrency = 3", "concurrency = 30"), ("max_cost = 1.5", "max_cost = 2.5")],
+)
+def test_how_models_are_reached_does_not(read: Read, replaced: tuple[str, str]) -> None:
+    assert settings_of(read(replaced)) == settings_of(read())
+
+
+def test_no_secret_is_in_the_settings(read: Read) -> None:
+    secret = read(("sk-1", "very-secret"), ('convention = "triviaqa"', 'hidden = "also-secret"'))
+    assert "secret" not in settings_of(secret)
+
+
+# ---- factories
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module beside where commands are given."""
+    name = f"mybot_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "def judge(prompt, candidates): return []\n"
+        "def make_judge(strict=False): return ('judge', strict)\n"
+        "class Judge:\n    pass\n"
+        "def broken(): raise RuntimeError('no key')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_a_part_a_factory_and_a_class(module: str) -> None:
+    assert made(f"{module}:judge").__name__ == "judge"
+    assert made(f"{module}:make_judge") == ("judge", False)
+    assert made(f"{module}:make_judge", {"strict": True}) == ("judge", True)
+    assert type(made(f"{module}:Judge")).__name__ == "Judge"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("{}:none", "cannot import .*AttributeError"),
+        ("nowhere:x", "cannot import 'nowhere:x': ModuleNotFoundError"),
+        ("{}", "expected MODULE:NAME"),
+        ("{}:broken", "the factory .* failed with RuntimeError: no key"),
+    ],
+)
+def test_what_cannot_be_made_says_why(module: str, path: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        made(path.format(module))
