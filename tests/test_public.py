@@ -120,7 +120,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
     "description": LANGCHAIN,
     "chat_model": LANGCHAIN,
-    "collect": LANGCHAIN | {"filelock", "pyarrow", "sqlalchemy", "tenacity", "tomli"},
+    "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "sampling": LANGCHAIN | {"langchain"},
     "cli": frozenset({"typer", "rich"}),
 }

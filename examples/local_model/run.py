@@ -3,7 +3,7 @@
     python run.py                         176 questions, ten candidates each: two or three minutes
     python run.py --questions 48 --n 5    a quick look
 
-It needs `pip install 'langchain-cfc[calibrate,openai]' xllamacpp`; no key, and no network once the model is
+It needs `pip install 'langchain-cfc[collect,openai]' xllamacpp`; no key, and no network once the model is
 there. Any OpenAI-compatible server does instead of the small model (llama.cpp, Ollama, vLLM):
 
     python run.py --base-url http://127.0.0.1:11434/v1 --model NAME
@@ -14,22 +14,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from local_model import MODEL_NAME, get, running_server
 from questions import Question, extract, prompt, questions
-from rich.progress import track
 
-from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate, evaluate
+from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate
+from langchain_cfc.collect import Options, Pace, Parts, Store, collect
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.records import Provenance, read_records, write_records
-from langchain_cfc.sampling import Sampler
-from langchain_cfc.verifiers import SequenceProbability, VerifierInput
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example, read_records, write_records
+from langchain_cfc.verifiers import SequenceProbability
 
 ALPHA = "0.3"
 FEATURES = "hat(mean_score, 3)"
@@ -53,25 +52,34 @@ def make_chain(base_url: str, model: str) -> Runnable[Any, Any]:
     return prompt() | chat
 
 
-def collect(chain: Runnable[Any, Any], asked: Sequence[Question], n: int) -> Iterator[PromptRecord]:
-    """Draw, score and label n candidates for every question, by the very functions that serving uses."""
-    sampler = Sampler(chain)
-    for question in track(asked, description="collecting"):
-        given = {"question": question.text}
-        draws = sampler.draw(given, n, RunnableConfig(max_concurrency=SLOTS))
-        scores = VERIFIER.invoke(VerifierInput(prompt=given, candidates=draws))
-        candidates = tuple(
-            Candidate(
-                text=one.text,
-                score=score,
-                correct=extract(one.text) in question.answers,
-                answer=extract(one.text),
-            )
-            for one, score in zip(draws, scores, strict=True)
+def examples(asked: Sequence[Question]) -> list[Example]:
+    """The questions as an evaluation dataset."""
+    return [
+        Example(
+            id=question.id,
+            input={"question": question.text},
+            reference=list(question.answers),
+            metadata={"topic": question.topic},
         )
-        yield PromptRecord(
-            id=question.id, input=given, metadata={"topic": question.topic}, candidates=candidates
-        )
+        for question in asked
+    ]
+
+
+def collected(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, folder: Path) -> Path:
+    """Draw, score and label n candidates for every question; interrupted, run it again and it goes on."""
+    parts = Parts(
+        generator=chain,
+        verifier=VERIFIER,
+        labeler=NormalisedMatch(),
+        n=n,
+        answer=extract,
+        answer_id="extract",
+    )
+    store, records = folder / "questions.db", folder / "records.jsonl"
+    collect(examples(asked), parts, store, Options(pace=Pace(concurrency=SLOTS)))
+    with Store(store) as opened:
+        write_records(records, opened.records(), opened.provenance())
+    return records
 
 
 def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
@@ -121,18 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default=MODEL_NAME, help="the model's name there")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
-    records, artifact = options.folder / "records.jsonl", options.folder / "artifact.json"
+    artifact = options.folder / "artifact.json"
     with contextlib.ExitStack() as stack:
         url = options.base_url or stack.enter_context(running_server(get(), slots=SLOTS))
         chain = make_chain(url, options.model)
-        provenance = Provenance(
-            n=options.n,
-            generator=fingerprint(chain),
-            verifier=dict(VERIFIER.fingerprint),
-            labeler={"id": "exact-match"},
-            answer={"id": "extract"},
-        )
-        write_records(records, collect(chain, questions()[: options.questions], options.n), provenance)
+        records = collected(chain, questions()[: options.questions], options.n, options.folder)
         made = calibrated(records, artifact)
         split = made.calibration.split
         held_out = [one for one in questions()[: options.questions] if split.part(one.id, None) == "test"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,17 +13,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from langchain_cfc.cli.output import emit_json, err, out
-from langchain_cfc.cli.standing import money, say_standing, score_words, standing_data
+from langchain_cfc.cli.standing import say_standing, standing_data
+from langchain_cfc.collect.bar import money, progress_bar
 from langchain_cfc.collect.bench import LocalBench
 from langchain_cfc.collect.collecting import Collected, Options, collect
 from langchain_cfc.collect.config import CollectionConfig
@@ -99,7 +92,7 @@ def run(
 def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
     examples = config.source.examples()
     console = err()
-    with _bar(console) as progress:
+    with progress_bar(console) as progress:
         options = Options(
             pace=config.pace(),
             budget=config.budget(),
@@ -133,36 +126,6 @@ def _stop_on_interrupt(run: Run, console: Console) -> None:
     # Where there are no such handlers, as on Windows, Ctrl-C gives everything up at once.
     with suppress(NotImplementedError):
         loop.add_signal_handler(signal.SIGINT, stop)
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[[Standing], None]]:
-    """A progress bar with what the prompts show so far; nothing where there is no terminal."""
-    columns = (
-        SpinnerColumn(),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[pace]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[seen]}"),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None, pace="", seen="")
-
-        def show(standing: Standing) -> None:
-            seen = [f"pass@n {standing.coverage:.2f}"] if standing.coverage is not None else []
-            seen += [score_words(standing)] if standing.coverage is not None else []
-            seen += [f"{standing.failed} failed"] if standing.failed else []
-            seen += [f"cost {money(standing.cost)}"] if standing.cost is not None else []
-            progress.update(
-                task,
-                total=standing.total,
-                completed=standing.labelled + standing.failed,
-                pace=f"{60 * standing.per_second:.0f}/min",
-                seen=", ".join(seen),
-            )
-
-        yield show
 
 
 def _bad_rows(examples: Examples) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc.cli.output import percent
-
-if TYPE_CHECKING:
-    # Its package needs an extra that `--help` does not.
-    from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.bar import money, score_words
+from langchain_cfc.collect.standing import Standing
 
 
 def standing_data(standing: Standing) -> dict[str, Any]:
@@ -31,18 +29,6 @@ def standing_data(standing: Standing) -> dict[str, Any]:
     }
 
 
-def money(cost: float) -> str:
-    """A cost, with more digits where it is less than one."""
-    return f"{cost:.2f}" if cost >= 1 else f"{cost:.4f}"
-
-
-def score_words(standing: Standing) -> str:
-    """Mean scores of correct and wrong candidates, as far as there are any."""
-    wrong, correct = standing.mean_scores
-    said = [("correct", correct), ("wrong", wrong)]
-    return "scores " + ", ".join(f"{word} {mean:.2f}" for word, mean in said if mean is not None)
-
-
 def say_standing(console: Console, standing: Standing, n: int) -> None:
     """Print what a store holds.
 
@@ -58,7 +44,7 @@ def say_standing(console: Console, standing: Standing, n: int) -> None:
     ]
     if standing.coverage is not None:
         lines.append(f"attainable    {percent(standing.coverage)} have a correct one among {n} candidates")
-        lines.append(f"{'scores':<13} {score_words(standing).removeprefix('scores ')} on average")
+        lines.append(f"scores        {score_words(standing)} on average")
     lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
     if standing.cost is not None:
         lines.append(f"cost          {money(standing.cost)}")

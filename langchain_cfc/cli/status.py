@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc.cli.output import counted, emit_json, failures_explained, out
-from langchain_cfc.cli.standing import say_standing, standing_data
 from langchain_cfc.records import read_records, write_records
 
 _MOST_LISTED = 10
@@ -23,6 +22,8 @@ def status(
 ) -> None:
     """Show what a store holds: how far its prompts are, what they show, and why some failed."""
     with failures_explained():
+        # Late, for they need the extra.
+        from langchain_cfc.cli.standing import say_standing, standing_data
         from langchain_cfc.collect.standing import Standing
         from langchain_cfc.collect.store import Store
 

@@ -11,6 +11,7 @@ from langchain_cfc._lazy import lazily
 # Type checkers know this name; to import it would cost as much as all the rest here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from langchain_cfc.collect.bar import progress_bar
     from langchain_cfc.collect.bench import LocalBench, Parts
     from langchain_cfc.collect.budget import Budget, Price
     from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, collect
@@ -37,6 +38,7 @@ __all__ = [
     "Store",
     "acollect",
     "collect",
+    "progress_bar",
     "read_config",
     "read_examples",
     "review_report",
@@ -59,6 +61,7 @@ _HOMES = {
     "Store": "store",
     "acollect": "collecting",
     "collect": "collecting",
+    "progress_bar": "bar",
     "read_config": "config",
     "read_examples": "sources",
     "review_report": "reviewed",

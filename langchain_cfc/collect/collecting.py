@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +16,11 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.calls import Limit
 from langchain_cfc.collect.attempts import Repeated, TokenTurns, request_turns
+from langchain_cfc.collect.bar import progress_bar
 from langchain_cfc.collect.bench import LocalBench, Parts
 from langchain_cfc.collect.budget import Budget
 from langchain_cfc.collect.run import Run, Watch
+from langchain_cfc.collect.stages import Bench
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
@@ -84,10 +87,6 @@ class Collected:
     complete: bool
 
 
-def _ignored(standing: Standing) -> None:
-    """Nobody watches."""
-
-
 def _warned(notice: str) -> None:
     warnings.warn(notice, CollectionWarning, stacklevel=2)
 
@@ -102,7 +101,8 @@ class Options:
         settings: What else makes other records, as plain data: a store that was made with other ones is
             refused.
         retry_failed: Whether prompts that failed in an earlier run are tried again.
-        progress: Called with the standing whenever a prompt is finished or has failed.
+        progress: Called with the standing whenever a prompt is finished or has failed; by default a bar on
+            standard error, where that is a terminal.
         notice: Called with what people should know while there is still time; warns by default.
         begun: Called with the run before it begins, for whoever may want to stop it.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
@@ -112,7 +112,7 @@ class Options:
     budget: Budget = field(default_factory=Budget)
     settings: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
-    progress: Callable[[Standing], None] = _ignored
+    progress: Callable[[Standing], None] | None = None
     notice: Callable[[str], None] = _warned
     begun: Callable[[Run], None] | None = None
     config: RunnableConfig | None = None
@@ -160,18 +160,37 @@ async def acollect(
     """The same as `collect`, on an event loop that runs already."""
     options = options or Options()
     bench = LocalBench(parts, Limit(options.pace.concurrency), options.pace.repeated, options.config)
-    with Store(store, create=True) as opened, opened.locked():
-        opened.settle({**bench.configuration, **options.settings})
+    return await acollect_on(bench, examples, store, options)
+
+
+async def acollect_on(
+    bench: Bench, examples: Iterable[Example], store: str | os.PathLike[str], options: Options
+) -> Collected:
+    """The same wherever the prompts are worked on; how calls are made is the bench's business.
+
+    Args:
+        bench: What draws, scores and labels.
+        examples: As in `collect`.
+        store: As in `collect`. This process is the only one that writes it.
+        options: As in `collect`; of the `pace`, how many prompts are under way at a time.
+
+    Returns:
+        How the run ended.
+    """
+    configuration = bench.configuration
+    shown = progress_bar() if options.progress is None else nullcontext(options.progress)
+    with Store(store, create=True) as opened, opened.locked(), shown as progress:
+        opened.settle({**configuration, **options.settings})
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
         run = Run(
             opened,
             bench,
-            n=parts.n,
+            n=configuration["n"],
             at_once=options.pace.concurrency + _SPARE,
             budget=options.budget,
-            watch=Watch(options.progress, options.notice),
+            watch=Watch(progress, options.notice),
         )
         if options.begun is not None:
             options.begun(run)

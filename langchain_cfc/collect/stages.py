@@ -130,6 +130,10 @@ class Outcome:
 class Bench(Protocol):
     """Where prompts are worked on: in this process, or on machines elsewhere."""
 
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Whatever makes other records, as plain data: `n`, and what the parts say of themselves."""
+
     async def draw(self, example: Example) -> Outcome:
         """Draw n candidates."""
 
