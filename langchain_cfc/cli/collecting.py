@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.records import Example, write_records
 
 # Bad rows that a note names.
@@ -92,14 +93,13 @@ def run(
 def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
     examples = config.source.examples()
     console = err()
-    with progress_bar(console) as progress:
+    with progress_bar(console) as progress, _noted_at_once(console):
         options = Options(
             pace=config.pace(),
             budget=config.budget(),
             settings=config.settings(),
             retry_failed=retry_failed,
             progress=progress,
-            notice=lambda text: _note(console, text),
             begun=lambda run: _stop_on_interrupt(run, console),
         )
         ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
@@ -110,6 +110,20 @@ def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
 
 def _note(console: Console, text: str) -> None:
     console.print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True)
+
+
+@contextmanager
+def _noted_at_once(console: Console) -> Iterator[None]:
+    """Print warnings while there is still time to do something about them."""
+
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
+        del details, more
+        _note(console, str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CFCWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _stop_on_interrupt(run: Run, console: Console) -> None:

@@ -148,7 +148,12 @@ def collect(
         CollectionWarning: As soon as it shows that the records will not calibrate well, and at the end if
             prompts failed.
     """
-    return asyncio.run(acollect(examples, parts, store, options))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(acollect(examples, parts, store, options))
+    msg = "an event loop runs here already, as in a notebook: await acollect(...) with the same arguments"
+    raise InputError(msg)
 
 
 async def acollect(
