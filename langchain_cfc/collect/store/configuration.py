@@ -24,7 +24,7 @@ def refuse_other(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) 
         StoreError: If something differs; it is named.
     """
     shared = [key for key in known if key in given]
-    missing = [key for key in OF_RECORDS if key not in known and key in given]
+    missing = [key for key in OF_RECORDS if key not in known and given.get(key) is not None]
     different = [*(key for key in shared if known[key] != given[key]), *missing]
     if not different:
         return

@@ -20,6 +20,7 @@ from langchain_cfc.collect.store import rows, schema
 from langchain_cfc.collect.store.configuration import OF_RECORDS, refuse_other
 from langchain_cfc.collect.store.database import Database
 from langchain_cfc.collect.store.rows import Row
+from langchain_cfc.collect.store.tables import table
 from langchain_cfc.collect.store.writes import (
     ADD_CALLS,
     ADD_DRAWS,
@@ -30,6 +31,7 @@ from langchain_cfc.collect.store.writes import (
     Writes,
     execute,
 )
+from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord, Provenance
 from langchain_cfc.sampling import Draw
@@ -353,6 +355,20 @@ class Store:
             candidates = self._grouped(_CANDIDATES.where(_draws.c.prompt.between(first, after)))
             for row in page:
                 yield rows.as_record(row, candidates[row.position])
+
+    def table(self, names: Sequence[str] = ()) -> LabelledDraws:
+        """The finished prompts as arrays, which `calibrate` and `evaluate` take as they take records.
+
+        Args:
+            names: Verifiers whose raw outputs are wanted, to combine them.
+
+        Returns:
+            The draws with their labels, prompts in their order; no object is made for a candidate.
+
+        Raises:
+            StoreError: If no prompt is finished, or a candidate lacks one of the raw outputs.
+        """
+        return table(self._database, self.provenance().n, names)
 
     def failures(self) -> list[Failure]:
         """The prompts that failed, in their order."""
