@@ -110,8 +110,13 @@ def _check(scores: FloatArray, correct: BoolArray, confidence: float) -> None:
 def _twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each score, twice the number of others below it and once that of its equals."""
     ordered = np.sort(others)
-    below = np.searchsorted(ordered, scores, side="left").astype(np.int64)
-    return below + np.searchsorted(ordered, scores, side="right")
+    # Looked up in ascending order, each search ends where the last one has already been.
+    order = np.argsort(scores)
+    ascending = scores[order]
+    counts = np.empty(len(scores), dtype=np.int64)
+    counts[order] = np.searchsorted(ordered, ascending, side="left")
+    counts[order] += np.searchsorted(ordered, ascending, side="right")
+    return counts
 
 
 def _by_prompt(members: BoolArray, deviations: FloatArray) -> FloatArray:

@@ -7,9 +7,14 @@ between cannot tell the difference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -17,6 +22,70 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
 
 Scalar: TypeAlias = str | int | float | bool
+
+
+@dataclass(frozen=True, eq=False)
+class JsonMetadata(Sequence[Mapping[str, Scalar]]):
+    """The metadata of N prompts as JSON, texts that come again held once; parsed only when it is looked at.
+
+    A million prompts have a million mappings, but mostly few different ones, and features read them one by
+    one.
+
+    Attributes:
+        texts: Different JSON objects of texts, finite numbers and booleans.
+        codes: (N,) position among the texts of each prompt's.
+
+    >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
+    'art'
+    """
+
+    texts: Sequence[str]
+    codes: IntArray
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> JsonMetadata:
+        """Tell texts apart.
+
+        Args:
+            texts: N JSON objects of texts, finite numbers and booleans; whoever wrote them has checked that.
+
+        Returns:
+            The metadata of N prompts.
+        """
+        known: dict[str, int] = {}
+        codes = [known.setdefault(text, len(known)) for text in texts]
+        return cls(tuple(known), np.array(codes, dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
+        """The metadata of several parts of a dataset, one after the other."""
+        known: dict[str, int] = {}
+        codes: list[IntArray] = []
+        for part in parts:
+            own = [known.setdefault(text, len(known)) for text in part.texts]
+            codes.append(np.array(own, dtype=np.int64)[part.codes])
+        return cls(tuple(known), np.concatenate(codes))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @overload
+    def __getitem__(self, row: int) -> Mapping[str, Scalar]: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> JsonMetadata: ...
+
+    def __getitem__(self, row: int | slice) -> Mapping[str, Scalar] | JsonMetadata:
+        if isinstance(row, slice):
+            return JsonMetadata(self.texts, self.codes[row])
+        return _parsed(self.texts[self.codes[row]])
+
+    def __iter__(self) -> Iterator[Mapping[str, Scalar]]:
+        return (_parsed(self.texts[code]) for code in self.codes.tolist())
+
+    def take(self, rows: IntArray) -> JsonMetadata:
+        """The metadata of some of the prompts; `rows` is (m,) row numbers."""
+        return JsonMetadata(self.texts, self.codes[rows])
 
 
 @dataclass(frozen=True)
@@ -35,6 +104,16 @@ class Draws:
     answer_codes: IntArray | None
     lengths: IntArray | None
     metadata: Sequence[Mapping[str, Scalar]]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Draws]) -> Draws:
+        """The draws of several parts of a dataset, one after the other; answers where all parts have them."""
+        return cls(
+            np.concatenate([part.scores for part in parts]),
+            _all_or_none([part.answer_codes for part in parts]),
+            _all_or_none([part.lengths for part in parts]),
+            _metadata([part.metadata for part in parts]),
+        )
 
     @classmethod
     def of(
@@ -81,7 +160,11 @@ class Draws:
         if metadata is not None and len(metadata) != size:
             msg = f"metadata must hold {size} mappings, got {len(metadata)}"
             raise InputError(msg)
-        return cls(matrix, codes, lengths, tuple(metadata) if metadata is not None else ({},) * size)
+        if metadata is None:
+            metadata = ({},) * size
+        return cls(
+            matrix, codes, lengths, metadata if isinstance(metadata, JsonMetadata) else tuple(metadata)
+        )
 
     def __len__(self) -> int:
         """The number of prompts N."""
@@ -105,7 +188,7 @@ class Draws:
             self.scores[rows],
             None if self.answer_codes is None else self.answer_codes[rows],
             None if self.lengths is None else self.lengths[rows],
-            tuple(self.metadata[int(row)] for row in rows),
+            self.metadata.take(rows) if isinstance(self.metadata, JsonMetadata) else _of(self.metadata, rows),
         )
 
 
@@ -121,6 +204,7 @@ class LabelledDraws:
         recorded: Number of candidates that were recorded; the draws hold the first n of them.
         extracted: Whether an extractor made the answers, or they are the texts themselves; None where some
             are the one and some the other.
+        raw: (N, n) raw outputs of each verifier that may be combined, by its name.
     """
 
     draws: Draws
@@ -129,13 +213,88 @@ class LabelledDraws:
     clusters: tuple[str | None, ...]
     recorded: int | None = None
     extracted: bool | None = False
+    raw: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse labels that do not fit the draws."""
-        same_shape = self.correct.shape == self.draws.scores.shape
-        if not (same_shape and len(self.ids) == len(self.clusters) == len(self.draws)):
-            msg = "labels, ids and clusters must match the draws in number"
+        shapes = {self.draws.scores.shape, self.correct.shape, *(one.shape for one in self.raw.values())}
+        if not (len(shapes) == 1 and len(self.ids) == len(self.clusters) == len(self.draws)):
+            msg = "labels, ids, clusters and raw outputs must match the draws in number"
             raise InputError(msg)
+
+    @classmethod
+    def of(
+        cls,
+        ids: Sequence[str],
+        scores: FloatArray | Sequence[Sequence[float]],
+        correct: BoolArray | Sequence[Sequence[bool]],
+        answers: Sequence[Sequence[str]],
+        *,
+        clusters: Sequence[str | None] | None = None,
+        metadata: Sequence[Mapping[str, Scalar]] | None = None,
+        raw: Mapping[str, FloatArray | Sequence[Sequence[float]]] | None = None,
+        extracted: bool | None = False,
+    ) -> LabelledDraws:
+        """Check and pack N labelled prompts, such as a batch out of a database; see `joined`.
+
+        Args:
+            ids: N different ids, none empty.
+            scores: (N, n) verifier scores in [0, 1], smaller is better.
+            correct: (N, n) whether each candidate is correct.
+            answers: N lists of n answers (extracted answers where there are any, else the texts).
+            clusters: N cluster names, None where a prompt stands alone; all alone if left out.
+            metadata: N mappings, perhaps a `JsonMetadata`; empty ones if left out.
+            raw: (N, n) finite raw outputs of verifiers, by name.
+            extracted: Whether an extractor made the answers; None where it made some.
+
+        Returns:
+            The prompts, all their candidates recorded.
+
+        Raises:
+            InputError: If anything differs in number, or a value is not what it should be.
+        """
+        draws = Draws.of(scores, answers, metadata)
+        labels = np.asarray(correct)
+        if labels.dtype != np.bool_:
+            msg = f"correct must hold True and False only, got an array of type {labels.dtype}"
+            raise InputError(msg)
+        _check_named([*ids, *(cluster for cluster in clusters or () if cluster is not None)])
+        _check_different(ids)
+        outputs = {name: _finite(name, values) for name, values in (raw or {}).items()}
+        alone = (None,) * len(draws)
+        names = alone if clusters is None else tuple(clusters)
+        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs)
+
+    @classmethod
+    def joined(cls, parts: Iterable[LabelledDraws]) -> LabelledDraws:
+        """Parts of a dataset as one.
+
+        Args:
+            parts: At least one part; equal in number of candidates and in the verifiers of `raw`.
+
+        Returns:
+            All prompts in order.
+
+        Raises:
+            InputError: If there is no part, parts differ, or an id comes twice.
+        """
+        several = list(parts)
+        if len({(part.draws.n, part.recorded, tuple(part.raw)) for part in several}) != 1:
+            msg = "parts of one dataset must be at least one, with equal n and the same raw outputs"
+            raise InputError(msg)
+        first = several[0]
+        extracted = {part.extracted for part in several}
+        whole = cls(
+            Draws.joined([part.draws for part in several]),
+            np.concatenate([part.correct for part in several]),
+            tuple(chain.from_iterable(part.ids for part in several)),
+            tuple(chain.from_iterable(part.clusters for part in several)),
+            first.recorded,
+            first.extracted if len(extracted) == 1 else None,
+            {name: np.concatenate([part.raw[name] for part in several]) for name in first.raw},
+        )
+        _check_different(whole.ids)
+        return whole
 
     def __len__(self) -> int:
         """The number of prompts N."""
@@ -144,21 +303,112 @@ class LabelledDraws:
     @property
     def names(self) -> tuple[str, ...]:
         """What the prompts can be recognised by later: their ids, and their clusters."""
-        clusters = dict.fromkeys(f"cluster:{cluster}" for cluster in self.clusters if cluster is not None)
-        return (*self.ids, *clusters)
+        return names_of(self.ids, self.clusters)
 
     def take(self, rows: IntArray) -> LabelledDraws:
         """The same for some of the prompts; `rows` is (m,) row numbers."""
         return LabelledDraws(
             self.draws.take(rows),
             self.correct[rows],
-            tuple(self.ids[int(row)] for row in rows),
-            tuple(self.clusters[int(row)] for row in rows),
+            _of(self.ids, rows),
+            _of(self.clusters, rows),
             self.recorded,
             self.extracted,
+            {name: outputs[rows] for name, outputs in self.raw.items()},
         )
+
+    def first_slots(self, n: int) -> LabelledDraws:
+        """The same prompts with their first n candidates only.
+
+        Args:
+            n: Number of candidates to keep, 1 <= n <= the present one.
+
+        Returns:
+            The prompts; `recorded` stays as it is.
+
+        Raises:
+            InputError: If n is out of range.
+        """
+        check_slots(n, self.draws.n)
+        draws = self.draws
+        fewer = Draws(
+            draws.scores[:, :n].copy(),
+            None if draws.answer_codes is None else draws.answer_codes[:, :n].copy(),
+            None if draws.lengths is None else draws.lengths[:, :n].copy(),
+            draws.metadata,
+        )
+        raw = {name: outputs[:, :n].copy() for name, outputs in self.raw.items()}
+        return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
+
+
+def names_of(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:
+    """What prompts can be recognised by later: their ids, and their clusters, each once."""
+    known = dict.fromkeys(f"cluster:{cluster}" for cluster in clusters if cluster is not None)
+    return (*ids, *known)
+
+
+def check_slots(n: int, recorded: int) -> None:
+    """Refuse a number of candidates to use that was not recorded.
+
+    Args:
+        n: The number to use.
+        recorded: The number that there is.
+
+    Raises:
+        InputError: If n is less than 1 or more than there is.
+    """
+    if not 1 <= n <= recorded:
+        msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
+        raise InputError(msg)
 
 
 def _first_slots(answers: Sequence[str]) -> list[int]:
     first: dict[str, int] = {}
     return [first.setdefault(answer, slot) for slot, answer in enumerate(answers)]
+
+
+def _of(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:
+    return tuple(map(items.__getitem__, rows.tolist()))
+
+
+def _all_or_none(parts: Sequence[IntArray | None]) -> IntArray | None:
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
+
+
+def _metadata(parts: Sequence[Sequence[Mapping[str, Scalar]]]) -> Sequence[Mapping[str, Scalar]]:
+    as_json = [part for part in parts if isinstance(part, JsonMetadata)]
+    return JsonMetadata.joined(as_json) if len(as_json) == len(parts) else tuple(chain.from_iterable(parts))
+
+
+def _check_named(names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name:
+            msg = f"ids and clusters must be texts, none of them empty; got {name!r}"
+            raise InputError(msg)
+
+
+def _check_different(ids: Sequence[str]) -> None:
+    if len(set(ids)) < len(ids):
+        name, count = Counter(ids).most_common(1)[0]
+        msg = f"the id {name!r} comes {count} times; expected ids to differ"
+        raise InputError(msg)
+
+
+def _finite(name: str, values: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
+    try:
+        outputs = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"raw outputs of {name!r} must be N lists of n numbers each"
+        raise InputError(msg) from error
+    if not np.isfinite(outputs).all():
+        msg = f"raw outputs of {name!r} must be finite numbers"
+        raise InputError(msg)
+    return outputs
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Mapping[str, Scalar]:
+    # Shared by all who ask, so nobody may change it.
+    entries: dict[str, Scalar] = json.loads(text)
+    return MappingProxyType(entries)

@@ -8,14 +8,14 @@ evaluation prove that it sees new prompts.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from langchain_cfc._arrays import IntArray
+from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError
 
@@ -52,30 +52,37 @@ class SplitPlan(BaseModel):
         Test prompts are chosen by a hash of their own, so that changing the share for fitting leaves the
         held-out part as it is.
         """
-        name = f"id:{record_id}" if cluster is None else f"cluster:{cluster}"
-        if _uniform(self.seed, "test", name) < self.test:
+        (name,) = _split_names([record_id], [cluster])
+        if self._chosen("test", [name])[0]:
             return "test"
-        return "fit" if _uniform(self.seed, "fit", name) < self.fit else "calibration"
+        return "fit" if self._chosen("fit", [name])[0] else "calibration"
 
     def rows(self, labelled: LabelledDraws) -> dict[Part, IntArray]:
         """Row numbers of each part, ascending."""
-        parts = np.array(
-            [self.part(i, c) for i, c in zip(labelled.ids, labelled.clusters, strict=True)], dtype=object
-        )
-        names: tuple[Part, ...] = ("fit", "calibration", "test")
-        return {name: np.flatnonzero(parts == name) for name in names}
+        names = _split_names(labelled.ids, labelled.clusters)
+        test, fit = self._chosen("test", names), self._chosen("fit", names)
+        parts: dict[Part, BoolArray] = {"fit": ~test & fit, "calibration": ~test & ~fit, "test": test}
+        return {part: np.flatnonzero(members) for part, members in parts.items()}
+
+    def _chosen(self, part: Literal["fit", "test"], names: Sequence[str]) -> BoolArray:
+        """Whether the hash of each name falls within a part's share of all hashes."""
+        share = self.fit if part == "fit" else self.test
+        if share == 0.0:
+            return np.zeros(len(names), dtype=np.bool_)
+        return np.asarray(_uniforms(self.seed, part, names) < share, dtype=np.bool_)
 
     def one_per_cluster(self, labelled: LabelledDraws) -> IntArray:
         """Rows of one hash-chosen prompt per cluster and of every prompt that stands alone, ascending."""
-        chosen: dict[str, tuple[float, int]] = {}
-        alone: list[int] = []
-        for row, (record_id, cluster) in enumerate(zip(labelled.ids, labelled.clusters, strict=True)):
-            if cluster is None:
-                alone.append(row)
-                continue
-            ticket = (_uniform(self.seed, "pick", record_id), row)
-            chosen[cluster] = min(ticket, chosen.get(cluster, (math.inf, row)))
-        return np.array(sorted([*alone, *(row for _, row in chosen.values())]), dtype=np.int64)
+        members = [row for row, cluster in enumerate(labelled.clusters) if cluster is not None]
+        tickets = _uniforms(self.seed, "pick", [labelled.ids[row] for row in members]).tolist()
+        chosen: dict[str | None, tuple[float, int]] = {}
+        for ticket in zip(tickets, members, strict=True):
+            cluster = labelled.clusters[ticket[1]]
+            chosen[cluster] = min(ticket, chosen.get(cluster, ticket))
+        taken = np.ones(len(labelled), dtype=np.bool_)
+        taken[members] = False
+        taken[[row for _, row in chosen.values()]] = True
+        return np.flatnonzero(taken)
 
     def sketch(self, names: Iterable[str]) -> tuple[str, ...]:
         """The 256 smallest keyed hashes of some names.
@@ -83,12 +90,13 @@ class SplitPlan(BaseModel):
         Whoever meets a share p of the names again meets one of the sketch with probability 1 - (1 - p)^256,
         and the names themselves are not stored.
         """
-        return tuple(sorted(_hash(self.seed, "sketch", name).hex()[:16] for name in names)[:SKETCH_SIZE])
+        smallest = nsmallest(SKETCH_SIZE, _hashes(names, self.seed, "sketch"))
+        return tuple(one.hex()[:16] for one in smallest)
 
     def meets(self, sketch: Sequence[str], names: Iterable[str]) -> bool:
         """Whether any of the names is in the sketch."""
         known = set(sketch)
-        return any(_hash(self.seed, "sketch", name).hex()[:16] in known for name in names)
+        return any(one.hex()[:16] in known for one in _hashes(names, self.seed, "sketch"))
 
 
 def split_plan(seed: str | int, *, fit: float, test: float) -> SplitPlan:
@@ -114,13 +122,27 @@ def split_plan(seed: str | int, *, fit: float, test: float) -> SplitPlan:
 
 def ids_digest(ids: Iterable[str]) -> str:
     """SHA-256 over a set of ids, whatever their order."""
-    lines = sorted(_hash(record_id).hex() for record_id in ids)
-    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    hashes = b"".join(sorted(_hashes(ids)))
+    # In hexadecimal, a hash on each line.
+    return "sha256:" + hashlib.sha256(hashes.hex("\n", hashlib.sha256().digest_size).encode()).hexdigest()
 
 
-def _hash(*parts: str) -> bytes:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+def _split_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:
+    """What decides on the part of each prompt."""
+    return [
+        f"id:{record_id}" if cluster is None else f"cluster:{cluster}"
+        for record_id, cluster in zip(ids, clusters, strict=True)
+    ]
 
 
-def _uniform(*parts: str) -> float:
-    return int.from_bytes(_hash(*parts)[:8], "big") / 2.0**64
+def _hashes(names: Iterable[str], *before: str) -> list[bytes]:
+    """SHA-256 of each name with the same texts before it."""
+    start = "".join(f"{one}\0" for one in before)
+    sha256 = hashlib.sha256
+    return [sha256(f"{start}{name}".encode("utf-8", "surrogatepass")).digest() for name in names]
+
+
+def _uniforms(seed: str, purpose: str, names: Iterable[str]) -> FloatArray:
+    """A number in [0, 1] for each name, uniform over names and purposes."""
+    first = b"".join([one[:8] for one in _hashes(names, seed, purpose)])
+    return np.frombuffer(first, dtype=">u8").astype(np.float64) / 2.0**64

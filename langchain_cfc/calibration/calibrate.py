@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from fractions import Fraction
 from functools import cached_property
@@ -32,7 +32,7 @@ from langchain_cfc.calibration.attainability import (
 from langchain_cfc.calibration.combining import fit_combination
 from langchain_cfc.combination import Combination
 from langchain_cfc.discrimination import discrimination
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.draws import LabelledDraws, names_of
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CalibrationError,
@@ -90,7 +90,7 @@ class _Calibration:
 
 
 def calibrate(
-    records: Iterable[PromptRecord],
+    records: Iterable[PromptRecord] | LabelledDraws,
     *,
     alpha: Level | Sequence[Level],
     features: str | FeatureMap = "hat(mean_score, 5)",
@@ -115,7 +115,8 @@ def calibrate(
     S = 1).
 
     Args:
-        records: Labelled records, such as `read_records(path)`.
+        records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
+            (`tabulate_raw` where verifiers are to be combined).
         alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
@@ -167,14 +168,14 @@ def calibrate(
         provenance = records.provenance
     labelled, combination = _scored(records, combine, plan, n=n, provenance=provenance)
     _check_answers(labelled, provenance, needed=given.needs_answers or rule.text.startswith("unique"))
-    parts = plan.rows(labelled)
+    parts = _parts(plan, labelled)
     feature_map = _fitted(given, labelled.take(parts["fit"]))
     prompts = _calibration_prompts(plan, labelled.take(parts["calibration"]), within_clusters)
     with naming(prompts.ids):
         x = feature_map.transform(prompts.draws)
     s = rule.success_scores(prompts, cap)
     data = _Calibration(prompts, feature_map, x, s, float(cap))
-    _check_orientation(prompts.take(plan.one_per_cluster(prompts)), combination)
+    _check_orientation(_one_per_cluster(plan, prompts), combination)
     _check_attainable(data, alphas, threshold_rule, allow_unattainable=allow_unattainable)
     rules = [_rule(threshold_rule, level, cap, window) for level in alphas]
     levels, arrays = _fit_levels(data, rules)
@@ -228,28 +229,29 @@ def _plan(
 
 
 def _scored(
-    records: Iterable[PromptRecord],
+    records: Iterable[PromptRecord] | LabelledDraws,
     combine: Sequence[str] | None,
     plan: SplitPlan,
     *,
     n: int | None,
     provenance: Provenance | None,
 ) -> tuple[LabelledDraws, Combination | None]:
-    """The prompts by id, scored by one verifier or by a combination that the fit split makes."""
+    """The prompts, scored by one verifier or by a combination that the fit split makes."""
     if combine is None:
-        labelled = tabulate(records, n=n, provenance=provenance)
-        return labelled.take(_by_id(labelled)), None
+        return tabulate(records, n=n, provenance=provenance), None
     labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance)
-    order = _by_id(labelled)
-    labelled, raw = labelled.take(order), raw[order]
-    fit = plan.rows(labelled)["fit"]
+    fit = _parts(plan, labelled)["fit"]
     combination = fit_combination(combine, raw[fit], labelled.take(fit))
-    return with_scores(labelled, combination.score_all(raw)), combination
+    # The raw outputs have done their part, and would be copied with every part of the table.
+    return replace(with_scores(labelled, combination.score_all(raw)), raw={}), combination
 
 
-def _by_id(labelled: LabelledDraws) -> IntArray:
-    """Rows in the order of ids: rounding follows order, and a file's order shall not change a bit."""
-    return np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64)
+def _parts(plan: SplitPlan, labelled: LabelledDraws) -> dict[Part, IntArray]:
+    """Rows of each part in the order of ids: rounding follows order, and a file's shall not change a bit."""
+    order = np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return {name: rows[np.argsort(place[rows])] for name, rows in plan.rows(labelled).items()}
 
 
 def _check_answers(labelled: LabelledDraws, provenance: Provenance | None, *, needed: bool) -> None:
@@ -289,7 +291,12 @@ def _calibration_prompts(plan: SplitPlan, part: LabelledDraws, within_clusters: 
     if len(part) == 0:
         msg = "the calibration split is empty: lower fit_fraction and test_fraction, or bring more records"
         raise CalibrationError(msg)
-    return part.take(plan.one_per_cluster(part)) if within_clusters == "one" else part
+    return _one_per_cluster(plan, part) if within_clusters == "one" else part
+
+
+def _one_per_cluster(plan: SplitPlan, prompts: LabelledDraws) -> LabelledDraws:
+    rows = plan.one_per_cluster(prompts)
+    return prompts if len(rows) == len(prompts) else prompts.take(rows)
 
 
 def _check_orientation(prompts: LabelledDraws, combination: Combination | None) -> None:
@@ -382,7 +389,8 @@ def _facts(
     came_fitted: bool,
 ) -> CalibrationFacts:
     used = [cluster for cluster in data.labelled.clusters if cluster is not None]
-    ids = {name: [labelled.ids[row] for row in rows] for name, rows in parts.items()}
+    ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in parts.items()}
+    clusters = [labelled.clusters[row] for name in ("fit", "calibration") for row in parts[name].tolist()]
     return CalibrationFacts(
         size=len(data.labelled),
         recorded_candidates=labelled.recorded or labelled.draws.n,
@@ -394,7 +402,7 @@ def _facts(
         exchangeable=len(set(used)) == len(used),
         split=plan,
         digests={name: ids_digest(members) for name, members in ids.items()},
-        sketch=list(plan.sketch(labelled.take(np.concatenate([parts["fit"], parts["calibration"]])).names)),
+        sketch=list(plan.sketch(names_of([*ids["fit"], *ids["calibration"]], clusters))),
         attainable_coverage=float(np.mean(data.reachable)),
         groups=data.groups,
     )

@@ -12,16 +12,15 @@ from rich.table import Table
 
 from langchain_cfc import calibration
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.opening import opened
 from langchain_cfc.cli.output import (
     check_output,
-    counted,
     emit_json,
     facts_lines,
     failures_explained,
     group_label,
     out,
 )
-from langchain_cfc.records import read_records
 from langchain_cfc.thresholds import WINDOW
 
 
@@ -41,7 +40,9 @@ class ClusterChoice(str, Enum):
 
 
 def calibrate(
-    records: Annotated[list[Path], typer.Argument(help="Labelled records, JSON Lines, plain or .gz.")],
+    records: Annotated[
+        list[Path], typer.Argument(help="Labelled records: JSON Lines, plain or .gz, or Parquet.")
+    ],
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")] = Path(
         "artifact.json"
     ),
@@ -93,24 +94,23 @@ def calibrate(
     """Build a calibration artifact from labelled records."""
     with failures_explained():
         check_output(out_path)
-        source = read_records(*records)
-        artifact = calibration.calibrate(
-            counted(source, "reading records"),
-            alpha=alpha or ["0.1"],
-            features=features,
-            set_rule=set_rule,
-            threshold_rule=threshold_rule.value,
-            combine=None if combine is None else [name.strip() for name in combine.split(",")],
-            n=n,
-            cap=cap,
-            window=window or None,
-            seed=seed,
-            fit_fraction=fit_fraction,
-            test_fraction=test_fraction,
-            within_clusters=within_clusters.value,
-            allow_unattainable=allow_unattainable,
-            provenance=source.provenance,
-        )
+        with opened(records) as source:
+            artifact = calibration.calibrate(
+                source,
+                alpha=alpha or ["0.1"],
+                features=features,
+                set_rule=set_rule,
+                threshold_rule=threshold_rule.value,
+                combine=None if combine is None else [name.strip() for name in combine.split(",")],
+                n=n,
+                cap=cap,
+                window=window or None,
+                seed=seed,
+                fit_fraction=fit_fraction,
+                test_fraction=test_fraction,
+                within_clusters=within_clusters.value,
+                allow_unattainable=allow_unattainable,
+            )
         artifact.save(out_path)
     if as_json:
         emit_json({"artifact": str(out_path), **artifact_data(artifact)})

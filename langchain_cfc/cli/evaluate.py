@@ -10,16 +10,15 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.opening import opened
 from langchain_cfc.cli.output import (
     EXIT_NO,
-    counted,
     emit_json,
     failures_explained,
     out,
     report_tables,
     verdict,
 )
-from langchain_cfc.records import read_records
 
 
 def evaluate(
@@ -36,10 +35,8 @@ def evaluate(
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
-        source = read_records(*records)
-        report = evaluation.evaluate(
-            artifact, counted(source, "reading records"), alpha=alpha, provenance=source.provenance
-        )
+        with opened(records) as source:
+            report = evaluation.evaluate(artifact, source, alpha=alpha)
     if as_json:
         emit_json(report.model_dump(mode="json"))
     else:

@@ -22,7 +22,7 @@ from langchain_cfc.thresholds import Level
 
 def evaluate(
     artifact: CalibrationArtifact,
-    records: Iterable[PromptRecord],
+    records: Iterable[PromptRecord] | LabelledDraws,
     *,
     alpha: Level | None = None,
     provenance: Provenance | None = None,
@@ -34,8 +34,9 @@ def evaluate(
 
     Args:
         artifact: The artifact.
-        records: Labelled records with at least the artifact's number of candidates; the first n slots are
-            used. Where the artifact combines verifiers, scores are made from the candidates' `scores`.
+        records: Labelled records with at least the artifact's number of candidates, or the table that
+            `tabulate` makes of them; the first n slots are used. Where the artifact combines verifiers,
+            scores are made from the candidates' `scores`.
         alpha: Error level; may be left out where the artifact holds only one.
         provenance: Header of the records where they do not carry one themselves.
 

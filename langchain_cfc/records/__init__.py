@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from langchain_cfc.records.parquet import parquet_schema
 from langchain_cfc.records.reading import Records, read_records
 from langchain_cfc.records.schema import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.records.table import tabulate, tabulate_raw, with_scores
@@ -13,6 +14,7 @@ __all__ = [
     "PromptRecord",
     "Provenance",
     "Records",
+    "parquet_schema",
     "read_records",
     "tabulate",
     "tabulate_raw",

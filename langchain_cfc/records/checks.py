@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from operator import itemgetter
 
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.schema import PromptRecord, Provenance
@@ -15,13 +19,17 @@ IN_MEMORY = "records"
 class DatasetChecks:
     """One number of candidates, and no id twice, however many files the records come from.
 
-    Keeps the ids and where each was first seen, nothing else of a record.
+    Keeps the ids and where each was seen, nothing else of a record.
     """
 
     def __init__(self) -> None:
         self._n: int | None = None
         self._n_from = ""
-        self._first_seen: dict[str, tuple[str, int]] = {}
+        # By id the record's position; by position its line; where each source begins. A million records have
+        # a million places, for which objects would take more than all of their scores.
+        self._positions: dict[str, int] = {}
+        self._lines = array("Q")
+        self._sources: list[tuple[int, str]] = []
 
     def expect(self, n: int, origin: str) -> None:
         """Fix the number of candidates; errors say that `origin` did."""
@@ -45,14 +53,45 @@ class DatasetChecks:
                 f"found {len(record.candidates)}; expected {self._n} for every prompt, by {self._n_from}"
             )
             raise RecordError(source, line, "candidates", problem)
-        here = (source, line)
-        first = self._first_seen.setdefault(record.id, here)
-        # Identity, since a file given twice has every record at an equal place.
-        if first is not here:
-            problem = (
-                f"{shown(record.id)} is the id of {first[0]}, line {first[1]} too; expected ids to differ"
-            )
+        position = len(self._positions)
+        first = self._positions.setdefault(record.id, position)
+        if first != position:
+            known, its_line = self._place(first)
+            problem = f"{shown(record.id)} is the id of {known}, line {its_line} too; expected ids to differ"
             raise RecordError(source, line, "id", problem)
+        self._note(source, [line])
+
+    def accepts(self, ids: Sequence[str], n: int, source: str, lines: Sequence[int]) -> bool:
+        """Check several more records of n candidates each at once.
+
+        Args:
+            ids: Their ids.
+            n: Their number of candidates.
+            source: Where they come from.
+            lines: Their lines there.
+
+        Returns:
+            Whether all of them fit; if not, none of them was taken, and `add` knows why.
+        """
+        here = dict(zip(ids, count(len(self._positions)), strict=False))
+        new = len(here) == len(ids) and self._positions.keys().isdisjoint(here)
+        if not new or self._n not in {None, n}:
+            return False
+        if self._n is None:
+            self.expect(n, f"{source}, line {lines[0]}")
+        self._positions.update(here)
+        self._note(source, lines)
+        return True
+
+    def _note(self, source: str, lines: Sequence[int]) -> None:
+        if not self._sources or self._sources[-1][1] != source:
+            self._sources.append((len(self._lines), source))
+        self._lines.extend(lines)
+
+    def _place(self, position: int) -> tuple[str, int]:
+        """Source and line of the record at a position."""
+        after = bisect_right(self._sources, position, key=itemgetter(0))
+        return self._sources[after - 1][1], self._lines[position]
 
 
 def checked(

@@ -88,7 +88,17 @@ class Candidate(_Model):
             return self.answer
         if self.text is not None:
             return self.text
-        return json.dumps(self.message, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return canonical(self.message)
+
+
+def canonical(value: object) -> str:
+    """The JSON of a value, equal for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def compact(value: object) -> str:
+    """The JSON of a value, keys in their own order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class Example(_Model):
@@ -143,3 +153,10 @@ class Provenance(_Model):
     verifier: _Object | None = Field(default=None, description="a JSON object")
     labeler: _Object | None = Field(default=None, description="a JSON object")
     answer: _Object | None = Field(default=None, description="a JSON object")
+
+
+def provenance_json(provenance: Provenance) -> bytes:
+    """A provenance as files hold it."""
+    # Not `exclude_defaults`, which would leave out the format and its version.
+    fields = {name: value for name, value in provenance if value is not None}
+    return compact(fields).encode()

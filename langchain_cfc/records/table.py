@@ -10,18 +10,16 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.combination import Combination, check_names
-from langchain_cfc.draws import Draws, LabelledDraws
-from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records.checks import IN_MEMORY, checked
+from langchain_cfc.draws import LabelledDraws, check_slots
+from langchain_cfc.errors import InputError
+from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, missing_output
+from langchain_cfc.records.checks import checked
+from langchain_cfc.records.reading import Records
 from langchain_cfc.records.schema import PromptRecord, Provenance
-from langchain_cfc.records.strict_json import shown
-
-# So many records become arrays at a time; their texts are all that is held besides the arrays.
-_BATCH = 256
 
 
 def tabulate(
-    records: Iterable[PromptRecord],
+    records: Iterable[PromptRecord] | LabelledDraws,
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
@@ -30,7 +28,8 @@ def tabulate(
     """Turn N records into arrays, without holding their texts.
 
     Args:
-        records: At least one record; a `Records` is streamed.
+        records: At least one record. A `Records` is streamed, and nothing but numbers, ids and metadata is
+            made of it. A table stays one.
         n: Use only the first n slots of every record, 1 <= n <= the recorded number; all if left out.
         provenance: What the records must agree with, where they do not come with a header of their own.
         combination: What makes the scores out of the candidates' `scores`, such as an artifact's; their
@@ -42,16 +41,17 @@ def tabulate(
     Raises:
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
             a candidate lacks a raw output that the combination needs.
-        InputError: If n is less than 1 or more than was recorded.
+        InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance or
+            lacks a raw output.
     """
     if combination is None:
-        return _joined([_table(batch, used) for _, batch, used in _batches(records, n, provenance)])
+        return _table(records, (), n, provenance)
     labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance)
     return with_scores(labelled, combination.score_all(raw))
 
 
 def tabulate_raw(
-    records: Iterable[PromptRecord],
+    records: Iterable[PromptRecord] | LabelledDraws,
     names: Sequence[str],
     *,
     n: int | None = None,
@@ -66,18 +66,16 @@ def tabulate_raw(
         provenance: See there.
 
     Returns:
-        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs.
+        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs; the draws hold
+        these by name as well, to be combined later.
 
     Raises:
         RecordError: As in `tabulate`, or if a candidate lacks one of the raw outputs.
         InputError: As in `tabulate`, or if the names do not tell verifiers apart.
     """
     check_names(names)
-    tables, raw = [], []
-    for first, batch, used in _batches(records, n, provenance):
-        tables.append(_table(batch, used))
-        raw.append([_raw(record, names, used, line) for line, record in enumerate(batch, start=first)])
-    return _joined(tables), np.concatenate([np.array(part, dtype=np.float64) for part in raw])
+    labelled = _table(records, names, n, provenance)
+    return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
 
 
 def with_scores(labelled: LabelledDraws, scores: FloatArray) -> LabelledDraws:
@@ -93,72 +91,53 @@ def with_scores(labelled: LabelledDraws, scores: FloatArray) -> LabelledDraws:
     return replace(labelled, draws=replace(labelled.draws, scores=scores))
 
 
-def _batches(
-    records: Iterable[PromptRecord], n: int | None, provenance: Provenance | None
-) -> Iterator[tuple[int, list[PromptRecord], int]]:
-    """Batches of records, each with the line of its first record and the number of slots to use."""
-    stream = checked(records, provenance)
+def _table(
+    records: Iterable[PromptRecord] | LabelledDraws,
+    names: Sequence[str],
+    n: int | None,
+    provenance: Provenance | None,
+) -> LabelledDraws:
+    if isinstance(records, LabelledDraws):
+        return _same(records, names, n, provenance)
+    if isinstance(records, Records):
+        if provenance is not None and provenance != records.provenance:
+            # The others have as many candidates as the first, by their own checks.
+            next(checked(records, provenance))
+        batches = records.batches()
+    else:
+        batches = _batches(records, provenance)
+    return LabelledDraws.joined(_tables(batches, names, n))
+
+
+def _same(
+    labelled: LabelledDraws, names: Sequence[str], n: int | None, provenance: Provenance | None
+) -> LabelledDraws:
+    recorded = labelled.recorded or labelled.draws.n
+    if provenance is not None and recorded != provenance.n:
+        msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
+        raise InputError(msg)
+    missing = next((name for name in names if name not in labelled.raw), None)
+    if missing is not None:
+        known = ", ".join(map(repr, labelled.raw)) or "none"
+        msg = f"the table has no raw outputs of {missing!r}; it has {known}"
+        raise InputError(msg)
+    return labelled if n is None or n == labelled.draws.n else labelled.first_slots(n)
+
+
+def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledDraws]:
     line = 1
-    while batch := list(islice(stream, _BATCH)):
-        recorded = len(batch[0].candidates)
-        if n is not None and not 1 <= n <= recorded:
-            msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
-            raise InputError(msg)
-        yield line, batch, n or recorded
-        line += len(batch)
+    for batch in batches:
+        if n is not None:
+            check_slots(n, batch.recorded)
+        used = n or batch.recorded
+        table = batch.table(used, names)
+        if table is None:
+            raise missing_output(batch.records(), names, used, line)
+        line += len(batch.ids)
+        yield table
 
 
-def _raw(record: PromptRecord, names: Sequence[str], n: int, line: int) -> list[list[float]]:
-    """(n, k) raw outputs of one prompt."""
-    rows = []
-    for slot, candidate in enumerate(record.candidates[:n]):
-        known = candidate.scores or {}
-        missing = next((name for name in names if name not in known), None)
-        if missing is not None:
-            problem = (
-                f"candidate {slot} of record {shown(record.id)} has no raw output of {missing!r}; it has "
-                f"{', '.join(map(repr, known)) or 'none'}. Bring the outputs of {', '.join(names)} for every "
-                "candidate, or leave the record out"
-            )
-            raise RecordError(IN_MEMORY, line, f"candidates[{slot}].scores", problem)
-        rows.append([known[name] for name in names])
-    return rows
-
-
-def _table(records: Sequence[PromptRecord], n: int) -> LabelledDraws:
-    rows = [record.candidates[:n] for record in records]
-    draws = Draws.of(
-        [[candidate.score for candidate in row] for row in rows],
-        [[candidate.answer_key for candidate in row] for row in rows],
-        [record.metadata for record in records],
-    )
-    return LabelledDraws(
-        draws,
-        np.array([[candidate.correct for candidate in row] for row in rows], dtype=np.bool_),
-        tuple(record.id for record in records),
-        tuple(record.cluster for record in records),
-        recorded=len(records[0].candidates),
-        extracted=_one_or_none({candidate.answer is not None for row in rows for candidate in row}),
-    )
-
-
-def _joined(parts: Sequence[LabelledDraws]) -> LabelledDraws:
-    draws = [part.draws for part in parts]
-    return LabelledDraws(
-        Draws(
-            np.concatenate([one.scores for one in draws]),
-            np.concatenate([one.answer_codes for one in draws if one.answer_codes is not None]),
-            np.concatenate([one.lengths for one in draws if one.lengths is not None]),
-            tuple(metadata for one in draws for metadata in one.metadata),
-        ),
-        np.concatenate([part.correct for part in parts]),
-        tuple(name for part in parts for name in part.ids),
-        tuple(cluster for part in parts for cluster in part.clusters),
-        recorded=parts[0].recorded,
-        extracted=_one_or_none({part.extracted for part in parts}),
-    )
-
-
-def _one_or_none(values: set[bool] | set[bool | None]) -> bool | None:
-    """The one value; None where there are several."""
-    return next(iter(values)) if len(values) == 1 else None
+def _batches(records: Iterable[PromptRecord], provenance: Provenance | None) -> Iterator[Batch]:
+    stream = checked(records, provenance)
+    while batch := list(islice(stream, BATCH)):
+        yield RecordBatch(batch)

@@ -66,14 +66,18 @@ def datasets() -> st.SearchStrategy[list[PromptRecord]]:
 
 
 @settings(deadline=None, derandomize=True)
-@given(data=datasets(), generator=st.none() | json_objects(), suffix=st.sampled_from(["", ".gz"]))
+@given(
+    data=datasets(),
+    generator=st.none() | json_objects(),
+    suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]),
+)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     data: list[PromptRecord],
     generator: dict[str, Any] | None,
     suffix: str,
 ) -> None:
-    path = tmp_path_factory.mktemp("round") / f"records.jsonl{suffix}"
+    path = tmp_path_factory.mktemp("round") / f"records{suffix}"
     provenance = Provenance(n=len(data[0].candidates), generator=generator)
     assert write_records(path, data, provenance) == len(data)
     again = read_records(path)

@@ -1,0 +1,205 @@
+"""Calibration at scale: from a records file to a saved artifact, time and memory.
+
+    python -m benchmarks.scale          100,000 prompts x 10 as JSON Lines, 1,000,000 x 20 as Parquet
+    python -m benchmarks.scale --quick  a hundredth of both
+
+The prompts are those of the recording that ships with the package (1,224 short questions, ten sampled answers
+each, with the extracted answer, the score, the label and one raw output), again and again under new ids, with
+noise on scores and raw outputs so that no two candidates are alike in numbers. Texts are short, mostly 2 to
+13 characters; a line of JSON has some 1,360 bytes. For 20 candidates a prompt's ten are taken twice. The JSON
+is what `json.dumps` writes; Parquet is in the schema of `write_records`, written a chunk at a time.
+
+Every figure is taken in a fresh process. Seconds are those of the work without imports. A bare parse is
+`orjson.loads` of every line of the same file, and nothing else; it and the calibration take turns, and the
+interval is around the median of the rounds' ratios. Memory is the most that was resident in the process
+(`VmHWM`; Linux).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory import resident
+from benchmarks.one_thread import one_thread
+
+ROUNDS = 7
+PROMPTS_OF_A_CHUNK = 5000
+NOISE = 0.02
+ALPHA = 0.35
+# What is to be kept.
+MOST_TIMES = 6.0
+MOST_BYTES = 1.5e9
+MOST_BYTES_OF_PARQUET = 4e9
+
+
+def main() -> None:
+    """Make the files, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a hundredth of all sizes")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    share = 100 if options.quick else 1
+    with tempfile.TemporaryDirectory() as folder:
+        lines, parquet = Path(folder, "records.jsonl"), Path(folder, "records.parquet")
+        _child("make_lines", lines, 100_000 // share)
+        _report_lines(lines, options.rounds)
+        _child("make_parquet", parquet, 1_000_000 // share)
+        _report_parquet(parquet)
+
+
+def _report_lines(path: Path, rounds: int) -> None:
+    from benchmarks.alternate import Ratio
+
+    parsed, calibrated, peaks = [], [], []
+    for _ in range(rounds):
+        parsed.append(_child("parse", path)["seconds"])
+        found = _child("calibrate", path)
+        calibrated.append(found["seconds"])
+        peaks.append(found["peak"])
+    ratio = Ratio.of(calibrated, parsed)
+    print(f"JSON Lines, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
+    print(f"  bare parse         {ratio.other:8.2f} s")
+    print(f"  to artifact        {ratio.seconds:8.2f} s")
+    spread = f"{ratio.low:.2f} to {ratio.high:.2f}, {rounds} rounds"
+    print(f"  ratio              {ratio.median:8.2f}      ({spread}; at most {MOST_TIMES:g})")
+    _print_peak(max(peaks, key=lambda peak: peak or 0), MOST_BYTES)
+
+
+def _report_parquet(path: Path) -> None:
+    found = _child("calibrate", path)
+    print(f"Parquet, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
+    print(f"  to artifact        {found['seconds']:8.2f} s")
+    _print_peak(found["peak"], MOST_BYTES_OF_PARQUET)
+
+
+def _print_peak(peak: int | None, most: float) -> None:
+    known = "unknown" if peak is None else f"{peak / 1e6:8,.0f} MB"
+    print(f"  peak memory        {known}   (at most {most / 1e6:,.0f} MB)")
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """Parse every line of a file, and do nothing with what is in it."""
+    import orjson
+
+    start = time.perf_counter()
+    with path.open("rb") as file:
+        for line in file:
+            orjson.loads(line)
+    return {"seconds": time.perf_counter() - start}
+
+
+def calibrate(path: Path) -> dict[str, Any]:
+    """From a file to a saved artifact."""
+    from langchain_cfc import calibrate as make
+    from langchain_cfc import read_records
+    from langchain_cfc.errors import AttainabilityWarning
+
+    # The easiest questions of the recording are few, and one group of them is beyond this level.
+    warnings.simplefilter("ignore", AttainabilityWarning)
+    start = time.perf_counter()
+    artifact = make(read_records(path), alpha=ALPHA)
+    artifact.save(path.with_suffix(".artifact"))
+    seconds = time.perf_counter() - start
+    prompts = artifact.calibration.size + artifact.calibration.fit_size
+    return {"seconds": seconds, "peak": resident("VmHWM"), "prompts": prompts, "n": artifact.n}
+
+
+def make_lines(path: Path, prompts: int) -> dict[str, Any]:
+    """Write the recording again and again as JSON Lines."""
+    import numpy as np
+
+    from langchain_cfc.demo import recording
+
+    rng = np.random.default_rng(0)
+    source = recording()
+    assert source.provenance is not None  # noqa: S101 - the recording that ships says where it is from
+    known = [record.model_dump(mode="json", exclude_defaults=True) for record in source]
+    with path.open("w", encoding="utf-8") as file:
+        file.write(source.provenance.model_dump_json(exclude_none=True) + "\n")
+        for number in range(prompts):
+            record = known[number % len(known)]
+            noise = rng.normal(0.0, NOISE, len(record["candidates"])).tolist()
+            candidates = [_moved(one, by) for one, by in zip(record["candidates"], noise, strict=True)]
+            again = record | {"id": f"{record['id']}-{number}", "candidates": candidates}
+            file.write(json.dumps(again, ensure_ascii=False) + "\n")
+    return {}
+
+
+def _moved(candidate: dict[str, Any], by: float) -> dict[str, Any]:
+    score = round(min(1.0, max(0.0, candidate["score"] + by)), 9)
+    outputs = {name: round(value + by, 6) for name, value in candidate["scores"].items()}
+    return candidate | {"score": score, "scores": outputs}
+
+
+def make_parquet(path: Path, prompts: int) -> dict[str, Any]:
+    """Write the recording again and again as Parquet, each candidate twice."""
+    import numpy as np
+
+    from langchain_cfc.demo import recording
+    from langchain_cfc.records import write_records
+
+    pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    source = path.with_name("once.parquet")
+    write_records(source, recording())
+    once = parquet.read_table(source).combine_chunks()
+    candidates = once["candidates"].combine_chunks()
+    n = len(candidates.values) // len(once)
+    schema = once.schema.with_metadata({})
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        for start in range(0, prompts, PROMPTS_OF_A_CHUNK):
+            numbers = np.arange(start, min(start + PROMPTS_OF_A_CHUNK, prompts))
+            rows = numbers % len(once)
+            slots = (n * rows[:, None] + np.tile(np.arange(n), 2)).ravel()
+            offsets = pa.array(2 * n * np.arange(len(rows) + 1), pa.int32())
+            again = once.take(rows)
+            ids = [f"{name}-{number}" for name, number in zip(again["id"].to_pylist(), numbers, strict=True)]
+            moved = _moved_column(candidates.values.take(slots), rng.normal(0.0, NOISE, len(slots)))
+            again = again.set_column(0, "id", pa.array(ids))
+            again = again.set_column(5, "candidates", pa.ListArray.from_arrays(offsets, moved))
+            writer.write_table(again.cast(schema))
+    return {}
+
+
+def _moved_column(candidates: Any, by: Any) -> Any:
+    import numpy as np
+
+    pa = import_module("pyarrow")
+    columns = {field.name: candidates.field(field.name) for field in candidates.type}
+    columns["score"] = pa.array(np.round(np.clip(columns["score"].to_numpy() + by, 0.0, 1.0), 9))
+    outputs = columns["scores"]
+    values = pa.array(np.round(outputs.items.to_numpy() + by, 6))
+    columns["scores"] = pa.MapArray.from_arrays(outputs.offsets, outputs.keys, values)
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+
+
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    step.__name__: step for step in (parse, calibrate, make_lines, make_parquet)
+}
+
+
+def _child(step: str, *arguments: object) -> dict[str, Any]:
+    """Carry out one step in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.scale", step, *map(str, arguments)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own program
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    one_thread()
+    if len(sys.argv) > 1 and sys.argv[1] in STEPS:
+        step, file, *size = sys.argv[1:]
+        print(json.dumps(STEPS[step](Path(file), *map(int, size))))
+    else:
+        main()

@@ -1,0 +1,80 @@
+"""Calibration and evaluation on a table that was read before, or comes from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
+from langchain_cfc.demo import recording
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.records import Provenance, Records, tabulate, tabulate_raw, write_records
+
+ALPHA = 0.4
+NAMES = ["sequence_logprob"]
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+
+
+def content(artifact: CalibrationArtifact) -> dict[str, Any]:
+    return artifact.model_dump(mode="json", exclude={"created_at"})
+
+
+@pytest.fixture(scope="module")
+def records() -> Records:
+    return recording()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"features": "hat(mean_score, 3) + group(topic) + entropy", "n": 5, "set_rule": "unique(all)"},
+        {"combine": NAMES, "test_fraction": 0.2},
+    ],
+)
+def test_a_table_makes_the_artifact_and_the_report_of_its_records(
+    records: Records, options: dict[str, Any]
+) -> None:
+    options = {"alpha": ALPHA, "test_fraction": 0.3, "allow_unattainable": True} | options
+    expected = calibrate(records, **options)
+    table, _ = tabulate_raw(records, NAMES)
+    artifact = calibrate(table, provenance=records.provenance, **options)
+    assert content(artifact) == content(expected)
+    report = evaluate(artifact, table, provenance=records.provenance)
+    # The artifacts differ in their time alone, but so do their digests.
+    without = {"artifact_digest"}
+    assert report.model_dump(exclude=without) == evaluate(expected, records).model_dump(exclude=without)
+    assert content(calibrate(records, **options | {"seed": 1})) != content(expected)
+
+
+def test_a_parquet_file_makes_the_same_artifact(records: Records, tmp_path: Path) -> None:
+    write_records(tmp_path / "records.parquet", records)
+    read = read_records(tmp_path / "records.parquet")
+    options: dict[str, Any] = {"alpha": ALPHA, "features": "group(topic)", "allow_unattainable": True}
+    assert content(calibrate(read, **options)) == content(calibrate(records, **options))
+
+
+def test_a_table_without_raw_outputs_cannot_be_combined(records: Records) -> None:
+    with pytest.raises(InputError, match="no raw outputs of 'sequence_logprob'; it has none"):
+        calibrate(tabulate(records), alpha=ALPHA, combine=NAMES)
+
+
+def test_a_table_must_suit_its_provenance(records: Records) -> None:
+    with pytest.raises(
+        InputError, match="the table has 10 recorded candidates; expected 3, by the provenance"
+    ):
+        calibrate(tabulate(records), alpha=ALPHA, provenance=Provenance(n=3))
+
+
+def test_rows_in_another_order_make_the_same_artifact(records: Records) -> None:
+    table = tabulate(records)
+    shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
+    assert isinstance(shuffled, LabelledDraws)
+    assert shuffled.ids != table.ids
+    with pytest.warns(AttainabilityWarning):
+        one, other = calibrate(table, alpha=0.35), calibrate(shuffled, alpha=0.35)
+    assert content(one) == content(other)

@@ -1,0 +1,46 @@
+"""Whether two ways of reading records come to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import PromptRecord, tabulate, tabulate_raw
+
+
+def outcome(records: Iterable[PromptRecord], **options: Any) -> object:
+    """The table in parts that can be compared to the bit, or the error."""
+    try:
+        return parts(tabulate(records, **options))
+    except InputError as error:
+        return type(error), str(error)
+
+
+def parts(table: LabelledDraws) -> list[object]:
+    draws = table.draws
+    assert draws.answer_codes is not None
+    assert draws.lengths is not None
+    arrays = [draws.scores, draws.answer_codes, draws.lengths, table.correct, *table.raw.values()]
+    # As bytes, so that -0.0 is not 0.0; as repr, so that 1 is neither 1.0 nor True.
+    return [
+        *((array.dtype, array.shape, np.ascontiguousarray(array).tobytes()) for array in arrays),
+        table.ids,
+        table.clusters,
+        [repr(dict(entries)) for entries in draws.metadata],
+        table.recorded,
+        table.extracted,
+        tuple(table.raw),
+    ]
+
+
+def raw_outcome(records: Iterable[PromptRecord], names: list[str], **options: Any) -> object:
+    """The same with the raw outputs of some verifiers."""
+    try:
+        labelled, raw = tabulate_raw(records, names, **options)
+    except InputError as error:
+        return type(error), str(error)
+    return [*parts(labelled), raw.shape, raw.tobytes()]

@@ -1,0 +1,308 @@
+"""The fast way from lines to arrays against the strict one: the same arrays, or the same error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic_core import from_json
+
+from langchain_cfc.errors import RecordError
+from langchain_cfc.records import Provenance, json_lines, read_records, tabulate, write_records
+from langchain_cfc.records import decoding as decoding_module
+from langchain_cfc.records.batches import BATCH, RecordBatch
+from langchain_cfc.records.decoding import decoded, strict_record
+from tests.records.same import outcome, parts, raw_outcome
+from tests.records.test_reading import HEADER, LINES, fields, line, written
+from tests.records.test_writing import datasets
+
+# What fast parsers let pass, or read otherwise than Python's, beside the lines of the strict reader's tests.
+NASTY: list[object] = [
+    *(case.values[0] for case in LINES),
+    '{"id": "a", "id": "b", ' + json.dumps(fields())[1:],
+    json.dumps(fields(reference={"a": 1})).replace('{"a": 1}', '{"a": 1, "a": 2}'),
+    json.dumps(fields(metadata={"a": 1})).replace('{"a": 1}', '{"a": 1, "a": 1}'),
+    json.dumps(fields(input=[{"a": [{"b": 1}]}])).replace('{"b": 1}', '{"b": 1, "b": 1}'),
+    line(scores={"a": 1.0}).replace('{"a": 1.0}', '{"a": 1.0, "\\u0061": 1.0}'),
+    line(text=..., message={"a": 1}).replace('{"a": 1}', '{"a": 1, "a": 1}'),
+    line(answer='"\\').replace('"answer"', '"text": "again", "answer"'),
+    line(score=-0.0),
+    line(score=1),
+    line(score=0),
+    line(score=10**400),
+    line().replace("0.5", "1e-400"),
+    line().replace("0.5", "0.5000000000000000277555756156289135105907917022705078125"),
+    line(scores={"a": 2**53 + 1}),
+    line(scores={"a": 10**400}),
+    line(scores={"a": True}),
+    line(scores={"a": None}),
+    line(scores={"a": 1e308, "b": 1e308}),
+    line(scores={"a": 10**308 * 5, "b": -(10**308) * 5}),
+    line(scores={}),
+    line(scores=None),
+    line(scores=[]),
+    line(answer=None),
+    line(message=None),
+    line(text=None),
+    line(text=None, message={"a": ["b", {"c": None}]}),
+    line(text=..., message={}),
+    line(text=..., message=None),
+    line(text=..., message={"a": 1e999}),
+    line(text=..., message="a"),
+    line(correct=1),
+    line(correct=0),
+    fields(cluster=None),
+    fields(cluster="c"),
+    fields(cluster=""),
+    fields(reference=None),
+    fields(reference=[[[]]]),
+    fields(reference=float("-inf")),
+    fields(metadata={}),
+    fields(metadata=None),
+    fields(metadata={"a": 2**70, "b": -0.0, "c": True, "d": "", "": 1.0}),
+    fields(metadata={"a": None}),
+    fields(metadata={"a": []}),
+    fields(metadata={"a": "\ud800"}),
+    fields(input={"a": "\udfff"}),
+    fields(input=""),
+    fields(input=[]),
+    fields(input=5),
+    fields(input=True),
+    fields(input=json.loads("[" * 19 + "]" * 19)),
+    fields(input=json.loads("[" * 25 + "]" * 25)),
+    fields(input=json.loads("[" * 100 + "]" * 100)),
+    fields(input=json.loads("[" * 101 + "]" * 101)),
+    fields(
+        candidates=[
+            {"text": "a", "score": 0.5},
+            {"correct": True, "text": "b"},
+            {"score": 0.5, "correct": False},
+        ]
+    ),
+    fields(candidates="ab"),
+    fields(candidates=None),
+    fields(candidates=[[], []]),
+    fields(candidates=[{}, {}]),
+    fields(candidates=["text", "score"]),
+    fields(n=3),
+    fields(id="fine"),
+    HEADER,
+    "",
+    " \t ",
+    "\x0c",
+    "null",
+    '"text"',
+    json.dumps(fields()) + "\x0b\x0c",
+    json.dumps(fields()) + ",",
+    json.dumps(fields()) + json.dumps(fields("q2")),
+    json.dumps(fields())[:-1],
+    json.dumps(fields()).replace("answer 0", "answer \x01"),
+    json.dumps(fields()).replace("answer 0", "answer \x7f\\u0000\\/\\ud83d\\ude00"),
+    json.dumps(fields()).replace("answer 0", '\\\\\\" \\\\'),
+    json.dumps(fields()).replace("0.5", "00.5"),
+    json.dumps(fields()).replace("0.5", "NaN"),
+    json.dumps(fields()).replace("0.5", "-Infinity"),
+    json.dumps(fields(reference=1)).replace(": 1,", ": " + "1" * 4300 + ","),
+    json.dumps(fields(reference=1)).replace(": 1,", ": " + "1" * 4301 + ","),
+]
+
+
+def twice(path: Path, **options: Any) -> Any:
+    """What the strict reader says, and that the fast one says the same."""
+    records = read_records(path)
+
+    def strictly() -> Any:
+        # A generator is no `Records`: its records are made one by one.
+        yield from records
+
+    expected, found = outcome(strictly(), **options), outcome(records, **options)
+    assert found == expected
+    return found
+
+
+@pytest.mark.parametrize("place", [0, 1, 40, BATCH, 2 * BATCH + 5])
+@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
+def test_a_line_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object, place: int) -> None:
+    lines: list[object] = [fields("fine"), *(fields(f"fine {row}") for row in range(2 * BATCH + 10))]
+    lines.insert(place, nasty)
+    twice(written(tmp_path / "records.jsonl", *lines))
+
+
+@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
+def test_a_line_alone_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object) -> None:
+    twice(written(tmp_path / "records.jsonl", nasty, HEADER | {"n": 2}))
+    twice(written(tmp_path / "records.jsonl", HEADER | {"n": 2}, nasty))
+
+
+def test_the_trap_of_repeated_keys_is_there() -> None:
+    # Negative control: the parser alone takes the last of two keys, and only the count of marks shows it.
+    text = line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9')
+    assert from_json(text)["candidates"][1]["score"] == 0.9
+    assert decoded([text.encode()]) is None
+    assert decoded([line().encode()]) is not None
+
+
+def test_without_the_count_a_repeated_key_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Negative control of the whole comparison: a decoder that does not count is found out.
+    text = json.dumps(fields()).replace('"score": 0.5', '"score": 0.1, "score": 0.5').encode()
+    honest = decoding_module._quotation_marks
+    monkeypatch.setattr(decoding_module, "_quotation_marks", lambda lines: honest(lines) - 4)
+    assert decoded([text]) is not None
+    with pytest.raises(RecordError, match="twice"):
+        strict_record(text, "records", 1)
+
+
+LINE = json.dumps(
+    fields(
+        metadata={"a": 1.5, "b": True},
+        cluster="c",
+        reference=['"', 1],
+        candidates=[
+            {"text": 'a "\\ b', "score": 0.25, "correct": True, "answer": "é", "scores": {"x": -1.5, "y": 2}},
+            {"message": {"k": [None, -0.0]}, "score": 0, "correct": False},
+        ],
+    )
+).encode()
+BITS = [
+    *(bytes([byte]) for byte in b'"\\{}[]:,0123456789-+.eE \t\x00\x1f\x80\xff'),
+    *(
+        b"null",
+        b"true",
+        b"NaN",
+        b"Infinity",
+        b"1e999",
+        b"\\u0041",
+        b"\\ud800",
+        b"\\u0022",
+        b'"a":',
+        b'"score":',
+    ),
+    *(b'"text":"x",', b'"id":"y",', b"1" * 400, b"\xed\xa0\x80", b"\xc3\xa9", b"\xef\xbb\xbf", b"{}", b"[]"),
+]
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """The line with a few bytes taken out, put in, or repeated elsewhere."""
+    content = LINE
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(content)))
+        end = min(len(content), start + draw(st.integers(0, 12)))
+        bit = draw(st.sampled_from([b"", content[start:end], *BITS]))
+        place = start if draw(st.booleans()) else draw(st.integers(0, len(content)))
+        content = content[:start] + content[end:] if bit == b"" else content[:place] + bit + content[place:]
+    return content
+
+
+@settings(max_examples=3000, deadline=None, derandomize=True)
+@given(damaged())
+@example(LINE)
+def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None:
+    content = content.replace(b"\n", b" ").rstrip()
+    batch = decoded([content]) if content else None
+    if batch is not None:
+        record = strict_record(content, "records", 1)
+        table, expected = batch.table(batch.recorded, ()), RecordBatch([record]).table(batch.recorded, ())
+        assert table is not None
+        assert expected is not None
+        assert parts(table) == parts(expected)
+
+
+def test_the_line_to_be_damaged_is_decoded() -> None:
+    assert decoded([LINE]) is not None
+
+
+@settings(max_examples=2000, deadline=None, derandomize=True)
+@given(st.from_regex(rb"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?", fullmatch=True))
+def test_numbers_are_read_to_the_bit_as_python_reads_them(text: bytes) -> None:
+    assert repr(from_json(text)) == repr(json.loads(text))
+
+
+@settings(deadline=None, derandomize=True)
+@given(data=datasets(), suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]))
+def test_any_records_make_the_same_table(
+    tmp_path_factory: pytest.TempPathFactory, data: list[Any], suffix: str
+) -> None:
+    path = tmp_path_factory.mktemp("same") / f"records{suffix}"
+    write_records(path, data)
+    n = len(data[0].candidates)
+    for slots in (None, 1, n, n + 1):
+        twice(path, n=slots)
+    known = sorted({name for one in data for candidate in one.candidates for name in candidate.scores or {}})
+    for names in ([known[0]] if known else [], known[:2], ["missing"]):
+        if names:
+            assert raw_outcome(read_records(path), names) == raw_outcome(iter(data), names)
+
+
+def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uneven = [
+        {"message": {"a": 1}, "score": 0.5, "correct": True},
+        {"text": "b", "score": 0, "correct": False},
+    ]
+    lines = [fields(f"q{row}") | ({"candidates": uneven} if row % 3 else {}) for row in range(500)]
+    path = written(tmp_path / "records.jsonl", HEADER, *lines)
+    expected = twice(path)
+
+    def made(*_: object) -> None:
+        pytest.fail("a model was made")
+
+    monkeypatch.setattr(decoding_module, "validated", made)
+    assert outcome(read_records(path)) == expected
+    # Negative control: a line in doubt does need the strict reader.
+    with pytest.raises(pytest.fail.Exception, match="a model was made"):
+        tabulate(
+            read_records(written(path, HEADER, *lines, fields("odd", input=json.loads("[" * 30 + "]" * 30))))
+        )
+
+
+def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [fields(f"q{row}") for row in range(10 * BATCH)]
+    lines[300] = fields("odd", input=json.loads("[" * 30 + "]" * 30))
+    strict: list[int] = []
+
+    def counted(content: bytes, source: str, number: int) -> Any:
+        strict.append(number)
+        return strict_record(content, source, number)
+
+    monkeypatch.setattr(json_lines, "strict_record", counted)
+    table = tabulate(read_records(written(tmp_path / "records.jsonl", *lines)))
+    assert table.ids == tuple(one["id"] for one in lines)
+    assert 301 in strict
+    assert len(strict) <= 16
+
+
+def test_files_are_compared_with_each_other(tmp_path: Path) -> None:
+    one = written(tmp_path / "a.jsonl", *(fields(f"q{row}") for row in range(100)))
+    for other in (fields("q7"), fields("new", n=3), fields("new"), HEADER, "{"):
+        two = written(tmp_path / "b.jsonl", fields("x"), other)
+        records = read_records(one, two)
+        assert outcome(records) == outcome(iter(records))
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.9])
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_bad_line_comes_before_the_damage_after_it(tmp_path: Path, cut: float, bad: bool) -> None:
+    lines: list[object] = [fields(f"q{row} {row * 7919 % 1009}" * 5) for row in range(300)]
+    if bad:
+        lines[3] = fields("bad", input=5)
+    packed = gzip.compress(written(tmp_path / "plain", *lines).read_bytes())
+    path = tmp_path / "cut.gz"
+    path.write_bytes(packed[: int(cut * len(packed))])
+    kind, message = twice(path)
+    assert kind is RecordError
+    assert ("line 4: input" if bad else "damaged or cut off") in message
+
+
+def test_a_provenance_of_its_own_is_compared_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "records.jsonl", *(fields(f"q{row}") for row in range(100)))
+    twice(path, provenance=Provenance(n=2))
+    kind, message = twice(path, provenance=Provenance(n=3))
+    assert kind is RecordError
+    assert "found 2; expected 3 for every prompt, by the provenance" in message

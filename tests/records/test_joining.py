@@ -1,0 +1,156 @@
+"""Tables made batch by batch by whoever holds numbers already, such as a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc.draws import Draws, JsonMetadata, LabelledDraws
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import Candidate, PromptRecord, tabulate, tabulate_raw
+from tests.records.same import parts
+
+N = 3
+
+
+def records(size: int = 50) -> list[PromptRecord]:
+    rng = np.random.default_rng(0)
+    return [
+        PromptRecord(
+            id=f"q{row}",
+            input="?",
+            metadata={"topic": "ab"[row % 2]},
+            cluster=f"c{row // 4}" if row % 3 else None,
+            candidates=tuple(
+                Candidate(
+                    text="xyz"[int(rng.integers(3))] * (slot + 1),
+                    answer="xyz"[int(rng.integers(3))],
+                    score=float(rng.uniform()),
+                    correct=bool(rng.integers(2)),
+                    scores={"judge": float(rng.normal())},
+                )
+                for slot in range(N)
+            ),
+        )
+        for row in range(size)
+    ]
+
+
+def batch(several: list[PromptRecord], **changes: Any) -> LabelledDraws:
+    rows = [one.candidates for one in several]
+    given: dict[str, Any] = {
+        "ids": [one.id for one in several],
+        "scores": np.array([[one.score for one in row] for row in rows]),
+        "correct": np.array([[one.correct for one in row] for row in rows]),
+        "answers": [[one.answer_key for one in row] for row in rows],
+        "clusters": [one.cluster for one in several],
+        "metadata": JsonMetadata.of(f'{{"topic": "{one.metadata["topic"]}"}}' for one in several),
+        "raw": {"judge": [[(one.scores or {})["judge"] for one in row] for row in rows]},
+        "extracted": True,
+    }
+    return LabelledDraws.of(**given | changes)
+
+
+def test_batches_become_the_table_of_their_records() -> None:
+    data = records()
+    joined = LabelledDraws.joined(batch(data[start : start + 7]) for start in range(0, len(data), 7))
+    labelled, _ = tabulate_raw(data, ["judge"])
+    assert parts(joined) == parts(labelled)
+    # Batches in another order are another table.
+    other = LabelledDraws.joined([batch(data[7:]), batch(data[:7])])
+    assert parts(other) != parts(labelled)
+
+
+def test_part_of_a_table_is_the_table_of_the_part() -> None:
+    data = records()
+    rows = np.array([5, 3, 49, 3 + 8])
+    picked = [data[row] for row in rows]
+    assert parts(batch(data).take(rows)) == parts(batch(picked))
+    assert parts(batch(data).first_slots(2)) == parts(tabulate_raw(data, ["judge"], n=2)[0])
+    for n in (0, N + 1):
+        with pytest.raises(InputError, match=rf"n is {n}; expected at least 1 and at most 3"):
+            batch(data).first_slots(n)
+
+
+def test_a_table_is_tabulated_like_its_records() -> None:
+    data = records()
+    assert parts(tabulate(batch(data, raw={}), n=2)) == parts(tabulate(data, n=2))
+    labelled, raw = tabulate_raw(batch(data), ["judge"], n=2)
+    expected, expected_raw = tabulate_raw(data, ["judge"], n=2)
+    assert parts(labelled) == parts(expected)
+    np.testing.assert_array_equal(raw, expected_raw)
+    with pytest.raises(InputError, match="no raw outputs of 'p_true'; it has 'judge'"):
+        tabulate_raw(batch(data), ["p_true"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ids": ["a", "b", "a"]}, "the id 'a' comes 2 times"),
+        ({"ids": ["a", "b", ""]}, "none of them empty; got ''"),
+        ({"ids": ["a", "b", 3]}, "must be texts"),
+        ({"ids": ["a", "b"]}, "must match the draws in number"),
+        ({"clusters": ["a", "", None]}, "none of them empty"),
+        ({"clusters": ["a"]}, "must match the draws in number"),
+        ({"scores": np.full((3, N), np.nan)}, "score of candidate 0 of prompt 0 is nan"),
+        ({"scores": np.full((3, 2), 0.5)}, "answers must be 3 lists of 2 texts"),
+        ({"correct": np.ones((3, N))}, "True and False only, got an array of type float64"),
+        ({"correct": np.ones((3, 2), dtype=np.bool_)}, "must match the draws"),
+        ({"raw": {"judge": np.full((3, N), np.inf)}}, "raw outputs of 'judge' must be finite"),
+        ({"raw": {"judge": [["a"]]}}, "raw outputs of 'judge' must be N lists"),
+        ({"raw": {"judge": np.zeros((3, 2))}}, "must match the draws"),
+        ({"metadata": [{}]}, "metadata must hold 3 mappings"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        batch(records(3), **changes)
+
+
+def test_parts_that_differ_are_refused() -> None:
+    data = records(6)
+    shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
+    for other in (batch(shorter), batch(data[3:], raw={})):
+        with pytest.raises(InputError, match="with equal n and the same raw outputs"):
+            LabelledDraws.joined([batch(data[:3]), other])
+    with pytest.raises(InputError, match="at least one"):
+        LabelledDraws.joined([])
+    with pytest.raises(InputError, match="the id 'q2' comes 2 times"):
+        LabelledDraws.joined([batch(data[:3]), batch(data[2:])])
+
+
+def test_extracted_answers_and_texts_together_are_neither() -> None:
+    data = records(6)
+    for first, second, both in (
+        (True, True, True),
+        (False, False, False),
+        (True, False, None),
+        (None, True, None),
+    ):
+        one, other = batch(data[:3], extracted=first), batch(data[3:], extracted=second)
+        assert LabelledDraws.joined([one, other]).extracted is both
+
+
+def test_answers_are_known_only_where_all_parts_know_them() -> None:
+    known, unknown = Draws.of([[0.5]], [["a"]]), Draws.of([[0.5]])
+    assert Draws.joined([known, unknown]).answer_codes is None
+    assert Draws.joined([known, known]).answer_codes is not None
+
+
+def test_metadata_is_parsed_when_it_is_looked_at() -> None:
+    texts = ['{"a": 1}', "{}", '{"a": 1}', '{"a": 1.0}']
+    metadata = JsonMetadata.of(texts)
+    assert [repr(dict(one)) for one in metadata] == [
+        repr(one) for one in ({"a": 1}, {}, {"a": 1}, {"a": 1.0})
+    ]
+    assert (len(metadata), len(metadata.texts)) == (4, 3)
+    assert dict(metadata[-1]) == {"a": 1.0}
+    assert [dict(one) for one in metadata[1:3]] == [{}, {"a": 1}]
+    assert [dict(one) for one in metadata.take(np.array([3, 0]))] == [{"a": 1.0}, {"a": 1}]
+    with pytest.raises(TypeError):
+        metadata[0]["a"] = 2  # type: ignore[index]
+    # Together with metadata of another kind it is metadata still.
+    mixed = Draws.joined([Draws.of([[0.5]], metadata=[{"b": 2}]), Draws.of([[0.5]] * 4, metadata=metadata)])
+    assert [dict(one) for one in mixed.metadata] == [{"b": 2}, *map(dict, metadata)]

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc.errors import MissingExtraError, RecordError
+from langchain_cfc.records import (
+    Candidate,
+    PromptRecord,
+    Provenance,
+    parquet_schema,
+    read_records,
+    tabulate,
+    write_records,
+)
+from langchain_cfc.records import parquet as parquet_module
+from tests.records.same import outcome, parts, raw_outcome
+from tests.records.test_reading import fields as json_fields
+from tests.records.test_reading import written
+
+pa: Any = importlib.import_module("pyarrow")
+pq: Any = importlib.import_module("pyarrow.parquet")
+
+
+def record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
+    candidates = tuple(
+        Candidate(text=text, score=slot / 10, correct=text == "b", scores={"judge": slot + 0.5})
+        for slot, text in enumerate(texts)
+    )
+    return PromptRecord(id=name, input="?", candidates=candidates, **changes)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "records.parquet"
+
+
+def candidate(**changes: Any) -> dict[str, Any]:
+    return {"text": "a", "score": 0.5, "correct": True} | changes
+
+
+def row(name: str = "q1", **changes: Any) -> dict[str, Any]:
+    return {"id": name, "input": '"?"', "candidates": [candidate(), candidate(text="b")]} | changes
+
+
+def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options: Any) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema()), path, **options)
+    return path
+
+
+def test_what_is_written_has_the_schema_and_the_provenance(path: Path) -> None:
+    provenance = Provenance(n=3, verifier={"id": "judge"})
+    assert write_records(path, [record("q1"), record("q2", metadata={"topic": "é"})], provenance) == 2
+    schema = pq.read_schema(path)
+    assert schema.equals(parquet_schema())
+    assert schema.metadata == parquet_schema(provenance).metadata
+    assert pq.read_table(path)["metadata"].to_pylist() == [None, '{"topic":"é"}']
+    again = read_records(path)
+    assert again.provenance == provenance
+    assert [one.metadata for one in again] == [{}, {"topic": "é"}]
+
+
+def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write_records(tmp_path / name, [record("q1"), record("q2")])
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_a_failure_leaves_the_old_file(path: Path) -> None:
+    write_records(path, [record("q1")])
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="the id of records, line 1"):
+        write_records(path, [record("q1"), record("q1")])
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_module, "_CANDIDATES", 10)
+    records = [record(f"q{number}") for number in range(9)]
+    write_records(path, records)
+    assert pq.ParquetFile(path).num_row_groups == 3
+    assert list(read_records(path)) == records
+
+
+def test_files_of_both_kinds_are_one_dataset(path: Path, tmp_path: Path) -> None:
+    write_records(path, [record("q1"), record("q2")])
+    write_records(tmp_path / "more.jsonl", [record("q3")])
+    both = read_records(path, tmp_path / "more.jsonl")
+    assert [one.id for one in both] == ["q1", "q2", "q3"]
+    assert tabulate(both).ids == ("q1", "q2", "q3")
+    write_records(tmp_path / "more.jsonl", [record("q2")])
+    expected = rf"more\.jsonl, line 1: id: 'q2' is the id of {path}, line 2 too"
+    for read in (tabulate, list):
+        with pytest.raises(RecordError, match=expected):
+            read(both)
+    write_records(tmp_path / "more.jsonl", [record("q3")], Provenance(n=3))
+    with pytest.raises(RecordError, match="contradicting provenance: one here, but none in"):
+        list(read_records(path, tmp_path / "more.jsonl"))
+
+
+def test_the_first_bytes_tell_parquet_not_the_name(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.parquet", [record("q1")])
+    (tmp_path / "a.parquet").rename(tmp_path / "a.jsonl")
+    assert len(list(read_records(tmp_path / "a.jsonl"))) == 1
+    assert len(list(read_records(written(tmp_path / "b.parquet", json_fields())))) == 1
+
+
+GOOD: list[dict[str, Any]] = [
+    row(),
+    row(metadata="{}", reference="null", cluster="c"),
+    row(metadata='{"a": 1, "b": true, "c": -0.0, "d": 12345678901234567890}'),
+    row(input="[]", reference='{"a": [1.5]}'),
+    row(input='{"a": null}'),
+    row(input="[" * 30 + "]" * 30),
+    row(candidates=[candidate(score=-0.0), candidate(answer="")]),
+    row(candidates=[candidate(scores=[]), candidate(scores=[("a", 1.0), ("b", -2.5)])]),
+    row(candidates=[candidate(text=None, message="{}"), candidate(text="{}")]),
+    row(candidates=[candidate(text=None, message='{"b": 1, "a": 2}'), candidate(text='{"a":2,"b":1}')]),
+    row(candidates=[candidate(answer="b"), candidate(text="b")]),
+    row(candidates=[candidate(text="é\x00\U0001f600"), candidate(text="")]),
+]
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    (row(id=None), "id", "missing"),
+    (row(name=""), "id", "found ''; expected text, not empty"),
+    (row("fine 3"), "id", "'fine 3' is the id of"),
+    (row(cluster=""), "cluster", "found ''"),
+    (row(input=None), "input", "missing"),
+    (row(input="What?"), "input", "not JSON"),
+    (row(input="5"), "input", "found 5"),
+    (row(input='{"a": 1, "a": 1}'), "input", "the key 'a' twice"),
+    (row(input="[NaN]"), "input[0]", "found nan"),
+    (row(input='["\\ud800"]'), "input[0]", "half of a surrogate pair"),
+    (row(input="[" * 101 + "]" * 101), "input", "more than 100 nested levels"),
+    (row(reference="[1e999]"), "reference[0]", "found inf"),
+    (row(reference=""), "reference", "not JSON"),
+    (row(metadata="null"), "metadata", "found None"),
+    (row(metadata="[]"), "metadata", "found []"),
+    (row(metadata='{"a": null}'), "metadata.a", "found None"),
+    (row(metadata='{"a": 1, "a": 1}'), "metadata", "the key 'a' twice"),
+    (row(candidates=None), "candidates", "missing"),
+    (row(candidates=[]), "candidates", "at least one"),
+    (row(candidates=[candidate()]), "candidates", "found 1; expected 2"),
+    (row(candidates=[None, candidate()]), "candidates[0]", "found None"),
+    (row(candidates=[candidate(), candidate(score=None)]), "candidates[1].score", "missing"),
+    (row(candidates=[candidate(), candidate(score=1.5)]), "candidates[1].score", "found 1.5"),
+    (row(candidates=[candidate(), candidate(score=float("nan"))]), "candidates[1].score", "found nan"),
+    (row(candidates=[candidate(), candidate(correct=None)]), "candidates[1].correct", "unlabelled"),
+    (row(candidates=[candidate(), candidate(text=None)]), "candidates[1]", "neither of text and message"),
+    (row(candidates=[candidate(), candidate(message="{}")]), "candidates[1]", "both of text and message"),
+    (row(candidates=[candidate(), candidate(text=None, message="[]")]), "candidates[1].message", "found []"),
+    (row(candidates=[candidate(), candidate(text=None, message="{")]), "candidates[1].message", "not JSON"),
+    (row(candidates=[candidate(), candidate(scores=[("a", None)])]), "candidates[1].scores.a", "found None"),
+    (row(candidates=[candidate(), candidate(scores=[("a", np.inf)])]), "candidates[1].scores.a", "found inf"),
+    (
+        row(candidates=[candidate(), candidate(scores=[("a", 1.0), ("b", 1.0), ("a", 1.0)])]),
+        "candidates[1].scores",
+        "the key 'a' twice",
+    ),
+]
+
+
+def strictly(path: Path) -> Iterator[PromptRecord]:
+    yield from read_records(path)
+
+
+@pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
+def test_rows_make_the_same_table_as_their_records(path: Path, good: dict[str, Any]) -> None:
+    rows = [*(row(f"fine {number}") for number in range(100)), good | {"id": "this"}]
+    expected = parts(tabulate(strictly(table(path, rows))))
+    assert parts(tabulate(read_records(path))) == expected
+    names = {name for one in strictly(path) for known in one.candidates for name in known.scores or {}}
+    for name in sorted(names | {"missing"}):
+        assert raw_outcome(read_records(path), [name]) == raw_outcome(strictly(path), [name])
+
+
+@pytest.mark.parametrize(("bad", "field", "words"), BAD, ids=range(len(BAD)))
+@pytest.mark.parametrize("place", [5, 70])
+def test_a_bad_row_is_named(path: Path, place: int, bad: dict[str, Any], field: str, words: str) -> None:
+    # So that `name` stands for the id where it is to be empty.
+    bad = {key: value for key, value in bad.items() if key != "name"} | (
+        {"id": bad["name"]} if "name" in bad else {}
+    )
+    rows = [row(f"fine {number}") for number in range(100)]
+    rows.insert(place, bad if bad["id"] != "q1" else bad | {"id": "this"})
+    table(path, rows)
+    with pytest.raises(RecordError) as caught:
+        list(read_records(path))
+    assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
+    assert words in caught.value.problem
+    assert outcome(read_records(path)) == (RecordError, str(caught.value))
+
+
+def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10) if one != GOOD[5]]
+    expected = outcome(read_records(table(path, rows)))
+
+    def made(*_: object) -> None:
+        pytest.fail("a model was made")
+
+    monkeypatch.setattr(parquet_module, "validated", made)
+    assert outcome(read_records(path)) == expected
+    # Negative control: a row in doubt does need the strict reader.
+    with pytest.raises(pytest.fail.Exception, match="a model was made"):
+        tabulate(read_records(table(path, [*rows, GOOD[5] | {"id": "deep"}])))
+
+
+def test_metadata_is_held_once_and_as_text(path: Path) -> None:
+    records = [record(f"q{number}", metadata={"topic": "ab"[number % 2]}) for number in range(5000)]
+    write_records(path, records)
+    metadata = tabulate(read_records(path)).draws.metadata
+    assert [dict(one) for one in metadata] == [one.metadata for one in records]
+    assert metadata.texts == ('{"topic":"a"}', '{"topic":"b"}')  # type: ignore[attr-defined]
+    gc.collect()
+    assert sum(isinstance(one, dict) and one.keys() == {"topic"} for one in gc.get_objects()) < 5100
+
+
+TEXTS = pa.struct({"text": pa.large_string(), "score": pa.float32(), "correct": pa.bool_()})
+SCHEMAS = {
+    "large": pa.schema(
+        {"id": pa.large_string(), "input": pa.large_string(), "candidates": pa.large_list(TEXTS)}
+    ),
+    "dictionary": pa.schema(
+        {
+            "candidates": pa.list_(TEXTS),
+            "input": pa.dictionary(pa.int32(), pa.string()),
+            "id": pa.string(),
+            "cluster": pa.dictionary(pa.int8(), pa.string()),
+        }
+    ),
+    "whole scores": pa.schema(
+        {
+            "id": pa.string(),
+            "input": pa.string(),
+            "candidates": pa.list_(
+                pa.struct({"correct": pa.bool_(), "score": pa.int64(), "text": pa.string()})
+            ),
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_other_types_of_the_same_kind_will_do(path: Path, kind: str) -> None:
+    rows = [row(f"q{number}", candidates=[candidate(score=1), candidate(score=0)]) for number in range(10)]
+    table(path, rows, SCHEMAS[kind])
+    assert [[one.score for one in made.candidates] for made in read_records(path)] == [[1.0, 0.0]] * 10
+    assert parts(tabulate(read_records(path))) == parts(tabulate(strictly(path)))
+
+
+LESS = {name: parquet_schema().field(name).type for name in ("id", "input", "candidates")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "field", "words"),
+    [
+        (LESS | {"topic": pa.string()}, "topic", "unknown column"),
+        ({"id": pa.string(), "input": pa.string()}, "candidates", "no such column"),
+        (LESS | {"id": pa.int64()}, "id", "found a column of int64; expected one of string"),
+        (LESS | {"candidates": pa.string()}, "candidates", "found a column of string"),
+        (
+            LESS | {"candidates": pa.list_(pa.struct({"text": pa.string(), "score": pa.string()}))},
+            "candidates.score",
+            "found a column of string; expected one of double",
+        ),
+        (
+            LESS | {"candidates": pa.list_(pa.struct({"text": pa.string(), "score": pa.float64()}))},
+            "candidates.correct",
+            "no such column",
+        ),
+        (LESS | {"metadata": pa.struct({"topic": pa.string()})}, "metadata", "found a column of struct"),
+    ],
+)
+def test_other_columns_are_refused(path: Path, columns: dict[str, Any], field: str, words: str) -> None:
+    pq.write_table(pa.schema(columns).empty_table(), path)
+    for read in (list, tabulate):
+        with pytest.raises(RecordError) as caught:
+            read(read_records(path))
+        assert (caught.value.line, caught.value.field) == (0, field)
+        assert words in caught.value.problem
+
+
+def test_a_file_without_rows_is_refused(path: Path) -> None:
+    pq.write_table(parquet_schema().empty_table(), path)
+    for read in (list, tabulate):
+        with pytest.raises(RecordError, match=r"records\.parquet: no records"):
+            read(read_records(path))
+
+
+@pytest.mark.parametrize("damage", ["cut", "middle"])
+def test_a_damaged_file_is_named(path: Path, damage: str) -> None:
+    write_records(path, [record(f"q{number} {os.urandom(50).hex()}") for number in range(500)])
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    else:
+        content[len(content) // 4] ^= 0xFF
+        content[len(content) // 3] ^= 0xFF
+    path.write_bytes(content)
+    for read in (list, tabulate):
+        with pytest.raises(RecordError, match="damaged, or not Parquet that can be read"):
+            read(read_records(path))
+
+
+def test_texts_that_are_not_utf8_are_refused(path: Path) -> None:
+    binary = pa.array([b"q\xff"], pa.binary()).view(pa.string())
+    rows = pa.Table.from_pylist([row()], schema=parquet_schema()).set_column(0, "id", binary)
+    pq.write_table(rows, path)
+    for read in (list, tabulate):
+        with pytest.raises(RecordError, match="damaged"):
+            read(read_records(path))
+
+
+def test_a_bad_provenance_is_named(path: Path) -> None:
+    text = json.dumps({"format": "langchain-cfc/records", "version": 2, "n": 2})
+    table(path, [row()], parquet_schema().with_metadata({"langchain-cfc": text}))
+    with pytest.raises(RecordError, match=r"version: found 2; expected 1"):
+        list(read_records(path))
+
+
+def test_the_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(path, [record("q1")])
+    before = path.read_bytes()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    for act in (lambda: list(read_records(path)), lambda: write_records(path, [record("q2")])):
+        with pytest.raises(MissingExtraError, match=r"langchain-cfc\[collect\]"):
+            act()
+    assert path.read_bytes() == before

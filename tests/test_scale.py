@@ -1,0 +1,66 @@
+"""Calibration at scale, where it can be asserted without a clock; `benchmarks/scale.py` takes the time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHILD = """
+import json, sys
+from pathlib import Path
+from benchmarks import scale
+import langchain_cfc.records.decoding
+import langchain_cfc.records.parquet
+
+def made(*_, **__):
+    raise AssertionError("a record or a candidate was made")
+
+for model in (langchain_cfc.records.Candidate, langchain_cfc.records.PromptRecord):
+    model.__init__ = model.model_validate = model.model_construct = made
+for module in (langchain_cfc.records.decoding, langchain_cfc.records.parquet):
+    module.validated = made
+print(json.dumps(scale.calibrate(Path(sys.argv[1]))))
+"""
+MAKE = """
+import sys
+from pathlib import Path
+from benchmarks import scale
+getattr(scale, sys.argv[1])(Path(sys.argv[2]), int(sys.argv[3]))
+"""
+ROOT = Path(__file__).parents[1]
+
+
+def child(program: str, *arguments: object) -> str:
+    """What a program prints in a process of its own, whose memory is nobody else's."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is what Linux tells")
+@pytest.mark.parametrize(
+    ("kind", "prompts", "n", "most"),
+    [("lines", 100_000, 10, 1.5e9), ("parquet", 100_000, 20, 1.0e9)],
+)
+def test_numbers_alone_travel(tmp_path: Path, kind: str, prompts: int, n: int, most: float) -> None:
+    path = tmp_path / "records"
+    child(MAKE, f"make_{kind}", path, prompts)
+    found = json.loads(child(CHILD, path))
+    assert (found["prompts"], found["n"]) == (prompts, n)
+    assert found["peak"] < most
+
+
+def test_a_model_that_is_made_is_noticed(tmp_path: Path) -> None:
+    # Negative control: one line that only the strict reader can judge.
+    path = tmp_path / "records"
+    child(MAKE, "make_lines", path, 300)
+    deep = path.read_text("utf-8").replace('"reference": [', '"reference": [' + "[" * 30 + "]" * 30 + ", ", 1)
+    path.write_text(deep, "utf-8")
+    with pytest.raises(AssertionError, match="a record or a candidate was made"):
+        child(CHILD, path)
