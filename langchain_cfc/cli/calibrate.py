@@ -12,7 +12,7 @@ from rich.table import Table
 
 from langchain_cfc import calibration
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.opening import opened
+from langchain_cfc.cli.opening import DATASET, opened
 from langchain_cfc.cli.output import (
     check_output,
     emit_json,
@@ -40,9 +40,7 @@ class ClusterChoice(str, Enum):
 
 
 def calibrate(
-    records: Annotated[
-        list[Path], typer.Argument(help="Labelled records: JSON Lines, plain or .gz, or Parquet.")
-    ],
+    records: Annotated[list[str], typer.Argument(help=f"{DATASET}.")],
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")] = Path(
         "artifact.json"
     ),
@@ -94,14 +92,15 @@ def calibrate(
     """Build a calibration artifact from labelled records."""
     with failures_explained():
         check_output(out_path)
-        with opened(records) as source:
+        verifiers = [] if combine is None else [name.strip() for name in combine.split(",")]
+        with opened(records, verifiers) as dataset:
             artifact = calibration.calibrate(
-                source,
+                dataset.records,
                 alpha=alpha or ["0.1"],
                 features=features,
                 set_rule=set_rule,
                 threshold_rule=threshold_rule.value,
-                combine=None if combine is None else [name.strip() for name in combine.split(",")],
+                combine=verifiers or None,
                 n=n,
                 cap=cap,
                 window=window or None,
@@ -110,6 +109,7 @@ def calibrate(
                 test_fraction=test_fraction,
                 within_clusters=within_clusters.value,
                 allow_unattainable=allow_unattainable,
+                provenance=dataset.provenance,
             )
         artifact.save(out_path)
     if as_json:

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.opening import opened
+from langchain_cfc.cli.opening import DATASET, opened
 from langchain_cfc.cli.output import (
     EXIT_NO,
     emit_json,
@@ -23,7 +23,7 @@ from langchain_cfc.cli.output import (
 
 def evaluate(
     artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
-    records: Annotated[list[Path], typer.Argument(help="Labelled records it was not calibrated on.")],
+    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")],
     alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -35,8 +35,11 @@ def evaluate(
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
-        with opened(records) as source:
-            report = evaluation.evaluate(artifact, source, alpha=alpha)
+        combination = artifact.combination
+        with opened(records, () if combination is None else combination.names) as dataset:
+            report = evaluation.evaluate(
+                artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
+            )
     if as_json:
         emit_json(report.model_dump(mode="json"))
     else:

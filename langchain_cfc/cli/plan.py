@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,15 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.cli.output import EXIT_NO, counted, emit_json, failures_explained, out
+from langchain_cfc.cli.opening import DATASET, opened
+from langchain_cfc.cli.output import EXIT_NO, emit_json, failures_explained, out
 from langchain_cfc.errors import InputError
 from langchain_cfc.planning import Plan, plan_from_assumptions, plan_from_pilot
-from langchain_cfc.records import read_records, tabulate
+from langchain_cfc.records import tabulate
 
 
 def plan(
     pilot: Annotated[
-        list[Path] | None, typer.Argument(help="Labelled records of a pilot; leave out to state assumptions.")
+        list[str] | None, typer.Argument(help=f"{DATASET}, of a pilot; leave out to state assumptions.")
     ] = None,
     alpha: Annotated[str, typer.Option(help="Error level that you would like.")] = "0.1",
     n: Annotated[
@@ -72,7 +72,8 @@ def plan(
             msg = "a pilot says what is attainable: leave --attainable and --assumed-group out"
             raise InputError(msg)
         if pilot:
-            labelled = tabulate(counted(read_records(*pilot), "reading records"))
+            with opened(pilot) as dataset:
+                labelled = tabulate(dataset.records)
             made = plan_from_pilot(labelled, group=group, n=n, **settings)
         elif group is not None:
             msg = "--group needs a pilot; without one state groups with --assumed-group"

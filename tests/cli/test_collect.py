@@ -251,6 +251,26 @@ def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> 
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_store_calibrates_and_evaluates_like_its_records(collect: Collect, folder: Path) -> None:
+    records, store = folder / "records.jsonl", folder / "facts.db"
+    assert collect("--out", records).code == 0
+    options = ["--features", "1", "--alpha", "0.3", "--test-fraction", "0.4"]
+    digests, reports = [], []
+    for number, source in enumerate((records, store)):
+        artifact = folder / f"{number}.json"
+        made = run("calibrate", source, "--out", artifact, "--json", *options)
+        assert made.code == 0
+        digests.append({**made.data, "artifact": None, "created_at": None, "digest": None})
+        reports.append(run("evaluate", artifact, source, "--json").data)
+    assert digests[0] == digests[1]
+    assert reports[0] == reports[1]
+    assert run("plan", store, "--json").data == run("plan", records, "--json").data
+    ran = run("calibrate", store, records, "--out", folder / "x.json")
+    assert ran.code == 2
+    assert "a store is read by itself" in ran.err
+
+
 def test_where_it_is_no_terminal_there_is_no_bar(collect: Collect) -> None:
     ran = collect("--limit", "2")
     assert (ran.code, ran.err) == (0, "")
