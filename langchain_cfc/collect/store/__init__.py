@@ -8,7 +8,8 @@ from langchain_cfc._extras import require
 require("filelock", "collect", "the store of a collection")
 require("sqlalchemy", "collect", "the store of a collection")
 
-from langchain_cfc.collect.store.store import PAGE, Failure, Store, Work  # noqa: E402 - see above
+from langchain_cfc.collect.store.results import PAGE, Failure  # noqa: E402 - see above
+from langchain_cfc.collect.store.store import Store, Work  # noqa: E402 - see above
 from langchain_cfc.collect.store.writer import Writer  # noqa: E402 - see above
 
 __all__ = ["PAGE", "Failure", "Store", "Work", "Writer"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
@@ -52,9 +52,28 @@ class Database:
         return self._url.get_backend_name() == "sqlite"
 
     @property
+    def without_nul(self) -> bool:
+        """Whether its texts cannot hold the character U+0000, as PostgreSQL's."""
+        return not self.embedded
+
+    @property
     def path(self) -> Path:
         """Of the SQLite file."""
         return Path(str(self._url.database))
+
+    def tables(self) -> set[str]:
+        """The names of its tables."""
+        with self.reading() as connection:
+            return set(inspect(connection).get_table_names())
+
+    def create(self, tables: MetaData) -> None:
+        """Make those tables that are not there yet."""
+        if self.embedded:
+            with self.explained("write"), self.engine.connect() as connection:
+                # Of the file, from now on; a file that is none of ours is left as it is.
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        with self.writing() as connection:
+            tables.create_all(connection)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -98,7 +117,8 @@ class Database:
             with self._advisory_lock():
                 yield
             return
-        lock = FileLock(f"{self.path}.lock", timeout=0)
+        # One lock, by whatever links the file is reached.
+        lock = FileLock(f"{self.path.resolve()}.lock", timeout=0)
         try:
             lock.acquire()
         except Timeout as error:
@@ -151,5 +171,5 @@ def _url(where: str | os.PathLike[str]) -> URL:
 
 def _set_up(connection: Any, record: Any) -> None:
     del record
-    for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 30000"):
+    for setting in ("synchronous = FULL", "foreign_keys = ON", "busy_timeout = 30000"):
         connection.execute(f"PRAGMA {setting}")

@@ -1,0 +1,93 @@
+"""Prompts into a store: all of them or none, and each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from sqlalchemy import Connection, func, select
+
+from langchain_cfc.collect.stages import Paid, Stage
+from langchain_cfc.collect.store import rows, schema
+from langchain_cfc.collect.store.database import Database
+from langchain_cfc.collect.store.results import PAGE
+from langchain_cfc.collect.store.rows import Row
+from langchain_cfc.collect.store.writes import (
+    ADD_CALLS,
+    ADD_DRAWS,
+    ADD_LABELS,
+    ADD_PROMPTS,
+    ADD_SCORES,
+    Writes,
+    execute,
+)
+from langchain_cfc.errors import StoreError
+from langchain_cfc.records import Example, PromptRecord
+
+_prompts = schema.prompts
+
+
+def add(
+    database: Database, items: Iterable[tuple[Example, PromptRecord | None]], versions: Sequence[str] = ()
+) -> int:
+    """Add all that are not there yet, or none: what cannot be used leaves no half of a dataset behind.
+
+    Args:
+        database: The store's.
+        items: Each an example, with its record where it is finished already.
+        versions: What the models that drew for the records call themselves.
+
+    Returns:
+        How many are new.
+
+    Raises:
+        StoreError: If another prompt is there under the same id.
+    """
+    new, stream = 0, iter(items)
+    with database.writing() as connection:
+        last = connection.execute(select(func.max(_prompts.c.position))).scalar()
+        position = 0 if last is None else last + 1
+        while page := list(islice(stream, PAGE)):
+            known = _known(connection, [example.id for example, _ in page])
+            writes = Writes()
+            for example, record in page:
+                row = rows.of_example(position, example)
+                if known.setdefault(example.id, row) is not row:
+                    _check_same(database.name, row, known[example.id])
+                    continue
+                if record is not None:
+                    _add_record(database, writes, row, record, versions)
+                writes.add(ADD_PROMPTS, [row])
+                position, new = position + 1, new + 1
+            execute(connection, writes.all())
+    return new
+
+
+def _add_record(
+    database: Database, writes: Writes, row: Row, record: PromptRecord, versions: Sequence[str]
+) -> None:
+    position = row["position"]
+    draws, scores, labels = rows.of_record(position, record)
+    row["stage"] = int(Stage.LABELLED)
+    writes.add(ADD_DRAWS, rows.of_draws(position, draws, without_nul=database.without_nul))
+    writes.add(ADD_SCORES, rows.of_scores(position, scores))
+    writes.add(ADD_LABELS, rows.of_labels(position, labels, without_nul=database.without_nul))
+    paid = Paid.drawn_by(versions)
+    writes.add(ADD_CALLS, rows.of_calls(position, Stage.DRAWN, paid))
+
+
+def _check_same(name: str, row: Row, known: Row) -> None:
+    differing = [
+        field for field in ("input", "reference", "metadata", "cluster") if row[field] != known[field]
+    ]
+    if differing:
+        msg = (
+            f"the prompt {row['id']!r} has another {' and '.join(differing)} in {name}: the dataset "
+            "has changed. Collect it into a store of its own, or give changed prompts new ids"
+        )
+        raise StoreError(msg)
+
+
+def _known(connection: Connection, ids: Sequence[str]) -> dict[str, Row]:
+    found = connection.execute(select(_prompts).where(_prompts.c.id.in_(ids))).mappings()
+    return {row["id"]: dict(row) for row in found}
