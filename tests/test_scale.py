@@ -14,14 +14,14 @@ import json, sys
 from pathlib import Path
 from benchmarks import scale
 import langchain_cfc.records.decoding
-import langchain_cfc.records.parquet
+import langchain_cfc.records.parquet.rows
 
 def made(*_, **__):
     raise AssertionError("a record or a candidate was made")
 
 for model in (langchain_cfc.records.Candidate, langchain_cfc.records.PromptRecord):
     model.__init__ = model.model_validate = model.model_construct = made
-for module in (langchain_cfc.records.decoding, langchain_cfc.records.parquet):
+for module in (langchain_cfc.records.decoding, langchain_cfc.records.parquet.rows):
     module.validated = made
 print(json.dumps(scale.calibrate(Path(sys.argv[1]))))
 """

@@ -22,7 +22,8 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from langchain_cfc.records import parquet as parquet_module
+from langchain_cfc.records.parquet import rows as parquet_rows
+from langchain_cfc.records.parquet import writing as parquet_writing
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import fields as json_fields
 from tests.records.test_reading import written
@@ -85,7 +86,7 @@ def test_a_failure_leaves_the_old_file(path: Path) -> None:
 
 
 def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_module, "_CANDIDATES", 10)
+    monkeypatch.setattr(parquet_writing, "_CANDIDATES", 10)
     records = [record(f"q{number}") for number in range(9)]
     write_records(path, records)
     assert pq.ParquetFile(path).num_row_groups == 3
@@ -207,7 +208,7 @@ def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPat
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
-    monkeypatch.setattr(parquet_module, "validated", made)
+    monkeypatch.setattr(parquet_rows, "validated", made)
     assert outcome(read_records(path)) == expected
     # Negative control: a row in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
