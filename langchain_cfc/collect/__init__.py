@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from langchain_cfc.collect.bar import progress_bar
     from langchain_cfc.collect.bench import LocalBench, Parts
     from langchain_cfc.collect.budget import Budget, Price
-    from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, collect
+    from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, acollect_on, collect
     from langchain_cfc.collect.config import CollectionConfig, read_config
     from langchain_cfc.collect.review import write_review
     from langchain_cfc.collect.reviewed import ReviewReport, review_report
     from langchain_cfc.collect.sources import Columns, Examples, read_examples
+    from langchain_cfc.collect.stages import Bench, Outcome, Paid
     from langchain_cfc.collect.standing import Standing
     from langchain_cfc.collect.store import Store
 
 __all__ = [
+    "Bench",
     "Budget",
     "Collected",
     "CollectionConfig",
@@ -30,13 +32,16 @@ __all__ = [
     "Examples",
     "LocalBench",
     "Options",
+    "Outcome",
     "Pace",
+    "Paid",
     "Parts",
     "Price",
     "ReviewReport",
     "Standing",
     "Store",
     "acollect",
+    "acollect_on",
     "collect",
     "progress_bar",
     "read_config",
@@ -46,6 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Bench": "stages",
     "Budget": "budget",
     "Collected": "collecting",
     "CollectionConfig": "config",
@@ -53,13 +59,16 @@ _HOMES = {
     "Examples": "sources",
     "LocalBench": "bench",
     "Options": "collecting",
+    "Outcome": "stages",
     "Pace": "collecting",
+    "Paid": "stages",
     "Parts": "bench",
     "Price": "budget",
     "ReviewReport": "reviewed",
     "Standing": "standing",
     "Store": "store",
     "acollect": "collecting",
+    "acollect_on": "collecting",
     "collect": "collecting",
     "progress_bar": "bar",
     "read_config": "config",

@@ -17,6 +17,8 @@ from langchain_cfc.errors import StoreError
 
 # A number of our own among the advisory locks of a PostgreSQL database.
 _LOCK = 0x1A7C_CFC0
+# What SQLite says of a folder that is not there, or may not be written.
+_UNOPENED = "unable to open database file"
 
 
 class Database:
@@ -103,7 +105,9 @@ class Database:
             kept = (
                 "" if what == "read" else "; whatever was finished before is kept, so run again once it can"
             )
-            msg = f"cannot {what} {self.name}: {str(cause).strip()}{kept}"
+            # SQLite keeps files beside its own, whoever reads.
+            where = "; its folder must be there and writable, even to read" if _UNOPENED in str(cause) else ""
+            msg = f"cannot {what} {self.name}: {str(cause).strip()}{where}{kept}"
             raise StoreError(msg) from error
 
     @contextmanager

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import insert, select
-from sqlalchemy.exc import OperationalError
 
 from langchain_cfc._version import __version__
 from langchain_cfc.collect.store import rows, schema
@@ -83,16 +82,10 @@ class Facts:
                 self._set_fact(name, value)
 
     def _check_version(self) -> None:
-        try:
-            found, version = self._fact("format"), self._fact("version")
-        except StoreError as error:
-            if not self._database.embedded and isinstance(error.__cause__, OperationalError):
-                raise  # nobody answers there, which says nothing about what it holds
-            msg = f"{self._name} is no store of a collection: {error}"
-            raise StoreError(msg) from error
-        if found != schema.FORMAT:
+        if schema.facts.name not in self._database.tables() or self._fact("format") != schema.FORMAT:
             msg = f"{self._name} is no store of a collection"
             raise StoreError(msg)
+        version = self._fact("version")
         if version != schema.VERSION:
             msg = (
                 f"{self._name} is a store of version {version}, and this release reads version "

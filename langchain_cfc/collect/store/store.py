@@ -103,6 +103,11 @@ class Store:
             yield
 
     @property
+    def embedded(self) -> bool:
+        """Whether it is a file, and not on a server."""
+        return self._database.embedded
+
+    @property
     def without_nul(self) -> bool:
         """Whether its texts cannot hold the character U+0000."""
         return self._database.without_nul

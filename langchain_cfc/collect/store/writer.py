@@ -49,17 +49,24 @@ class Writer:
             await self._task
         self._thread.shutdown()
 
-    async def _write_all(self) -> None:
+    async def _written(self, writes: list[Write]) -> None:
         loop = asyncio.get_running_loop()
+        if not self._store.embedded:
+            # Each statement waits for the server.
+            await loop.run_in_executor(self._thread, self._store.write, writes)
+            return
+        with self._store.transaction() as connection:
+            execute(connection, writes)
+            # Only this waits for the disk; threads that compute would wait for each other.
+            await loop.run_in_executor(self._thread, connection.commit)
+
+    async def _write_all(self) -> None:
         while self._waiting:
             await asyncio.sleep(_GATHERING)
             batch, self._waiting = self._waiting, []
             error: Exception | None = None
             try:
-                with self._store.transaction() as connection:
-                    execute(connection, together(one for one, _ in batch))
-                    # Only this waits for the disk; threads that compute would wait for each other.
-                    await loop.run_in_executor(self._thread, connection.commit)
+                await self._written(together(one for one, _ in batch))
             except Exception as failure:  # noqa: BLE001 - whoever waits is told
                 error = failure
             for _, done in batch:

@@ -42,18 +42,19 @@ class Writes:
         self._rows[id(statement)].extend(parameters)
 
     def all(self) -> list[Write]:
-        """All rows, each statement once; statements without rows are left out."""
-        return [(statement, found) for statement in _ORDER if (found := self._rows[id(statement)])]
+        """All rows, each statement once."""
+        return [(statement, self._rows[id(statement)]) for statement in _ORDER]
 
 
 def execute(connection: Connection, writes: Iterable[Write]) -> None:
-    """Write rows in a connection's transaction.
+    """Write rows in a connection's transaction; statements without rows are left out.
 
     They go to the driver as they are; to have each looked at on the way takes longer than to write it.
     """
     for statement, parameters in writes:
-        sql = _sql(statement, connection.dialect, tuple(parameters[0]))
-        connection.exec_driver_sql(sql, parameters)
+        if parameters:
+            sql = _sql(statement, connection.dialect, tuple(parameters[0]))
+            connection.exec_driver_sql(sql, parameters)
 
 
 @cache

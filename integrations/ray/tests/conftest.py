@@ -1,0 +1,28 @@
+"""A cluster of three nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from tests.working import add_node
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes with one processor each, to which this process is connected."""
+    # Workers import what these tests share as well.
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    started = Cluster()
+    for _ in range(3):
+        add_node(started)
+    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()

@@ -1,0 +1,270 @@
+"""A collection on a cluster: what it makes is what one process makes, whatever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_ray import acollect_on_ray, collect_on_ray
+from langchain_cfc_ray.bench import MOST_DEATHS
+from ray.cluster_utils import Cluster
+from tests.working import (
+    CALL,
+    N,
+    add_node,
+    asked,
+    begun,
+    exactly_once,
+    examples,
+    in_flight,
+    noted,
+    noting,
+    over_http,
+    quiet,
+    script,
+)
+
+from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import StoreError
+from tests.calls.parts import auntil
+from tests.collect.postgres import postgres
+from tests.serving.openai_server import serving
+
+pytestmark = pytest.mark.slow
+
+CONCURRENCY, ACTORS = 6, 3
+# Prompts under way: as many as calls, and eight that may wait for the disk meanwhile.
+AT_ONCE = CONCURRENCY + 8
+OPTIONS = Options(pace=Pace(CONCURRENCY), notice=quiet)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> str:
+    return str(tmp_path / "store.db")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_records_are_those_of_one_process(where: str, tmp_path: Path) -> None:
+    size, found = 30, []
+    for number, place in enumerate([where, str(tmp_path / "local.db")]):
+        served = script(size)
+        with serving(served, own_process=True) as url:
+            if number == 0:
+                ended = collect_on_ray(examples(size), partial(over_http, url), place, OPTIONS, actors=ACTORS)
+            else:
+                ended = collect(examples(size), over_http(url), place, OPTIONS)
+        assert ended.complete
+        assert asked(served) == Counter({f"question {k}": N for k in range(size)})
+        records = exactly_once(place, size)
+        # Which of the three requests gets which answer is up to the network, in one process as well.
+        candidates = [{one.model_dump_json() for one in record.candidates} for record in records]
+        rest = [record.model_dump(exclude={"candidates"}) for record in records]
+        with Store(place) as store:
+            found.append((candidates, rest, store.provenance(), store.paid(), store.configuration))
+    assert found[0] == found[1]
+    assert all(len(one) == N for one in found[0][0])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_prompts_are_spread_and_no_more_are_under_way_than_meant(where: str, log: Path) -> None:
+    size = 60
+    assert collect_on_ray(examples(size), partial(noting, log), where, OPTIONS, actors=ACTORS).complete
+    exactly_once(where, size)
+    calls = noted(log)
+    assert len({call.process for call in calls}) == ACTORS
+    assert len({call.node for call in calls}) > 1
+    assert most_at_once(log) <= CONCURRENCY
+    # The measure sees it where more are allowed.
+    more = Options(pace=Pace(4 * CONCURRENCY), notice=quiet)
+    other = log.with_name("more")
+    collect_on_ray(examples(size), partial(noting, other), f"{where}2", more, actors=ACTORS)
+    assert most_at_once(other) > CONCURRENCY
+
+
+def most_at_once(log: Path) -> int:
+    calls = noted(log)
+    return max(sum(in_flight(calls[: end + 1]).values()) for end in range(len(calls)))
+
+
+# What dies
+
+
+def repeated(calls: Counter[str], size: int) -> Counter[str]:
+    """Calls beyond the n of each prompt."""
+    assert set(calls) == {f"question {number}" for number in range(size)}
+    assert min(calls.values()) >= N
+    return Counter({prompt: count - N for prompt, count in calls.items() if count > N})
+
+
+async def busy(log: Path, node: str | None = None) -> int:
+    """A process that is at a call right now, once half of the work is done."""
+    await auntil(lambda: sum(begun(log).values()) > 60)
+    while True:
+        calls = [call for call in noted(log) if node in {None, call.node}]
+        for process, count in in_flight(calls).items():
+            if count > 0:
+                return process
+        await asyncio.sleep(0.001)
+
+
+async def while_collecting(size: int, log: Path, where: str, then: Any) -> Collected:
+    going = asyncio.ensure_future(
+        acollect_on_ray(examples(size), partial(noting, log), where, OPTIONS, actors=ACTORS)
+    )
+    try:
+        await then()
+        return await asyncio.wait_for(going, 120)
+    finally:
+        going.cancel()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_costs_what_it_was_at(where: str, log: Path) -> None:
+    size, killed = 80, []
+
+    async def kill() -> None:
+        killed.append(await busy(log))
+        os.kill(killed[0], signal.SIGKILL)
+
+    assert asyncio.run(while_collecting(size, log, where, kill)).complete
+    exactly_once(where, size)
+    again = repeated(begun(log), size)
+    # It was at something; and all that it can have been at are the prompts under way, n calls each.
+    assert 1 <= len(again) <= AT_ONCE
+    assert max(again.values()) <= N
+    calls = noted(log)
+    # Nothing of others is repeated: whoever repeats has taken over from the one that died.
+    died = {call.prompt for call in calls if call.process == killed[0]}
+    assert set(again) <= died
+
+
+def test_a_node_that_is_lost_costs_what_was_there(cluster: Cluster, where: str, log: Path) -> None:
+    size, lost = 80, []
+    # The only one with room for these actors, until it is gone.
+    extra = add_node(cluster, room=3)
+
+    async def run() -> Collected:
+        going = asyncio.ensure_future(
+            acollect_on_ray(
+                examples(size),
+                partial(noting, log),
+                where,
+                OPTIONS,
+                actors=ACTORS,
+                each={"num_cpus": 0, "resources": {"room": 1}},
+            )
+        )
+        await busy(log)
+        lost.append(time.time())
+        await asyncio.to_thread(lose, cluster, extra, {call.process for call in noted(log)})
+        add_node(cluster, room=2)  # not in a thread, where Ray could not handle signals
+        return await asyncio.wait_for(going, 180)
+
+    assert asyncio.run(run()).complete
+    exactly_once(where, size)
+    calls = noted(log)
+    first = calls[0].node
+    assert len({call.node for call in calls}) == 2
+    assert max(call.at for call in calls if call.node == first) < lost[0] + 1
+    # All three actors were there: what they were at is all that was under way.
+    assert 1 <= len(repeated(begun(log), size)) <= AT_ONCE
+    assert max(repeated(begun(log), size).values()) <= N
+
+
+def lose(cluster: Cluster, node: Any, workers: set[int]) -> None:
+    """A machine that is switched off: none of its processes ends anything."""
+    for process in workers:
+        os.kill(process, signal.SIGKILL)
+    cluster.remove_node(node, allow_graceful=False)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, where: str) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield where
+        return
+    with postgres() as server:
+        yield server.database()
+
+
+def test_a_driver_that_is_killed_is_run_again(cluster: Cluster, shared: str) -> None:
+    size = 80
+    served = script(size, seconds=CALL)
+    with serving(served, own_process=True) as url:
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("working.py")),
+            cluster.address,
+            shared,
+            url,
+            str(size),
+        ]
+        driver = subprocess.Popen(command)
+        try:
+            durable = asyncio.run(half_drawn(shared, size))
+            with pytest.raises(StoreError, match="another run is at work"):
+                collect(examples(size), over_http(url), shared, OPTIONS)
+        finally:
+            driver.kill()
+            driver.wait()
+        time.sleep(1)  # its actors may end what they are at; nothing else is begun for it
+        assert collect_on_ray(
+            examples(size), partial(over_http, url), shared, OPTIONS, actors=ACTORS
+        ).complete
+    exactly_once(shared, size)
+    again = repeated(asked(served), size)
+    assert not set(again) & durable
+    assert 1 <= len(again) <= AT_ONCE
+    assert max(again.values()) <= N
+
+
+async def half_drawn(where: str, size: int) -> set[str]:
+    """The prompts whose candidates are durable, once they are a quarter."""
+    found: set[str] = set()
+
+    def enough() -> bool:
+        try:
+            with Store(where) as store:
+                if sum(store.stages().values()) < size:
+                    return False
+                open_ones = {str(work.example.input) for work in store.unfinished() if work.draws is None}
+        except StoreError:  # there is none yet
+            return False
+        found.update(f"question {number}" for number in range(size))
+        found.difference_update(open_ones)
+        return len(found) >= size // 4
+
+    await auntil(enough)
+    return found
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> None:
+    size = 12
+    factory = partial(noting, log, end_of="question 7")
+    options = Options(pace=Pace(2), notice=quiet)
+    assert collect_on_ray(examples(size), factory, where, options, actors=2).complete
+    with Store(where) as store:
+        failures = store.failures()
+        assert "question 7" not in {record.input for record in store.records()}
+        assert len(list(store.records())) == size - len(failures)
+    assert "p7" in {failure.id for failure in failures}
+    assert all(f"{MOST_DEATHS} workers died" in failure.error for failure in failures)
+    # Each time with all its calls that had a place.
+    assert MOST_DEATHS <= begun(log)["question 7"] <= MOST_DEATHS * N

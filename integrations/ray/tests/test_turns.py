@@ -1,0 +1,106 @@
+"""One rate limit for the whole cluster.
+
+A limiter of rate r and burst b lets through at most r T + b calls in any T seconds. They are noted where they
+begin, up to D seconds later than they were let through, so that at most r (T + D) + b are noted in T seconds.
+Tokens are settled once a prompt is drawn: b is then what is under way, n calls for each prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_ray import RayBench
+from langchain_cfc_ray.turns import ClusterTokenTurns, ClusterTurns, begun_limiter
+from tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
+
+from langchain_cfc.collect.collecting import Options, Pace, acollect_on
+from tests.calls.parts import auntil
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+PROMPTS, ACTORS, CONCURRENCY = 56, 3, 3
+RATE = 24
+WINDOW, DELAY = 4.0, 0.5
+UNDER_WAY = (CONCURRENCY + 8) * N
+PACES = {
+    "requests": (Pace(CONCURRENCY, requests_per_second=RATE), RATE),
+    "tokens": (Pace(CONCURRENCY, tokens_per_second=RATE * TOKENS), UNDER_WAY),
+}
+
+
+class OneLimiterEach(RayBench):
+    """What would be wrong: every actor keeps to the rate by itself."""
+
+    def _begun(self, places: int, turns: str | None) -> Any:
+        del turns
+        return super()._begun(places, self._limiter())
+
+
+def busiest(log: Path) -> int:
+    """Most calls that were begun within some seconds."""
+    times = [call.at for call in noted(log) if not call.ended]
+    return max(sum(start <= time <= start + WINDOW for time in times) for start in times)
+
+
+async def collected(bench: RayBench, where: str, pace: Pace) -> None:
+    async with bench:
+        ended = await acollect_on(bench, examples(PROMPTS), where, Options(pace=pace, notice=quiet))
+    assert ended.complete
+
+
+@pytest.mark.parametrize("limited", PACES)
+def test_the_rate_holds_for_all_actors_together(limited: str, tmp_path: Path) -> None:
+    pace, burst = PACES[limited]
+    found = {}
+    for kind in (RayBench, OneLimiterEach):
+        log = tmp_path / kind.__name__
+        bench = kind(partial(noting, log, 0.005), pace, actors=ACTORS)
+        asyncio.run(collected(bench, f"{log}.db", pace))
+        exactly_once(f"{log}.db", PROMPTS)
+        found[kind] = busiest(log)
+    law = RATE * (WINDOW + DELAY) + burst
+    # Nor is it much slower than it may be.
+    assert RATE * WINDOW / 2 <= found[RayBench] <= law
+    assert found[OneLimiterEach] > law
+
+
+def test_a_limiter_that_dies_is_asked_again(tmp_path: Path) -> None:
+    pace, burst = PACES["requests"]
+    log, where = tmp_path / "log", str(tmp_path / "store.db")
+    bench = RayBench(partial(noting, log, 0.005), pace, actors=ACTORS)
+
+    async def run() -> None:
+        going = asyncio.ensure_future(collected(bench, where, pace))
+        await auntil(lambda: sum(begun(log).values()) > PROMPTS)
+        process = await bench._limiters[0].__ray_call__.remote(lambda limiter: os.getpid())  # noqa: ARG005 - Ray hands it over
+        os.kill(process, signal.SIGKILL)
+        await asyncio.wait_for(going, 60)
+
+    asyncio.run(run())
+    exactly_once(where, PROMPTS)
+    # No call was made twice, and none without its turn: a new limiter begins with none to give away.
+    assert sum(begun(log).values()) == PROMPTS * N
+    assert busiest(log) <= RATE * (WINDOW + DELAY) + burst
+
+
+def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked() -> None:
+    begun_one = begun_limiter(Pace(requests_per_second=0.5, tokens_per_second=1.0))
+    assert begun_one is not None
+    _, limiter = begun_one
+    requests, tokens = ClusterTurns(limiter, 0), ClusterTokenTurns(limiter, 1)
+    assert not requests.acquire(blocking=False)
+    assert requests.acquire()
+    assert not requests.acquire(blocking=False)
+    assert tokens.acquire(blocking=False)
+    tokens.settle(1, 60)
+    assert not tokens.acquire(blocking=False)
+
+
+def test_there_is_no_limiter_where_there_is_no_rate() -> None:
+    assert begun_limiter(Pace()) is None

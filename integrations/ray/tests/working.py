@@ -1,0 +1,188 @@
+"""What is collected in these tests, who notes it, and a driver that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from langchain_cfc_ray import collect_on_ray
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_openai import ChatOpenAI
+from ray.cluster_utils import Cluster
+
+from langchain_cfc.collect.bench import Parts
+from langchain_cfc.collect.collecting import Options, Pace
+from langchain_cfc.collect.store import Store
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example, PromptRecord
+from langchain_cfc.verifiers import SequenceProbability
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script
+
+N = 3
+# Seconds that a call takes, and what it takes.
+CALL, TOKENS = 0.03, 10
+
+
+def examples(size: int) -> list[Example]:
+    """Prompts 0, 1, ... with the answer to each."""
+    return [
+        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number}")
+        for number in range(size)
+    ]
+
+
+def add_node(cluster: Cluster, **resources: float) -> Any:
+    """One more node with one processor, and what else it has."""
+    # Outcomes are small, so little memory is set aside for them.
+    return cluster.add_node(num_cpus=1, resources=resources, object_store_memory=80 * 2**20)
+
+
+def quiet(notice: str) -> None:
+    """Most candidates are the same here, as those who watch would say."""
+    del notice
+
+
+# Over HTTP
+
+
+def script(size: int, *, seconds: float = 0.0) -> Script:
+    """What the server answers: to each prompt one right answer and two wrong ones."""
+    answers = {
+        f"question {number}": [Answer(f"answer {number}", -0.25), Answer("no", -1.5), Answer("never", -3.0)]
+        for number in range(size)
+    }
+    return Script(answers, faults=[Fault("slow", seconds=seconds)] if seconds else [])
+
+
+def over_http(url: str) -> Parts:
+    """Parts that ask a server."""
+    model = ChatOpenAI(model="recorded", base_url=url, api_key="none", logprobs=True, max_retries=0)  # type: ignore[arg-type]  # it takes text
+    return Parts(model, SequenceProbability(), NormalisedMatch(), N)
+
+
+def asked(served: Script) -> Counter[str]:
+    """How often the server was asked each prompt."""
+    return Counter(body["messages"][-1]["content"] for body in served.requests)
+
+
+# Without a network, noted in a file that all processes of this machine append to
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call, as noted when it began and when it ended."""
+
+    prompt: str
+    process: int
+    node: str
+    at: float
+    ended: bool
+
+
+class NotingModel(BaseChatModel):
+    """A chat model that knows the answers, and notes its calls.
+
+    Attributes:
+        log: Where.
+        seconds: How long a call takes.
+        end_of: A prompt that takes the process with it.
+    """
+
+    log: Path
+    seconds: float = CALL
+    end_of: str | None = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "noting"
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        raise NotImplementedError
+
+    async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        del args, kwargs
+        prompt = messages[-1].text
+        self._note(prompt, ended=False)
+        if prompt == self.end_of:
+            os._exit(1)
+        await asyncio.sleep(self.seconds)
+        self._note(prompt, ended=True)
+        usage = UsageMetadata(input_tokens=TOKENS - 1, output_tokens=1, total_tokens=TOKENS)
+        said = {"model_name": "noting"}
+        answer = prompt.replace("question", "answer")
+        message = AIMessage(answer, usage_metadata=usage, response_metadata=said)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _note(self, prompt: str, *, ended: bool) -> None:
+        node = ray.get_runtime_context().get_node_id()
+        line = json.dumps([prompt, os.getpid(), node, time.time(), ended])
+        with self.log.open("a") as file:
+            file.write(f"{line}\n")
+
+
+def noting(log: Path, seconds: float = CALL, end_of: str | None = None) -> Parts:
+    """Parts whose model notes its calls."""
+
+    def verifier(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+        del prompt
+        return [(slot + 1) / 8 for slot in range(len(candidates))]
+
+    return Parts(NotingModel(log=log, seconds=seconds, end_of=end_of), verifier, NormalisedMatch(), N)
+
+
+def noted(log: Path) -> list[Call]:
+    """All notes, in the order in which they were made."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return sorted((Call(*json.loads(line)) for line in lines), key=lambda call: call.at)
+
+
+def begun(log: Path) -> Counter[str]:
+    """How many calls were begun for each prompt."""
+    return Counter(call.prompt for call in noted(log) if not call.ended)
+
+
+def in_flight(calls: Sequence[Call]) -> dict[int, int]:
+    """How many calls each process is at."""
+    found: Counter[int] = Counter()
+    for call in calls:
+        found[call.process] += -1 if call.ended else 1
+    return dict(found)
+
+
+# What came of it
+
+
+def exactly_once(where: str, size: int) -> list[PromptRecord]:
+    """The records, each prompt among them once, in order, with n candidates."""
+    with Store(where) as store:
+        records = list(store.records())
+        assert store.failures() == []
+        assert sum(store.stages().values()) == size
+    assert [record.id for record in records] == [f"p{number}" for number in range(size)]
+    assert {len(record.candidates) for record in records} == {N}
+    return records
+
+
+def main(address: str, where: str, url: str, size: int) -> None:
+    """A driver of its own: collect what a server answers."""
+    ray.init(address=address, log_to_driver=False)
+    options = Options(pace=Pace(concurrency=4), notice=quiet)
+    collect_on_ray(examples(size), partial(over_http, url), where, options, actors=2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,67 @@
+"""A collection in a process of its own, which others kill: `python -m tests.collect.crashing STORE LOG`.
+
+Every call of the generator is noted in a file before it is answered, so that what was paid for is known
+whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from langchain_cfc.collect.bench import Parts
+from langchain_cfc.collect.collecting import Options, Pace, collect
+from langchain_cfc.records import Example
+
+PROMPTS, N, CONCURRENCY = 120, 3, 4
+# Prompts under way: those that call, and eight that may wait for the disk meanwhile.
+AT_ONCE = CONCURRENCY + 8
+_SECONDS = 0.02
+
+
+def examples(size: int = PROMPTS) -> list[Example]:
+    """Prompts 0, 1, ... with the answer to each."""
+    return [
+        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number}")
+        for number in range(size)
+    ]
+
+
+def parts(log: Path, seconds: float = _SECONDS) -> Parts:
+    """Candidates of which the first is right; the calls are noted in a file."""
+
+    async def generator(prompt: str) -> str:
+        with log.open("a") as file:
+            file.write(f"{prompt}\n")
+        await asyncio.sleep(seconds)
+        return prompt.replace("question", "answer")
+
+    def verifier(prompt: Any, candidates: list[Any]) -> list[float]:
+        del prompt
+        return [(slot + 1) / 8 for slot in range(len(candidates))]
+
+    def labeler(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
+        del prompt
+        return [slot == 0 and one.text == reference for slot, one in enumerate(candidates)]
+
+    return Parts(generator, verifier, labeler, N)
+
+
+def calls(log: Path) -> Counter[str]:
+    """How often each prompt was asked; the last line may be torn."""
+    return Counter(log.read_text().splitlines()) if log.exists() else Counter()
+
+
+def quiet(notice: str) -> None:
+    """All candidates of a prompt are the same here, as those who watch would say."""
+    del notice
+
+
+if __name__ == "__main__":
+    store, log = sys.argv[1:]
+    collect(examples(), parts(Path(log)), store, Options(pace=Pace(CONCURRENCY), notice=quiet))
+    os.write(1, b"done\n")

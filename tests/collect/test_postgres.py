@@ -1,0 +1,433 @@
+"""PostgreSQL as the store: what it keeps is what SQLite keeps, and what becomes of it when something dies."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from sqlalchemy import create_engine, select
+
+from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, collect
+from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Scores, Stage
+from langchain_cfc.collect.store import PAGE, Store, schema, writes
+from langchain_cfc.collect.store.writes import Write
+from langchain_cfc.errors import DrawError, StoreError, VerifierError
+from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
+from langchain_cfc.sampling import Draw
+from tests.calls.parts import auntil, until
+from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
+from tests.collect.postgres import Server, postgres
+
+HALF_A_PAIR = "\ud800"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with postgres() as started:
+        yield started
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return server.database()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a store of each kind."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    found: str = request.getfixturevalue("url")
+    return found
+
+
+@pytest.fixture
+def store(where: str) -> Iterator[Store]:
+    with Store(where, create=True) as opened:
+        yield opened
+
+
+def put(store: Store, rows: list[Write]) -> None:
+    store.write([(statement, some) for statement, some in rows if some])
+
+
+def finish(store: Store, position: int, draws: Sequence[Draw], paid: Paid | None = None) -> None:
+    """Take a prompt through its stages; the first candidate is correct."""
+    n, nul = len(draws), store.without_nul
+    put(store, writes.drawn(position, draws, paid or Paid(), without_nul=nul))
+    put(store, writes.scored(position, Scores([0.25] * n), Paid()))
+    labels = Labels([slot == 0 for slot in range(n)])
+    put(store, writes.labelled(position, labels, Paid(), without_nul=nul))
+
+
+# The same as in SQLite
+
+
+def test_examples_are_added_once_in_their_order(store: Store) -> None:
+    many = examples(PAGE + 2)
+    assert store.add(many[:2]) == 2
+    assert store.add(many) == PAGE
+    assert [work.example for work in store.unfinished()] == many
+
+
+def test_a_changed_prompt_is_refused_and_nothing_of_its_dataset_is_added(store: Store) -> None:
+    store.add(examples(2))
+    changed = Example(id="p1", input="question 1", reference="another")
+    with pytest.raises(StoreError, match="'p1' has another reference"):
+        store.add([*examples(5)[2:], changed])
+    assert store.stages()[Stage.OPEN] == 2
+
+
+def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
+    store.add(examples(2))
+    message = AIMessage(
+        "one ü €", response_metadata={"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}
+    )
+    draws = [Draw("one ü €", message), Draw('{"a":1}', None, {"a": 1}), Draw("")]
+    scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
+    put(store, writes.drawn(1, draws, Paid(), without_nul=store.without_nul))
+    put(store, writes.scored(1, Scores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Paid()))
+    first, second = store.unfinished()
+    assert first.draws is None
+    assert first.scores is None
+    assert (second.draws, second.scores) == (draws, scores)
+
+
+def test_a_stage_cannot_be_written_twice(store: Store) -> None:
+    store.add(examples(1))
+    rows = writes.drawn(0, [Draw("one")], Paid.drawn_by(["m"]), without_nul=False)
+    put(store, rows)
+    with pytest.raises(StoreError, match="cannot write"):
+        put(store, rows)
+    assert store.stages()[Stage.DRAWN] == 1
+    assert store.paid().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
+
+
+def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
+    store.add(examples(3))
+    finish(store, 0, [Draw("a")])
+    put(store, writes.failed(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Paid()))
+    put(store, writes.drawn(2, [Draw("b")], Paid(), without_nul=store.without_nul))
+    put(store, writes.failed(2, Stage.SCORED, VerifierError("no score"), Paid()))
+    found = [(one.id, one.stage, one.error) for one in store.failures()]
+    assert found == [
+        ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
+        ("p2", Stage.SCORED, "VerifierError: no score"),
+    ]
+    assert list(store.unfinished()) == []
+    assert store.retry_failed() == 2
+    assert store.failures() == []
+    assert [work.draws for work in store.unfinished()] == [None, [Draw("b")]]
+
+
+def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
+    records = [
+        PromptRecord(
+            id="é",
+            input={"question": "a\0b"},
+            reference=["x", 1.5, None],
+            metadata={"hard": True, "length": 3, "topic": "\u20ac"},
+            cluster="c",
+            candidates=(
+                Candidate(text="one", score=0.1, correct=True, answer="1", scores={"p": -2.5}),
+                Candidate(text="", score=1.0, correct=False, answer="", scores={"p": 3.0}),
+            ),
+        ),
+        PromptRecord(
+            id="plain",
+            input=[{"role": "user", "content": "hi"}],
+            candidates=(
+                Candidate(message={"tool": {"b": 2, "a": 1}}, score=0.0, correct=False),
+                Candidate(text="two", score=0.5, correct=False),
+            ),
+        ),
+    ]
+    said = Provenance(n=2, generator={"model": "m", "model_version": "m-1"}, verifier={"id": "v"})
+    assert store.add_records(records, said) == 2
+    assert list(store.records()) == records
+    assert store.provenance() == said
+
+
+def test_another_configuration_is_refused(store: Store) -> None:
+    store.settle({"n": 3, "generator": {"model": "a"}, "verifier": {}})
+    store.settle({"n": 3, "generator": {"model": "a"}, "verifier": {}})
+    with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
+        store.settle({"n": 3, "generator": {"model": "b"}, "verifier": {}})
+
+
+def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
+    store.add(examples(3))
+    much = 2**40
+    for position, model in enumerate(["b", "a", "a"]):
+        paid = Paid((ModelCalls(model, position > 0, much, 1), ModelCalls("judge", False, 5, 7)))
+        finish(store, position, [Draw("x"), Draw("y")], paid)
+    taken = {one.model: one for one in store.paid().calls}
+    assert taken == {
+        "a": ModelCalls("a", drew=True, input_tokens=2 * much, output_tokens=2),
+        "b": ModelCalls("b", drew=False, input_tokens=much, output_tokens=1),
+        "judge": ModelCalls("judge", drew=False, input_tokens=15, output_tokens=21),
+    }
+    # Whole numbers, which prices can be multiplied with.
+    assert {type(one.input_tokens) for one in taken.values()} == {int}
+    assert store.versions() == ["a"]
+    assert store.seen() == (3, {True: (3, 0.75), False: (3, 0.75)})
+    assert store.stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
+
+
+def run(where: str, log: Path, size: int = 12, **changed: Any) -> Collected:
+    made = parts(log, seconds=0.0)
+    for name, value in changed.items():
+        object.__setattr__(made, name, value)
+    return collect(examples(size), made, where, Options(pace=Pace(CONCURRENCY), notice=quiet))
+
+
+def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) -> None:
+    places = [url, str(tmp_path / "store.db")]
+    for number, place in enumerate(places):
+        assert run(place, tmp_path / f"log{number}").complete
+    found = []
+    for place in places:
+        with Store(place) as store:
+            found.append((store.provenance(), list(store.records()), store.seen(), store.configuration))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 12
+
+
+# What cannot be stored is a failure of its prompt, and of no other
+
+
+def odd(word: str, found: str) -> Any:
+    """Something that is found in one prompt only."""
+    return lambda text: found if word in str(text) else str(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused_by_sqlite"),
+    [("nul", False), ("half a pair", True)],
+)
+@pytest.mark.parametrize("part", ["generator", "answer"])
+def test_text_that_cannot_be_stored_fails_its_prompt_alone(
+    where: str, tmp_path: Path, name: str, part: str, *, refused_by_sqlite: bool
+) -> None:
+    made = odd(" 7", "\0" if name == "nul" else HALF_A_PAIR)
+    run(where, tmp_path / "log", **{part: made})
+    with Store(where) as store:
+        failed = [one.id for one in store.failures()]
+        assert failed == (["p7"] if refused_by_sqlite or store.without_nul else [])
+        assert len(list(store.records())) == 12 - len(failed)
+
+
+def test_metadata_that_cannot_be_stored_fails_its_prompt_alone(where: str, tmp_path: Path) -> None:
+    run(where, tmp_path / "log", metadata=lambda prompt: {"hard": math.nan if " 7" in prompt else 1.0})
+    with Store(where) as store:
+        (failure,) = store.failures()
+    assert failure.id == "p7"
+    assert failure.error.startswith("CollectionError: the metadata of the prompt cannot be stored")
+
+
+# What is no store
+
+
+def test_a_database_without_a_store_is_refused(url: str) -> None:
+    with pytest.raises(StoreError, match="is no store of a collection"):
+        Store(url)
+
+
+def test_a_server_that_does_not_answer_is_no_other_kind_of_thing() -> None:
+    with pytest.raises(StoreError, match=r"cannot read .* refused") as raised:
+        Store("postgresql://somebody:secret@127.0.0.1:1/store")
+    assert "no store of" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+# Who may work on it
+
+
+def spawned(url: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.collect.crashing", url, str(log)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+
+
+def done(process: subprocess.Popen[bytes]) -> bool:
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error.decode()
+    return said == b"done\n"
+
+
+def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first = spawned(url, log)
+    try:
+        until(lambda: len(calls(log)) > 0)
+        with pytest.raises(StoreError, match="another run is at work"):
+            run(url, tmp_path / "second")
+        assert not (tmp_path / "second").exists()
+    finally:
+        first.kill()
+        first.communicate()
+    # A process that was killed frees its lock as soon as the server reads that nobody is there any more.
+    with Store(url) as store:
+        until(lambda: free(store))
+    assert run(url, log, size=PROMPTS).complete
+
+
+def free(store: Store) -> bool:
+    try:
+        with store.locked():
+            return True
+    except StoreError:
+        return False
+
+
+def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
+    server: Server, url: str, tmp_path: Path
+) -> None:
+    # As if an administrator had ended the one session that holds the lock.
+    first = spawned(url, tmp_path / "first")
+    try:
+        until(lambda: len(calls(tmp_path / "first")) > CONCURRENCY)
+        held = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        assert server.run(held)
+        second = spawned(url, tmp_path / "second")
+        ended = [process.communicate(timeout=120)[1].decode() for process in (first, second)]
+    finally:
+        first.kill()
+    refused = [said for said in ended if "StoreError" in said]
+    assert refused, "nobody noticed"
+    assert all("duplicate key" in said for said in refused)
+    assert run(url, tmp_path / "third", size=PROMPTS).complete
+    assert_each_exactly_once(url)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the timers of sockets from /proc")
+def test_the_server_looks_after_whoever_holds_the_lock(server: Server, url: str) -> None:
+    # A machine that dies closes no connection; what frees its lock is that it no longer answers.
+    with Store(server.over_tcp(url), create=True) as store:
+        # The timer shows once what was sent has been received.
+        until(lambda: len(asked_after(server.port)) > 0)
+        assert min(asked_after(server.port)) > 60
+        with store.locked():
+            until(lambda: min(asked_after(server.port), default=60) <= 30)
+
+
+def asked_after(port: int) -> list[float]:
+    """Seconds until the server asks whether its clients are there, by connection."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    keepalive, established = "02", "01"
+    # local address, remote address, state, queues, timer : when in hundredths of a second
+    return [
+        int(fields[5].partition(":")[2], 16) / 100
+        for fields in lines
+        if int(fields[1].partition(":")[2], 16) == port
+        and fields[3] == established
+        and fields[5].startswith(f"{keepalive}:")
+    ]
+
+
+# What dies
+
+
+def assert_each_exactly_once(url: str) -> None:
+    """By the tables themselves, not by what reads them."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        for table in (schema.draws, schema.scores, schema.labels):
+            found = connection.execute(
+                select(table.c.prompt, table.c.slot).order_by(*table.primary_key)
+            ).all()
+            assert [tuple(row) for row in found] == [(k, slot) for k in range(PROMPTS) for slot in range(N)]
+        ids = (
+            connection.execute(select(schema.prompts.c.id).order_by(schema.prompts.c.position))
+            .scalars()
+            .all()
+        )
+        assert ids == [f"p{k}" for k in range(PROMPTS)]
+    engine.dispose()
+    with Store(url) as store:
+        records = list(store.records())
+    assert [record.id for record in records] == ids
+    for number, record in enumerate(records):
+        assert [one.text for one in record.candidates] == [f"answer {number}"] * N
+        assert [one.correct for one in record.candidates] == [True, False, False]
+
+
+def drawn_in(url: str) -> set[str]:
+    """Prompts whose candidates are durable."""
+    try:
+        with Store(url) as store:
+            unfinished = {work.example.input for work in store.unfinished() if work.draws is None}
+            known = {f"question {k}" for k in range(PROMPTS)} if sum(store.stages().values()) else set()
+            return known - unfinished
+    except StoreError:  # killed before there was one
+        return set()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(url: str, tmp_path: Path) -> None:
+    log, kills = tmp_path / "log", 0
+    chance = random.Random(5)  # noqa: S311 - moments, not secrets
+    while True:
+        before, safe = calls(log), drawn_in(url)
+        process = spawned(url, log)
+        # At a random moment while it is at work, however long the machine takes to get there.
+        further = sum(before.values()) + chance.randint(1, 80)
+        until(lambda: process.poll() is not None or sum(calls(log).values()) >= further)  # noqa: B023 - waited for here
+        time.sleep(chance.uniform(0.0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        _, error = process.communicate()
+        after = calls(log)
+        assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, error.decode()
+        kills += 1
+    assert kills >= 3
+    assert_each_exactly_once(url)
+    # What a kill can cost are the calls for prompts whose candidates were not durable yet.
+    made = calls(log)
+    assert sum(made.values()) <= PROMPTS * N + kills * AT_ONCE * N
+    # And a run that kept nothing would have made all calls anew: then this says nothing.
+    assert sum(made.values()) < 2 * PROMPTS * N
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
+def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    log = tmp_path / "log"
+    with postgres() as server:
+        url = server.database()
+
+        async def run_and_stop() -> None:
+            going = asyncio.ensure_future(
+                acollect(examples(), parts(log), url, Options(pace=Pace(CONCURRENCY), notice=quiet))
+            )
+            await auntil(lambda: len(calls(log)) >= PROMPTS // 3)
+            await asyncio.to_thread(server.stop, how)
+            await asyncio.wait_for(going, timeout=30)
+
+        with pytest.raises(StoreError, match="whatever was finished before is kept") as raised:
+            asyncio.run(run_and_stop())
+        assert "cannot write" in str(raised.value)
+        with pytest.raises(StoreError):
+            Store(url)
+        server.start()
+        safe, before = drawn_in(url), calls(log)
+        assert 0 < len(safe) < PROMPTS
+        assert run(url, log, size=PROMPTS).complete
+        assert_each_exactly_once(url)
+        after = calls(log)
+        assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
+        assert sum(after.values()) <= PROMPTS * N + AT_ONCE * N
