@@ -1,7 +1,8 @@
-"""A chat server of fixed latency in a process of its own: `python -m benchmarks.slow_server DRAW VERIFY`.
+"""A chat server of fixed latency in a process of its own: `python -m benchmarks.slow_server DRAW VERIFY N`.
 
-It prints its port, answers until its input ends, and counts the requests for each model. The model `judge`
-returns scores after VERIFY seconds; any other, called `distinct-K`, one of K answers after DRAW seconds.
+It works on N requests at a time and lets others wait; on all at once where N is 0. It prints its port,
+answers until its input ends, and counts the requests for each model. The model `judge` returns scores after
+VERIFY seconds; any other, called `distinct-K`, one of K answers after DRAW seconds.
 """
 
 from __future__ import annotations
@@ -32,16 +33,20 @@ class Server:
     Attributes:
         draw: Seconds until a candidate comes.
         verify: Seconds until a judgement comes.
+        places: How many requests it works on at a time; 0 for all.
         counts: Requests so far by model.
     """
 
     draw: float
     verify: float
+    places: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    _free: asyncio.Semaphore | None = None
 
     async def serve(self) -> None:
         """Answer until the input ends."""
         threading.Thread(target=_leave, daemon=True).start()
+        self._free = asyncio.Semaphore(self.places) if self.places else None
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=256)
         print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()
@@ -71,18 +76,19 @@ class Server:
             text = str(zlib.crc32(request["messages"][-1]["content"].encode()) % 101 / 100)
         else:
             text = f"answer {number % int(model.rpartition('-')[2])}"
-        await asyncio.sleep(self.verify if model == JUDGE else self.draw)
+        async with self._free or contextlib.nullcontext():
+            await asyncio.sleep(self.verify if model == JUDGE else self.draw)
         return _completion(model, text)
 
 
 @contextlib.contextmanager
-def slow_server(draw: float, verify: float) -> Iterator[str]:
+def slow_server(draw: float, verify: float, places: int = 0) -> Iterator[str]:
     """A server in its own process.
 
     Yields:
         The base URL for clients.
     """
-    command = [sys.executable, "-m", "benchmarks.slow_server", str(draw), str(verify)]
+    command = [sys.executable, "-m", "benchmarks.slow_server", str(draw), str(verify), str(places)]
     with subprocess.Popen(  # noqa: S603 - our own module
         command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -125,4 +131,4 @@ def _leave() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(Server(float(sys.argv[1]), float(sys.argv[2])).serve())
+    asyncio.run(Server(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])).serve())

@@ -5,7 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForChainRun,
+    CallbackManager,
+    CallbackManagerForChainRun,
+)
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import Input, Output
 
@@ -33,7 +37,7 @@ class FlowRunnable(Runnable[Input, Output], ABC):
 
     def steps(self, given: Input, config: RunnableConfig) -> Steps[Output]:
         """The same as a part of something larger: in a run of its own, where anybody hears of it."""
-        if config.get("callbacks") is None:
+        if not _heard(config):
             return (yield from self.flow(given, config))
         found: Output = yield Step(lambda: self.invoke(given, config), lambda: self.ainvoke(given, config))
         return found
@@ -57,3 +61,12 @@ class FlowRunnable(Runnable[Input, Output], ABC):
         child = child_of(config, run_manager)
         with bounded_by(config, child):
             return await acomplete(self.flow(given, child))
+
+
+def _heard(config: RunnableConfig) -> bool:
+    """Whether anybody would hear of a run; to tell nobody costs more than many a flow."""
+    callbacks = config.get("callbacks")
+    if callbacks is None:
+        return False
+    # Whom the environment asks for, such as tracers, is only known once LangChain has made a manager.
+    return any(not handler.ignore_chain for handler in CallbackManager.configure(callbacks).handlers)

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -59,6 +59,17 @@ class Repeated:
     first_wait: float = 1.0
     longest_wait: float = LONGEST_WAIT
 
+    def billed(self) -> Repeated:
+        """The same for calls whose tokens are settled together."""
+        turns = (TokenBill(turn) if isinstance(turn, TokenTurns) else turn for turn in self.turns)
+        return replace(self, turns=tuple(turns))
+
+    def settle(self, tokens: int) -> None:
+        """Say what the calls that were billed took."""
+        for turn in self.turns:
+            if isinstance(turn, TokenBill):
+                turn.settle(tokens)
+
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
         """Call, and call again after failures that may pass by themselves."""
         found = await self._once(arun, item, within)
@@ -76,8 +87,8 @@ class Repeated:
                     return await arun(item)
                 return await _in_time(arun(item), self.timeout)
             except asyncio.TimeoutError as error:
-                # That of the time given here says nothing.
-                return error if str(error) else TimeoutError(f"no answer within {self.timeout:g} seconds")
+                # That of the time given here says nothing, and nor may one of the user's own.
+                return error if str(error) else TimeoutError(_no_answer(self.timeout))
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
                 return error
 
@@ -95,6 +106,10 @@ class Repeated:
         asked = retry_after(outcome)
         backed_off = wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)(state)
         return min(max(asked, backed_off) if asked is not None else backed_off, self.longest_wait)
+
+
+def _no_answer(seconds: float | None) -> str:
+    return "no answer in time" if seconds is None else f"no answer within {seconds:g} seconds"
 
 
 async def _in_time(awaited: Awaitable[Any], seconds: float) -> Any:
@@ -163,10 +178,9 @@ def retry_after(error: Any) -> float | None:
     if not isinstance(headers, Mapping):
         return None
     said = {str(name).lower(): str(value) for name, value in headers.items()}
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        if name in said:
-            return _seconds(said[name], unit)
-    return None
+    units = {"retry-after-ms": 0.001, "retry-after": 1.0}
+    asked = (_seconds(said[name], unit) for name, unit in units.items() if name in said)
+    return next((seconds for seconds in asked if seconds is not None), None)
 
 
 def _seconds(written: str, unit: float) -> float | None:
@@ -178,7 +192,9 @@ def _seconds(written: str, unit: float) -> float | None:
         when = parsedate_to_datetime(written)
     except ValueError:
         return None
-    return max(0.0, (when - datetime.now(tz=when.tzinfo or timezone.utc)).total_seconds())
+    if when.tzinfo is None:  # HTTP knows no other
+        when = when.replace(tzinfo=timezone.utc)
+    return max(0.0, (when - datetime.now(tz=timezone.utc)).total_seconds())
 
 
 def _status(error: Exception) -> int | None:
@@ -213,7 +229,7 @@ class TokenTurns(BaseRateLimiter):
     """Turns of calls that together take so many tokens per second.
 
     What a call takes is known only afterwards: each is charged the mean of those before it, and settled once
-    it has answered. Over any length of time the rate is kept, but for what is in flight.
+    it is over. Over any length of time the rate is kept, but for what is in flight.
 
     Args:
         per_second: Tokens per second, prompt and answer together, above 0.
@@ -246,7 +262,7 @@ class TokenTurns(BaseRateLimiter):
         """Say what calls took.
 
         Args:
-            calls: How many have answered.
+            calls: How many are over; those that failed, or asked no model, were charged as well.
             tokens: What they took together.
         """
         with self._lock:
@@ -266,6 +282,35 @@ class TokenTurns(BaseRateLimiter):
             self._charged.add(1, charge)
             self._free_at = max(now, self._free_at) + charge / self._per_second
             return wait
+
+
+class TokenBill(BaseRateLimiter):
+    """Turns that are settled together, when all are over.
+
+    Args:
+        turns: Where they are taken.
+    """
+
+    def __init__(self, turns: TokenTurns) -> None:
+        self._turns = turns
+        self._taken = 0
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Wait for a turn in a thread."""
+        return self._counted(self._turns.acquire(blocking=blocking))
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        """Wait for a turn on an event loop."""
+        return self._counted(await self._turns.aacquire(blocking=blocking))
+
+    def settle(self, tokens: int) -> None:
+        """Say what all of them took together."""
+        taken, self._taken = self._taken, 0
+        self._turns.settle(taken, tokens)
+
+    def _counted(self, came: bool) -> bool:
+        self._taken += came
+        return came
 
 
 @dataclass

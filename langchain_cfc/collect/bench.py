@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.calls import Bounds, Call, Limit, Progress, Steps, Target, acomplete, bounded, tagged
-from langchain_cfc.collect.attempts import Repeated, TokenTurns
+from langchain_cfc.collect.attempts import Repeated
 from langchain_cfc.collect.stages import Labels, Outcome, Paid, Scores
 from langchain_cfc.description import Description
 from langchain_cfc.errors import CFCError, InputError
@@ -95,10 +95,8 @@ class LocalBench:
         self._labeler = labeler_call(parts.labeler)
         self._sampler = Sampler(generator, parts.sampling)
         self._description = Description(parts.answer, parts.metadata)
-        self._bounds = Bounds(limit, attempts=attempts)
-        self._token_turns = [
-            turn for turn in (attempts.turns if attempts else ()) if isinstance(turn, TokenTurns)
-        ]
+        self._limit = limit
+        self._attempts = attempts
         self._config: RunnableConfig = config or {}
         self.provenance = Provenance(
             n=parts.n,
@@ -119,39 +117,34 @@ class LocalBench:
         """Draw n candidates."""
         witness = Witness()
         config = self._sampler.witnessed(self._config, witness)
-        steps = self._sampler.draws(example.input, self.parts.n, config, Progress())
-        outcome = await self._outcome(steps, witness)
-        if not isinstance(outcome.result, CFCError):
-            self._sampler.check(witness, outcome.result)
-            outcome = Outcome(outcome.result, Paid.seen_by(witness))
-        return self._settled(outcome)
+        steps = self._sampler.draws(example.input, self.parts.n, config, Progress(), witness)
+        return await self._outcome(steps, witness)
 
     async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
         """Score them."""
         witness = Witness()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
         steps = self._scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
-        return self._settled(await self._outcome(steps, witness))
+        return await self._outcome(steps, witness)
 
     async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""
         witness = Witness()
         steps = self._labelled(example, draws, witness.heard_in(self._config))
-        return self._settled(await self._outcome(steps, witness))
+        return await self._outcome(steps, witness)
 
     async def _outcome(self, steps: Steps[Any], witness: Witness) -> Outcome:
+        attempts = None if self._attempts is None else self._attempts.billed()
         result: Any
         try:
-            with bounded(self._bounds, self._config):
+            with bounded(Bounds(self._limit, attempts=attempts), self._config):
                 result = await acomplete(steps)
         except CFCError as error:
             result = error
-        return Outcome(result, Paid.seen_by(witness))
-
-    def _settled(self, outcome: Outcome) -> Outcome:
-        for turn in self._token_turns:
-            turn.settle(outcome.paid.answered, outcome.paid.tokens)
-        return outcome
+        paid = Paid.seen_by(witness)
+        if attempts is not None:
+            attempts.settle(paid.tokens)
+        return Outcome(result, paid)
 
     def _labelled(self, example: Example, draws: Sequence[Draw], config: RunnableConfig) -> Steps[Labels]:
         metadata = yield from self._description.metadata(example.input, config)

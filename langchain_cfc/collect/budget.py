@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,12 +30,33 @@ class Price(BaseModel):
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What something took, as a budget counts it.
+
+    Attributes:
+        tokens: Requests and answers together.
+        cost: In money; 0 without prices.
+    """
+
+    tokens: int = 0
+    cost: float = 0.0
+
+    def plus(self, other: Taken) -> Taken:
+        """Both together."""
+        return Taken(self.tokens + other.tokens, self.cost + other.cost)
+
+    def at_least(self, other: Taken) -> Taken:
+        """No less of either; what takes most tokens need not cost most."""
+        return Taken(max(self.tokens, other.tokens), max(self.cost, other.cost))
+
+
+@dataclass(frozen=True)
 class Budget:
     """What all prompts of a store may take together, earlier runs included.
 
     A prompt is begun only if the budget would also hold if it, and each one under way, took as much as the
-    dearest so far; as long as none is finished, one goes ahead. So it is exceeded at most by what prompts
-    under way take beyond the dearest before them.
+    dearest so far; as long as none is finished, one goes ahead, unless all is spent. So it is exceeded at
+    most by what prompts under way take beyond the dearest before them.
 
     Args:
         max_tokens: Most tokens, requests and answers together; None for no limit.
@@ -78,23 +99,29 @@ class Budget:
             return None
         return sum(self._price(one) for one in paid.calls)
 
-    def allows(self, spent: Paid, dearest: Paid | None, under_way: int) -> bool:
+    def taken(self, paid: Paid) -> Taken:
+        """What was paid, as it is counted here.
+
+        Raises:
+            CollectionError: If a model answered that has no price.
+        """
+        return Taken(paid.tokens, self.cost(paid) or 0.0)
+
+    def allows(self, spent: Paid, dearest: Taken | None, under_way: int) -> bool:
         """Whether one more prompt may be begun.
 
         Args:
-            spent: What all finished prompts took.
-            dearest: What no prompt has taken more of; None as long as none is finished.
+            spent: What all prompts took so far.
+            dearest: What no prompt took more of; None as long as none is finished.
             under_way: How many prompts are not finished yet.
         """
         if not self.limited:
             return True
+        so_far = self.taken(spent)
         if dearest is None:
-            return under_way == 0
-        tokens = spent.tokens + (under_way + 1) * dearest.tokens
-        if self.max_tokens is not None and tokens > self.max_tokens:
-            return False
-        cost, each = self.cost(spent) or 0.0, self.cost(dearest) or 0.0
-        return self.max_cost is None or cost + (under_way + 1) * each <= self.max_cost
+            return under_way == 0 and all(taken < most for taken, most in self._limits(so_far))
+        more = Taken((under_way + 1) * dearest.tokens, (under_way + 1) * dearest.cost)
+        return all(taken <= most for taken, most in self._limits(so_far.plus(more)))
 
     def check(self, paid: Paid) -> None:
         """Refuse to go on where nobody says what is spent.
@@ -108,6 +135,11 @@ class Budget:
                 "budget cannot be kept to: let the model report its usage, or set no limit"
             )
             raise CollectionError(msg)
+
+    def _limits(self, taken: Taken) -> Iterator[tuple[float, float]]:
+        """What was taken, beside the most that may be."""
+        pairs = ((taken.tokens, self.max_tokens), (taken.cost, self.max_cost))
+        return ((amount, most) for amount, most in pairs if most is not None)
 
     def _price(self, calls: ModelCalls) -> float:
         fitting = [name for name in self.prices if name != ANY_MODEL and calls.model.startswith(name)]

@@ -10,7 +10,7 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.budget import Budget, Taken
 from langchain_cfc.collect.stages import Bench, Labels, Outcome, Paid, Stage
 from langchain_cfc.collect.standing import EarlyLook, Standing
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, writes
@@ -59,7 +59,7 @@ class Run:
         self._look = EarlyLook(n)
         self._writer = Writer(store)
         self._failed_in_a_row = 0
-        self._dearest_stages: dict[Stage, Paid] = {}
+        self._dearest_stages: dict[Stage, Taken] = {}
         self._stopping = self._all_begun = False
         self._pages = store.unfinished()
         self._page: deque[Work] = deque()
@@ -93,7 +93,7 @@ class Run:
         try:
             await asyncio.gather(*workers)
         except BaseException as error:
-            self.stop()
+            self.stop()  # also where it is cancelled
             if isinstance(error, StoreError):
                 for worker in workers:
                     worker.cancel()
@@ -106,11 +106,19 @@ class Run:
     async def _prompts(self) -> None:
         """One prompt after the other."""
         while (work := await self._next()) is not None:
-            try:
-                await self._one(work)
-            finally:
-                self._under_way -= 1
-                self._one_less.set()
+            await self._whole(work)
+
+    async def _whole(self, work: Work) -> None:
+        """One prompt, counted as long as it is under way."""
+        try:
+            await self._one(work)
+        except BaseException:
+            # At once, for the others go on before anybody hears of it.
+            self.stop()
+            raise
+        finally:
+            self._under_way -= 1
+            self._one_less.set()
 
     async def _next(self) -> Work | None:
         """The next prompt, as soon as it may be begun; None where none may any more."""
@@ -196,15 +204,15 @@ class Run:
         self._budget.check(paid)
         self.standing.spent = self.standing.spent.plus(paid)
         self.standing.cost = self._budget.cost(self.standing.spent)
-        if paid.tokens > self._dearest_stages.get(stage, Paid()).tokens:
-            self._dearest_stages[stage] = paid
+        known = self._dearest_stages.get(stage, Taken())
+        self._dearest_stages[stage] = known.at_least(self._budget.taken(paid))
 
     @property
-    def _dearest(self) -> Paid | None:
+    def _dearest(self) -> Taken | None:
         """What no prompt has taken more of yet; None as long as none is finished."""
         if self.standing.labelled == self.standing.begun_with:
             return None
-        return reduce(Paid.plus, self._dearest_stages.values(), Paid())
+        return reduce(Taken.plus, self._dearest_stages.values(), Taken())
 
     def _tell(self, notices: Any) -> None:
         for notice in notices:

@@ -98,7 +98,14 @@ class Sampler:
         with bounded_by(given):
             return await acomplete(self.draws(prompt, n, given, Progress()))
 
-    def draws(self, prompt: Any, n: int, config: RunnableConfig, progress: Progress) -> Steps[list[Draw]]:
+    def draws(
+        self,
+        prompt: Any,
+        n: int,
+        config: RunnableConfig,
+        progress: Progress,
+        witness: Witness | None = None,
+    ) -> Steps[list[Draw]]:
         """Draw n candidates, as a part of something larger.
 
         Args:
@@ -106,6 +113,7 @@ class Sampler:
             n: Number of candidates, at least 1.
             config: Config that the runs of the draws inherit.
             progress: Told of each candidate.
+            witness: Sees the draws, also where some fail; the config must be that of `witnessed`.
 
         Returns:
             n candidates in the order of their slots, whenever they were completed.
@@ -124,6 +132,8 @@ class Sampler:
                 found = yield from self._separate.ask(given, missing, config, progress)
                 for slot, output in zip(missing, found, strict=True):
                     outputs[slot] = output
+        if witness is not None:
+            self._look(witness, outputs)
         _check(outputs, self._first.hint)
         return [as_draw(slot, output) for slot, output in enumerate(outputs)]
 
@@ -146,19 +156,15 @@ class Sampler:
         """
         return config if self._says_all else witness.heard_in(config)
 
-    def check(self, witness: Witness, draws: Sequence[Draw]) -> None:
+    def _look(self, witness: Witness, outputs: Sequence[Any]) -> None:
         """Look at what was seen; say it, once, where a model streamed all the same, as one in an agent does.
-
-        Args:
-            witness: Who saw the draws of a prompt.
-            draws: The draws.
 
         Warns:
             SamplingWarning: If one did.
         """
         if self._says_all:
-            for draw in draws:
-                witness.note(draw.message, drawn=True)
+            for output in outputs:
+                witness.note(output, drawn=True)
         if witness.streamed and not self._told_of_streaming:
             self._told_of_streaming = True
             msg = (

@@ -1,0 +1,75 @@
+"""Flows as parts of larger ones: a run of their own where anybody would hear of it, and none otherwise."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.tracers.context import register_configure_hook
+
+from langchain_cfc.calls import FlowRunnable, Steps, each
+from langchain_cfc.sampling import Witness
+
+from .parts import Run, both_ways
+
+
+def _doubled(value: int) -> int:
+    return 2 * value
+
+
+class Doubling(FlowRunnable[int, int]):
+    """Calls a runnable, which is heard as a run."""
+
+    def flow(self, given: int, config: RunnableConfig) -> Steps[int]:
+        inner: RunnableLambda[int, int] = RunnableLambda(_doubled, name="inner")
+        (found,) = yield each(
+            lambda value: inner.invoke(value, config), lambda value: inner.ainvoke(value, config), [given]
+        )
+        return int(found)
+
+
+class Heard(BaseCallbackHandler):
+    """The names of chains, with whether they are parts of another."""
+
+    def __init__(self) -> None:
+        self.chains: list[tuple[str, bool]] = []
+
+    def on_chain_start(self, *args: Any, parent_run_id: Any = None, **kwargs: Any) -> None:
+        del args
+        self.chains.append((kwargs["name"], parent_run_id is not None))
+
+
+IN_A_RUN = [("Doubling", False), ("inner", True)]
+
+
+@both_ways
+def test_whoever_hears_of_chains_hears_of_the_flow(run: Run) -> None:
+    heard = Heard()
+    assert run(Doubling().steps(4, {"callbacks": [Witness(), heard]})) == 8
+    assert heard.chains == IN_A_RUN
+
+
+@both_ways
+@pytest.mark.parametrize("callbacks", [None, [], [Witness()]])
+def test_where_nobody_does_there_is_no_run(run: Run, callbacks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("invoke", "ainvoke"):
+        monkeypatch.setattr(Doubling, name, None)
+    assert run(Doubling().steps(4, {"callbacks": callbacks})) == 8
+
+
+_TRACER: ContextVar[BaseCallbackHandler | None] = ContextVar("tests_tracer", default=None)
+register_configure_hook(_TRACER, inheritable=True)
+
+
+@both_ways
+def test_whoever_listens_to_everything_hears_of_it_beside_a_witness(run: Run) -> None:
+    heard = Heard()
+    token = _TRACER.set(heard)
+    try:
+        assert run(Doubling().steps(4, {"callbacks": [Witness()]})) == 8
+    finally:
+        _TRACER.reset(token)
+    assert heard.chains == IN_A_RUN

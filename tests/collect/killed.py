@@ -1,0 +1,106 @@
+"""A collection over HTTP in a process of its own, which is killed; imported once, by a server that forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal, TypeAlias
+from unittest import mock
+
+from langchain_openai import ChatOpenAI
+from sqlalchemy import Connection
+
+from langchain_cfc.collect.attempts import Repeated
+from langchain_cfc.collect.bench import Parts
+from langchain_cfc.collect.collecting import Options, Pace, acollect
+from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.store import Writer
+from langchain_cfc.collect.store.writes import Write, execute
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc.verifiers import SequenceProbability
+
+N, CONCURRENCY = 3, 4
+# Prompts under way: those that call, and eight that may wait for the disk meanwhile.
+AT_ONCE = CONCURRENCY + 8
+
+Break: TypeAlias = Literal["torn", "late"]
+
+
+def examples(size: int) -> list[Example]:
+    """Prompts 0, 1, ... with the first of their answers as the reference."""
+    return [
+        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number} 0")
+        for number in range(size)
+    ]
+
+
+def ignored(notice: str) -> None:
+    """Nobody need know."""
+    del notice
+
+
+def collected(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
+    """Collect, or go on with it.
+
+    Args:
+        url: Of the server.
+        path: Of the store.
+        size: Number of prompts.
+        finished: Shared memory for the number of prompts that are finished.
+        breaking: What is wrong with this one, to see that it shows.
+    """
+
+    def tell(standing: Standing) -> None:
+        finished.value = standing.labelled
+
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
+    parts = Parts(model, SequenceProbability(), NormalisedMatch(), N)
+    options = Options(pace=Pace(CONCURRENCY), progress=tell, notice=ignored)
+    # A second between two attempts, as for real servers, would be most of the test.
+    hasty = mock.patch("langchain_cfc.collect.collecting.Repeated", partial(Repeated, first_wait=0.02))
+    with hasty, BREAKING[breaking]():
+        found = asyncio.run(acollect(examples(size), parts, path, options))
+    finished.value = found.standing.labelled
+
+
+@contextmanager
+def torn() -> Iterator[None]:
+    """Every statement is committed by itself, and takes a moment."""
+
+    def one_by_one(connection: Connection, writes: Iterable[Write]) -> None:
+        for write in writes:
+            execute(connection, [write])
+            connection.commit()
+            time.sleep(0.003)
+
+    with mock.patch("langchain_cfc.collect.store.writer.execute", one_by_one):
+        yield
+
+
+@contextmanager
+def late() -> Iterator[None]:
+    """Stages wait for the end of the run, and only seem to be on disk."""
+    held: list[list[Write]] = []
+    write, close = Writer.write, Writer.close
+
+    async def seem(self: Writer, writes: list[Write]) -> None:
+        del self
+        held.append(writes)
+        await asyncio.sleep(0)
+
+    async def close_late(self: Writer) -> None:
+        for writes in held:
+            await write(self, writes)
+        await close(self)
+
+    with mock.patch.object(Writer, "write", seem), mock.patch.object(Writer, "close", close_late):
+        yield
+
+
+BREAKING: dict[Break | None, Callable[[], Any]] = {None: nullcontext, "torn": torn, "late": late}

@@ -1,0 +1,132 @@
+"""Collections in small: prompts, a bench that does as it is told, and runs of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.run import Run, Watch
+from langchain_cfc.collect.stages import Labels, ModelCalls, Outcome, Paid, Scores
+from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import CFCError
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import Draw
+
+N = 3
+MODEL = "model-1"
+
+
+def examples(size: int) -> list[Example]:
+    """Prompts p0, p1, ..."""
+    return [Example(id=f"p{number}", input=f"question {number}") for number in range(size)]
+
+
+def paid(tokens: int, model: str = MODEL, *, drew: bool = True) -> Paid:
+    """One request that took so many tokens, half of them for the answer."""
+    calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2)
+    return Paid((calls,), answered=1, silent=0)
+
+
+@dataclass
+class ToldBench:
+    """Draws, scores and labels as it is told, and counts what it did.
+
+    Attributes:
+        texts: The n candidates of a prompt.
+        scores: Their scores.
+        correct: Their labels.
+        costs: What the draws of a prompt take.
+        fails: Which stages of which prompts fail, as (stage, id), and with what.
+        done: How often each was done, as (stage, id).
+        seconds: How long each takes.
+    """
+
+    texts: Callable[[str], Sequence[str]] = lambda name: [f"{name} {slot}" for slot in range(N)]
+    scores: Callable[[str], Sequence[float]] = lambda name: [0.25] * N  # noqa: ARG005 - whatever it is
+    correct: Callable[[str], Sequence[bool]] = lambda name: [True] + [False] * (N - 1)  # noqa: ARG005 - as above
+    costs: Callable[[str], Paid] = lambda name: paid(10)  # noqa: ARG005 - as above
+    fails: dict[tuple[str, str], CFCError] = field(default_factory=dict)
+    done: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: float = 0.0
+    under_way: int = 0
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Whatever makes other records."""
+        return {"n": N, "generator": {"id": "told"}, "verifier": {}, "labeler": {}, "answer": None}
+
+    async def draw(self, example: Example) -> Outcome:
+        """Candidates."""
+        return await self._did("draw", example, [Draw(one) for one in self.texts(example.id)])
+
+    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+        """Scores."""
+        assert [one.text for one in draws] == list(self.texts(example.id))
+        return await self._did("score", example, Scores(self.scores(example.id)))
+
+    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+        """Labels."""
+        assert [one.text for one in draws] == list(self.texts(example.id))
+        return await self._did("label", example, Labels(self.correct(example.id)))
+
+    async def _did(self, stage: str, example: Example, result: Any) -> Outcome:
+        self.done[stage, example.id] += 1
+        await asyncio.sleep(self.seconds)
+        taken = self.costs(example.id) if stage == "draw" else Paid()
+        return Outcome(self.fails.get((stage, example.id), result), taken)
+
+    def count(self, stage: str) -> int:
+        """How often a stage was done for all prompts together."""
+        return sum(count for (one, _), count in self.done.items() if one == stage)
+
+
+@dataclass
+class Ran:
+    """How a run ended.
+
+    Attributes:
+        complete: Whether every prompt was begun.
+        standing: What it says of itself.
+        notices: What people were told.
+    """
+
+    complete: bool
+    standing: Standing
+    notices: list[str]
+
+
+def run(
+    path: Path,
+    bench: Any,
+    size: int = 0,
+    *,
+    at_once: int = 4,
+    budget: Budget | None = None,
+    begun: Callable[[Run], None] = lambda run: None,  # noqa: ARG005 - nobody wants it
+    progress: Callable[[Standing], None] = lambda standing: None,  # noqa: ARG005 - as above
+) -> Ran:
+    """Work on the prompts of a store, and on so many more."""
+    notices: list[str] = []
+
+    async def worked() -> Ran:
+        with Store(path, create=True) as store, store.locked():
+            store.add(examples(size))
+            going = Run(
+                store,
+                bench,
+                n=N,
+                at_once=at_once,
+                budget=budget or Budget(),
+                watch=Watch(progress, notices.append),
+            )
+            begun(going)
+            complete = await going.work()
+        return Ran(complete, going.standing, notices)
+
+    return asyncio.run(worked())

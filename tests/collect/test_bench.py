@@ -1,0 +1,441 @@
+"""What makes records, in this process and over real HTTP: the same as when it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc import CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.calls import Limit
+from langchain_cfc.collect.attempts import Repeated, TokenTurns
+from langchain_cfc.collect.bench import LocalBench, Parts
+from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
+from langchain_cfc.collect.stages import Labels, Outcome, Scores
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CollectionError,
+    DrawError,
+    InputError,
+    LabelerError,
+    StoreError,
+    VerifierError,
+)
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
+from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
+from tests.serving.openai_server import Fault, Script, serving
+
+N, SIZE = 4, 12
+
+
+def examples(size: int = SIZE) -> list[Example]:
+    return [
+        Example(
+            id=f"p{number}",
+            input=f"question {number}",
+            reference=f"answer {number} 0",
+            metadata={"hard": 0.5},
+        )
+        for number in range(size)
+    ]
+
+
+@pytest.fixture
+def script() -> Script:
+    """Four answers to each prompt; two of them agree once they are read."""
+    return Script(
+        {
+            f"question {number}": [
+                Answer(f"answer {number} {slot % 3}{'!' * (slot == 3)}", -0.05 - 0.1 * slot - number / 100)
+                for slot in range(N)
+            ]
+            for number in range(SIZE)
+        }
+    )
+
+
+@pytest.fixture
+def url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as address:
+        yield address
+
+
+@pytest.fixture
+def model(url: str) -> ChatOpenAI:
+    return ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def collected(path: Path, parts: Parts, **options: Any) -> Collected:
+    # One call at a time, so that the server's answers come in the order of slots.
+    given: dict[str, Any] = {"pace": Pace(concurrency=1), "notice": ignored, **options}
+    return collect(examples(), parts, path, Options(**given))
+
+
+def ignored(notice: str) -> None:
+    del notice
+
+
+def records(path: Path) -> list[PromptRecord]:
+    with Store(path) as store:
+        return list(store.records())
+
+
+def without_mark(text: str) -> str:
+    return text.rstrip("!")
+
+
+def described(prompt: str) -> dict[str, Any]:
+    return {"number": int(prompt.rpartition(" ")[2])}
+
+
+# The same as serving
+
+
+@pytest.mark.parametrize("sampling", ["requests", "single_request"])
+@pytest.mark.parametrize("several", [False, True])
+def test_offline_and_online_make_the_same_of_the_same_answers(
+    path: Path, script: Script, model: ChatOpenAI, *, sampling: Any, several: bool
+) -> None:
+    verifier: Any = SequenceProbability()
+    if several:
+        verifier = {"probable": verifier, "voted": SelfConsistency(without_mark)}
+    made: dict[str, Any] = {
+        "generator": model,
+        "verifier": verifier,
+        "answer": without_mark,
+        "metadata": described,
+        "sampling": sampling,
+        "verifier_id": "both" if several else None,
+        "answer_id": "without-mark",
+    }
+    assert collected(path, Parts(labeler=NormalisedMatch(), n=N, **made)).complete
+    found = records(path)
+    with Store(path) as store, warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttainabilityWarning)
+        artifact = calibrate(
+            found,
+            alpha=0.5,
+            features="meta(number)",
+            set_rule="unique(all)",
+            combine=list(verifier) if several else None,
+            provenance=store.provenance(),
+        )
+    chain = CFCRunnable(artifact=artifact, show_rejected=True, **made)
+    # The server begins anew with the first answer to each.
+    script._served.clear()
+    for record in found:
+        result = chain.invoke(record.input, {"max_concurrency": 1})
+        for online, offline in zip(result.candidates, record.candidates, strict=True):
+            assert (online.text, online.answer, online.scores) == (
+                offline.text,
+                offline.answer,
+                offline.scores,
+            )
+            # Of several, the artifact makes one score.
+            assert several or online.score == offline.score
+        assert record.metadata == {"hard": 0.5, **described(str(record.input))}
+
+
+# What labelers see
+
+
+class Labelling:
+    """Labels by a word, and notes what it was shown."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.shown: list[list[str]] = []
+
+    def __call__(self, prompt: Any, reference: Any, candidates: list[Draw]) -> list[bool]:
+        del prompt, reference
+        self.shown.append([one.text for one in candidates])
+        return [self.word in one.text for one in candidates]
+
+
+def letters(prompt: str) -> Iterator[str]:
+    del prompt
+    yield from ("a!", "b", "a", "b?")
+
+
+def flat(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+    del prompt
+    return [0.5] * len(candidates)
+
+
+def labelled(labeler: Labelling, **parts: Any) -> Labels:
+    bench = LocalBench(Parts(lambda prompt: prompt, flat, labeler, N, **parts))
+    draws = [Draw(text) for text in letters("?")]
+    found = asyncio.run(bench.label(examples(1)[0], draws)).result
+    assert isinstance(found, Labels)
+    return found
+
+
+def bare(text: str) -> str:
+    return text.rstrip("!?")
+
+
+def test_without_an_extractor_the_labeler_sees_every_candidate() -> None:
+    labeler = Labelling("!")
+    assert labelled(labeler) == Labels([True, False, False, False], None, {})
+    assert labeler.shown == [["a!", "b", "a", "b?"]]
+
+
+def test_of_each_answer_the_labeler_sees_the_answer_and_its_label_is_that_of_all() -> None:
+    labeler = Labelling("a")
+    assert labelled(labeler, answer=bare) == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
+    assert labeler.shown == [["a", "b"]]
+
+
+def test_of_each_answer_the_labeler_sees_the_whole_text_of_the_first_if_it_reads_texts() -> None:
+    labeler = Labelling("!")
+    found = labelled(labeler, answer=bare, reads="text")
+    assert found == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
+    assert labeler.shown == [["a!", "b"]]
+
+
+def test_metadata_of_a_function_joins_that_of_the_dataset(path: Path) -> None:
+    parts = Parts(
+        lambda prompt: prompt,
+        flat,
+        NormalisedMatch(),
+        N,
+        metadata=lambda prompt: {"words": len(prompt.split())},
+    )
+    collected(path, parts)
+    assert {str(record.metadata) for record in records(path)} == {"{'hard': 0.5, 'words': 2}"}
+
+
+# Several verifiers
+
+
+def test_of_several_verifiers_the_first_scores_and_all_are_kept(path: Path) -> None:
+    def other(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+        del prompt
+        return [-3.5 * slot for slot in range(len(candidates))]
+
+    parts = Parts(lambda prompt: prompt, {"flat": flat, "other": other}, NormalisedMatch(), N)
+    collected(path, parts)
+    for record in records(path):
+        assert [one.score for one in record.candidates] == [0.5] * N
+        assert [one.scores for one in record.candidates] == [
+            {"flat": 0.5, "other": -3.5 * slot} for slot in range(N)
+        ]
+
+
+def test_an_output_of_the_first_that_is_no_score_is_a_failure(path: Path) -> None:
+    def beyond(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+        del prompt
+        return [1.5] * len(candidates)
+
+    parts = Parts(lambda prompt: prompt, {"beyond": beyond, "flat": flat}, NormalisedMatch(), N)
+    found = collected(path, parts)
+    assert found.standing.failed == SIZE
+    with Store(path) as store:
+        assert {one.error.partition(":")[0] for one in store.failures()} == {"VerifierError"}
+
+
+# What fails, over real HTTP
+
+
+class Moody:
+    """A verifier that fails until somebody cheers it up."""
+
+    def __init__(self) -> None:
+        self.fails = True
+
+    def __call__(self, prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+        del prompt
+        if self.fails:
+            msg = "in a bad mood"
+            raise KeyError(msg)
+        return [0.5] * len(candidates)
+
+
+def test_a_verifier_that_fails_never_draws_again(path: Path, script: Script, model: ChatOpenAI) -> None:
+    verifier = Moody()
+    parts = Parts(model, verifier, NormalisedMatch(), N)
+    notices: list[str] = []
+    found = collected(path, parts, notice=notices.append)
+    assert (found.standing.failed, found.complete) == (SIZE, True)
+    assert len(script.requests) == SIZE * N
+    assert "12 of 12 prompts failed (100.0 %)" in notices[-1]
+    verifier.fails = False
+    assert collected(path, parts).standing.failed == SIZE
+    found = collected(path, parts, retry_failed=True)
+    assert (found.standing.labelled, found.standing.failed) == (SIZE, 0)
+    assert len(script.requests) == SIZE * N
+
+
+def test_calls_that_fail_are_made_again_and_nothing_else_is(
+    path: Path, script: Script, model: ChatOpenAI
+) -> None:
+    script.faults = [
+        Fault("status 429", on={0}, seconds=0.01),
+        Fault("dropped", on={5}),
+        Fault("status 500", on={9}),
+    ]
+    assert (
+        collected(path, Parts(model, SequenceProbability(), NormalisedMatch(), N)).standing.labelled == SIZE
+    )
+    assert len(script.requests) == SIZE * N + 3
+
+
+def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
+    path: Path, script: Script, model: ChatOpenAI
+) -> None:
+    script.faults = [Fault("status 401")]
+    with pytest.raises(CollectionError, match=r"25 prompts in a row failed, .*DrawError"):
+        collect(
+            [Example(id=f"p{number}", input="question 0") for number in range(60)],
+            Parts(model, flat, NormalisedMatch(), N),
+            path,
+            Options(pace=Pace(concurrency=1), notice=ignored),
+        )
+    assert 25 * N <= len(script.requests) <= 34 * N
+    with Store(path) as store:
+        assert all("401" in one.error for one in store.failures())
+
+
+def test_what_failed_draws_took_is_known(path: Path, script: Script, model: ChatOpenAI) -> None:
+    # The last of four draws is refused for good.
+    script.faults = [Fault("status 400", on={3, 4, 5})]
+    parts = Parts(model, SequenceProbability(), NormalisedMatch(), N)
+    options = Options(pace=Pace(concurrency=1), notice=ignored)
+    found = collect(examples(1), parts, path, options)
+    assert found.standing.failed == 1
+    assert found.standing.spent.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
+    with Store(path) as store:
+        assert store.paid().tokens == found.standing.spent.tokens
+
+
+def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
+    each = N * (TOKENS_IN + TOKENS_OUT)
+    parts = Parts(model, SequenceProbability(), NormalisedMatch(), N)
+    found = collected(path, parts, budget=Budget(max_tokens=5 * each))
+    assert not found.complete
+    assert (found.standing.labelled, found.standing.spent.tokens) == (5, 5 * each)
+    assert collected(path, parts).complete
+
+
+def test_another_generator_is_refused_before_anything_is_paid(
+    path: Path, script: Script, model: ChatOpenAI
+) -> None:
+    collected(path, Parts(model, SequenceProbability(), NormalisedMatch(), N))
+    asked = len(script.requests)
+    warmer = model.model_copy(update={"temperature": 1.3})
+    with pytest.raises(StoreError, match=r"generator\.temperature"):
+        collected(path, Parts(warmer, SequenceProbability(), NormalisedMatch(), N))
+    with pytest.raises(StoreError, match=f"n was {N} and is now {N + 1}"):
+        collected(path, Parts(model, SequenceProbability(), NormalisedMatch(), N + 1))
+    assert len(script.requests) == asked
+
+
+# Calls
+
+
+class Busy:
+    """A model that notes how many calls are made at once, and for which prompts."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.now = self.most = 0
+
+    async def __call__(self, prompt: str) -> str:
+        self.asked.append(prompt)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.001)
+        self.now -= 1
+        return prompt
+
+
+def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None:
+    busy = Busy()
+
+    async def drawn() -> None:
+        bench = LocalBench(Parts(RunnableLambda(busy.__call__), flat, NormalisedMatch(), N), Limit(3))
+        await asyncio.gather(*(bench.draw(one) for one in examples(40)))
+
+    asyncio.run(drawn())
+    assert busy.most == 3
+    # Whoever kills it finds few that are half drawn.
+    assert busy.asked == [one.input for one in examples(40) for _ in range(N)]
+
+
+def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
+    turns = TokenTurns(1e9)
+
+    def refused(prompt: Any, candidates: Any) -> list[float]:
+        raise KeyError(prompt, candidates)
+
+    async def worked() -> list[Outcome]:
+        bench = LocalBench(
+            Parts(RunnableLambda(told), refused, NormalisedMatch(), N), Limit(2), Repeated(turns=(turns,))
+        )
+        example = examples(1)[0]
+        return [await bench.draw(example), await bench.score(example, [Draw("x")] * N)]
+
+    drawn, failed = asyncio.run(worked())
+    assert isinstance(failed.result, VerifierError)
+    assert len(drawn.result) == N
+    assert turns._charged.calls == 0
+    assert turns._settled.calls == N + 1
+
+
+async def told(prompt: str) -> AIMessage:
+    return AIMessage(prompt)
+
+
+def test_failures_are_outcomes_of_their_own_kind() -> None:
+    def wrong(*given: Any) -> Any:
+        return given[0]
+
+    async def broken(prompt: str, config: RunnableConfig) -> str:
+        del config
+        raise KeyError(prompt)
+
+    async def worked() -> list[Any]:
+        bench = LocalBench(Parts(RunnableLambda(broken), wrong, wrong, N))
+        example, draws = examples(1)[0], [Draw("x")] * N
+        found = [
+            await bench.draw(example),
+            await bench.score(example, draws),
+            await bench.label(example, draws),
+        ]
+        return [one.result for one in found]
+
+    assert [type(one) for one in asyncio.run(worked())] == [DrawError, VerifierError, LabelerError]
+
+
+def test_scores_and_their_number_are_checked() -> None:
+    async def scored(verifier: Any) -> Any:
+        bench = LocalBench(Parts(lambda prompt: prompt, verifier, NormalisedMatch(), N))
+        return (await bench.score(examples(1)[0], [Draw("x")] * N)).result
+
+    assert asyncio.run(scored(flat)) == Scores([0.5] * N)
+    for few in ([0.5] * (N - 1), [float("nan")] * N):
+        assert isinstance(asyncio.run(scored(lambda prompt, some, few=few: few)), VerifierError)  # noqa: ARG005
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
+def test_a_number_of_candidates_that_is_none_is_refused(n: Any) -> None:
+    with pytest.raises(InputError, match="expected a whole number of candidates"):
+        LocalBench(Parts(lambda prompt: prompt, flat, NormalisedMatch(), n))

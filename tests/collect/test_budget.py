@@ -1,0 +1,152 @@
+"""What a collection may cost: nothing is begun that would exceed it, as far as can be known."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_cfc.collect.budget import ANY_MODEL, Budget, Price, Taken
+from langchain_cfc.collect.stages import Paid
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import CollectionError, InputError
+from tests.collect.making import ToldBench, paid, run
+
+ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
+
+
+def test_a_budget_without_limits_allows_everything() -> None:
+    budget = Budget()
+    assert not budget.limited
+    assert budget.allows(paid(10**12), None, 10**6)
+    assert budget.cost(paid(10)) is None
+
+
+@pytest.mark.parametrize(
+    ("spent", "dearest", "under_way", "allowed"),
+    [
+        (0, None, 0, True),
+        (0, None, 1, False),
+        (99, None, 0, True),
+        # An earlier run has spent it all.
+        (100, None, 0, False),
+        (150, None, 0, False),
+        (80, 20, 0, True),
+        (81, 20, 0, False),
+        (60, 20, 1, True),
+        (61, 20, 1, False),
+        (0, 101, 0, False),
+    ],
+)
+def test_a_prompt_is_begun_only_if_it_would_fit(
+    spent: int, dearest: int | None, under_way: int, allowed: bool
+) -> None:
+    for budget, scale in ((Budget(max_tokens=100), 1), (Budget(max_cost=1e-4, prices=ONE), 1e-6)):
+        known = None if dearest is None else Taken(dearest, scale * dearest)
+        assert budget.allows(paid(spent), known, under_way) == allowed
+
+
+def test_both_limits_are_kept_to_though_other_prompts_are_dearest() -> None:
+    # Most tokens and highest cost need not be of one prompt.
+    dearest = Taken(90, 1.0).at_least(Taken(10, 9.0))
+    assert dearest == Taken(90, 9.0)
+    assert not Budget(max_tokens=80).allows(Paid(), dearest, 0)
+    assert not Budget(max_cost=8.0, prices=ONE).allows(Paid(), dearest, 0)
+    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).allows(Paid(), dearest, 0)
+
+
+def test_the_longest_beginning_of_a_models_name_gives_its_price() -> None:
+    prices = {
+        "gpt": Price(input=1.0, output=2.0),
+        "gpt-4o-mini": Price(input=10.0, output=20.0),
+        ANY_MODEL: Price(input=100.0, output=200.0),
+    }
+    budget = Budget(prices=prices)
+    for model, factor in (("gpt-4o-mini-2024", 10), ("gpt-4o", 1), ("claude", 100), ("", 100)):
+        assert budget.cost(paid(2_000_000, model)) == pytest.approx(factor * 3.0)
+    with pytest.raises(CollectionError, match="'claude' answered, and there is no price"):
+        Budget(prices={"gpt": prices["gpt"]}).cost(paid(1, "claude"))
+
+
+def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="prices"):
+        Budget(max_cost=1.0)
+    for wrong in (0, -1):
+        with pytest.raises(InputError, match="above 0"):
+            Budget(max_tokens=wrong)
+        with pytest.raises(InputError, match="above 0"):
+            Budget(max_cost=wrong, prices=ONE)
+    with pytest.raises(InputError, match="above 0"):
+        Budget(max_cost=float("nan"), prices=ONE)
+
+
+def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> None:
+    silent = Paid((), answered=3, silent=2)
+    Budget().check(silent)
+    with pytest.raises(CollectionError, match="2 of 3 answers do not say how many tokens"):
+        Budget(max_tokens=1).check(silent)
+    bench = ToldBench(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
+    path = tmp_path / "store.db"
+    with pytest.raises(CollectionError, match="do not say how many tokens"):
+        run(path, bench, 5, budget=Budget(max_tokens=10**9))
+    # What was paid for is kept all the same.
+    with Store(path) as store:
+        kept = sum(work.draws is not None for work in store.unfinished())
+    assert kept == bench.count("draw") == 1
+
+
+def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) -> None:
+    bench, path = ToldBench(), tmp_path / "store.db"
+    with pytest.raises(CollectionError, match="no price for it"):
+        run(path, bench, 5, budget=Budget(max_cost=1.0, prices={"other": ONE[ANY_MODEL]}))
+    run(path, bench)
+    assert set(bench.done.values()) == {1}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    costs=st.lists(st.integers(1, 100), min_size=1, max_size=40),
+    limit=st.integers(1, 2000),
+    at_once=st.integers(1, 8),
+)
+def test_a_budget_is_exceeded_at_most_by_surprises(costs: list[int], limit: int, at_once: int) -> None:
+    """Spent, less the limit, is at most what prompts under way took beyond the dearest one before them.
+
+    With `at_once` of them that is at most `at_once` times the largest difference; and nothing where all cost
+    the same, but for the first, of which nothing is known.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        bench = ToldBench(costs=lambda name: paid(costs[int(name[1:])]))
+        ran = run(
+            Path(folder) / "store.db", bench, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)
+        )
+        spent = ran.standing.spent.tokens
+        assert spent == sum(costs[: bench.count("draw")])
+        assert spent <= max(limit, costs[0]) + at_once * (max(costs) - min(costs))
+        assert ran.complete == (bench.count("draw") == len(costs)) or spent + max(costs) > limit
+        # A further run begins nothing where all is spent.
+        again = ToldBench(costs=bench.costs)
+        run(Path(folder) / "store.db", again, at_once=at_once, budget=Budget(max_tokens=limit))
+        assert again.count("draw") <= (0 if spent >= limit else len(costs))
+
+
+def test_of_equal_prompts_as_many_are_begun_as_fit(tmp_path: Path) -> None:
+    bench = ToldBench(costs=lambda name: paid(10), seconds=0.001)  # noqa: ARG005 - of all prompts
+    ran = run(tmp_path / "store.db", bench, 40, at_once=8, budget=Budget(max_tokens=205))
+    assert not ran.complete
+    assert bench.count("draw") == bench.count("label") == 20
+    assert ran.standing.spent.tokens == 200
+    # It goes on where there is more, and counts what was spent before.
+    ran = run(tmp_path / "store.db", bench, at_once=8, budget=Budget(max_tokens=305))
+    assert bench.count("draw") == 30
+    assert run(tmp_path / "store.db", bench, budget=Budget(max_tokens=10**6)).complete
+
+
+def test_failed_prompts_cost_as_well(tmp_path: Path) -> None:
+    bench = ToldBench(fails={("score", f"p{number}"): CollectionError("no") for number in range(5)})
+    ran = run(tmp_path / "store.db", bench, 20, at_once=1, budget=Budget(max_tokens=100))
+    assert bench.count("draw") == 10
+    assert ran.standing.spent.tokens == 100

@@ -1,0 +1,542 @@
+"""What goes into a store comes out of it, and nothing else goes in."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
+
+from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Scores, Stage
+from langchain_cfc.collect.store import Store, Writer, writes
+from langchain_cfc.errors import CollectionError, DrawError, StoreError
+from langchain_cfc.records import Example, Provenance
+from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling.candidates import as_draw
+from langchain_cfc.verifiers import SequenceProbability, VerifierInput
+from tests.calls.parts import until
+from tests.collect.making import examples
+
+CONFIGURATION: dict[str, Any] = {
+    "n": 3,
+    "generator": {"model": "a", "temperature": 0.7},
+    "verifier": {"id": "v"},
+    "labeler": {},
+    "answer": None,
+    "sampling": "requests",
+}
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def drawn(store: Store, position: int, draws: Sequence[Draw], paid: Paid | None = None) -> None:
+    store.write(writes.drawn(position, draws, paid or Paid(), without_nul=False))
+
+
+def finished(store: Store, position: int, n: int = 3) -> None:
+    drawn(store, position, [Draw(f"{position} {slot}") for slot in range(n)])
+    store.write(writes.scored(position, Scores([0.5] * n), Paid()))
+    labels = Labels([slot == 0 for slot in range(n)])
+    store.write(writes.labelled(position, labels, Paid(), without_nul=False))
+
+
+# Examples
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Example,
+            id=TEXT.filter(bool),
+            input=TEXT | st.lists(JSON, max_size=2) | st.dictionaries(TEXT, JSON, max_size=2),
+            reference=JSON,
+            metadata=st.dictionaries(
+                TEXT, TEXT | st.booleans() | st.integers(-9, 9) | st.floats(0, 1), max_size=2
+            ),
+            cluster=st.none() | TEXT.filter(bool),
+        ),
+        max_size=6,
+        unique_by=lambda one: one.id,
+    )
+)
+def test_examples_come_out_as_they_went_in_and_in_their_order(some: list[Example]) -> None:
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s.db", create=True) as store:
+        assert store.add(some) == len(some)
+        assert [work.example for work in store.unfinished()] == some
+        # Again they are known, in whatever order; and a further one comes last.
+        assert store.add([Example(id="\0new", input="?"), *reversed(some)]) == 1
+        assert [work.example.id for work in store.unfinished()] == [*(one.id for one in some), "\0new"]
+
+
+@pytest.mark.parametrize("size", [3, 1200])
+def test_of_equal_examples_one_is_kept_and_of_unequal_ones_none(path: Path, size: int) -> None:
+    # Within a page of those that are added at a time, and beyond it.
+    some = examples(size)
+    with Store(path, create=True) as store:
+        assert store.add([*some, some[0]]) == size
+        other = some[1].model_copy(update={"input": "changed", "cluster": "c"})
+        with pytest.raises(StoreError, match="the prompt 'p1' has another input and cluster"):
+            store.add([*examples(size + 5), other])
+        assert sum(store.stages().values()) == size
+    with Store(path.with_name("new.db"), create=True) as store:
+        with pytest.raises(StoreError, match="has another input and cluster"):
+            store.add([*some, other])
+        assert sum(store.stages().values()) == 0
+
+
+@pytest.mark.parametrize("field", ["input", "reference", "metadata", "cluster"])
+def test_a_dataset_that_has_changed_is_refused(path: Path, field: str) -> None:
+    before = Example(id="p", input="x", reference=[1], metadata={"a": 1}, cluster="c")
+    after = before.model_copy(update={field: {"a": 2} if field == "metadata" else "y"})
+    with Store(path, create=True) as store:
+        store.add([before])
+        with pytest.raises(StoreError, match=f"has another {field} in "):
+            store.add([after])
+
+
+# Draws
+
+
+def messages() -> list[BaseMessage]:
+    usage = {
+        "input_tokens": 3,
+        "output_tokens": 2,
+        "total_tokens": 5,
+        "input_token_details": {"cache_read": 1},
+    }
+    content = [
+        {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -3.0}]}
+    ]
+    call = {"name": "look", "args": {"at": ["x", 1.5, None]}, "id": "call_1", "type": "tool_call"}
+    invalid = {"name": "look", "args": "{", "id": "1", "error": "no JSON", "type": "invalid_tool_call"}
+    return [
+        AIMessage("plain"),
+        AIMessage(""),
+        AIMessage("\0 and \u2028, \U0001f600"),
+        AIMessage("with", id="lc_run-1", name="somebody", usage_metadata=usage),
+        AIMessage("probable", response_metadata={"model_name": "m", "logprobs": {"content": content}}),
+        AIMessage("least", response_metadata={"logprob": float("-inf")}),
+        AIMessage("", tool_calls=[call]),
+        AIMessage("", invalid_tool_calls=[invalid]),
+        AIMessage([{"type": "text", "text": "in "}, {"type": "text", "text": "blocks"}]),
+        AIMessage("thought", additional_kwargs={"reasoning_content": "hm", "parsed": {"a": [1]}}),
+        HumanMessage("odd"),
+        ChatMessage(content="odder", role="critic"),
+    ]
+
+
+def outputs() -> list[Any]:
+    return [*messages(), "text", "", {"structured": [1, {"deep": None}]}, ["a", "list"], 3.5]
+
+
+@pytest.mark.parametrize("output", outputs(), ids=[str(number) for number in range(len(outputs()))])
+def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
+    draw = as_draw(0, output)
+    with Store(path, create=True) as store:
+        store.add(examples(1))
+        drawn(store, 0, [draw])
+    with Store(path) as store:
+        (work,) = store.unfinished()
+    assert work.draws == [draw]
+    assert work.scores is None
+    if draw.message is not None:
+        (found,) = work.draws
+        assert type(found.message) is type(draw.message)
+        assert vars(found.message) == vars(draw.message)
+
+
+def test_a_verifier_scores_what_was_stored_as_it_would_have_before(path: Path) -> None:
+    draws = [
+        as_draw(
+            slot,
+            AIMessage(
+                f"{slot}", response_metadata={"logprobs": {"content": [{"token": "x", "logprob": -slot / 7}]}}
+            ),
+        )
+        for slot in range(3)
+    ]
+    with Store(path, create=True) as store:
+        store.add(examples(1))
+        drawn(store, 0, draws)
+        (work,) = store.unfinished()
+    assert work.draws is not None
+    verifier = SequenceProbability()
+    before, after = (
+        verifier.invoke(VerifierInput(prompt="?", candidates=list(some))) for some in (draws, work.draws)
+    )
+    assert before == after
+
+
+def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None:
+    for wrong in (Draw("half \ud83d"), Draw("x", AIMessage("x", response_metadata={"o": object()}))):
+        with pytest.raises(CollectionError, match="candidate 1 cannot be stored"):
+            writes.drawn(0, [Draw("fine"), wrong], Paid(), without_nul=False)
+    assert not path.exists()
+
+
+# Stages
+
+
+def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -> None:
+    draws = [Draw("a"), Draw("b"), Draw("c")]
+    with Store(path, create=True) as store:
+        store.add(examples(2))
+    for written, known in (
+        (writes.drawn(0, draws, Paid(), without_nul=False), (draws, None)),
+        (writes.scored(0, Scores([0.1, 0.2, 0.3]), Paid()), (draws, [0.1, 0.2, 0.3])),
+    ):
+        with Store(path) as store:
+            store.write(written)
+        with Store(path) as store:
+            first, second = store.unfinished()
+            assert (first.draws, first.scores) == known
+            assert (second.draws, second.scores) == (None, None)
+            assert list(store.records()) == []
+    with Store(path) as store:
+        labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
+        store.write(writes.labelled(0, labels, Paid(), without_nul=False))
+        (record,) = store.records()
+        (left,) = store.unfinished()
+    assert left.example.id == "p1"
+    assert [(one.text, one.score, one.correct, one.answer) for one in record.candidates] == [
+        ("a", 0.1, True, "A"),
+        ("b", 0.2, False, "B"),
+        ("c", 0.3, True, "C"),
+    ]
+    assert record.metadata == {"topic": "t"}
+
+
+def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.add(examples(3))
+        finished(store, 1)
+        with pytest.raises(StoreError, match="UNIQUE constraint failed"):
+            # Prompt 0 is new, prompt 1 is there.
+            store.write(
+                writes.together(writes.drawn(one, [Draw("x")], Paid(), without_nul=False) for one in (0, 1))
+            )
+        assert store.stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
+        with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
+            drawn(store, 7, [Draw("of no prompt")])
+
+
+def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.add(examples(3))
+        drawn(store, 0, [Draw("a")])
+        store.write(writes.failed(0, Stage.SCORED, CollectionError("the judge is ill"), Paid()))
+        store.write(writes.failed(2, Stage.DRAWN, DrawError("half \ud83d"), Paid()))
+        said = [(one.id, one.stage, one.error) for one in store.failures()]
+        assert said == [
+            ("p0", Stage.SCORED, "CollectionError: the judge is ill"),
+            ("p2", Stage.DRAWN, "DrawError: half \\ud83d"),
+        ]
+        assert [work.example.id for work in store.unfinished()] == ["p1"]
+        assert store.retry_failed() == 2
+        assert store.retry_failed() == 0
+        found = list(store.unfinished())
+        assert [work.example.id for work in found] == ["p0", "p1", "p2"]
+        assert found[0].draws == [Draw("a")]
+
+
+def test_what_was_paid_adds_up(path: Path) -> None:
+    one = Paid((ModelCalls("a", True, 3, 2), ModelCalls("judge", False, 5, 1)), 2, 0)
+    with Store(path, create=True) as store:
+        store.add(examples(2))
+        drawn(store, 0, [Draw("x")], one)
+        drawn(store, 1, [Draw("x")], one)
+        store.write(writes.failed(0, Stage.SCORED, CollectionError("x"), one))
+        found = store.paid()
+    assert {(calls.model, calls.input_tokens, calls.output_tokens) for calls in found.calls} == {
+        ("a", 9, 6),
+        ("judge", 15, 3),
+    }
+    assert found.tokens == 33
+
+
+# Records
+
+
+def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
+    content = st.builds(lambda text: {"text": text}, TEXT) | st.builds(
+        lambda data: {"message": data}, st.dictionaries(TEXT, JSON, max_size=2)
+    )
+
+    def one(
+        content: dict[str, Any], score: float, correct: bool, answer: str | None, scores: Any
+    ) -> Candidate:
+        return Candidate(**content, score=score, correct=correct, answer=answer, scores=scores)
+
+    def some(answered: bool, verifiers: bool) -> st.SearchStrategy[list[Candidate]]:
+        answer = TEXT if answered else st.none()
+        scores = (
+            st.fixed_dictionaries({"a": st.floats(-9, 9), "b": st.floats(0, 1)}) if verifiers else st.none()
+        )
+        made = st.builds(one, content, st.floats(0, 1), st.booleans(), answer, scores)
+        return st.lists(made, min_size=n, max_size=n)
+
+    return st.tuples(st.booleans(), st.booleans()).flatmap(lambda given: some(*given)).map(tuple)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
+def test_records_come_out_as_they_went_in(made: list[tuple[Candidate, ...]], reference: Any) -> None:
+    records = [
+        PromptRecord(
+            id=f"p{number}", input={"q": number}, reference=reference, metadata={"k": 1.5}, candidates=some
+        )
+        for number, some in enumerate(made)
+    ]
+    header = Provenance(
+        n=len(made[0]),
+        generator={"model": "m", "model_version": "m-1"},
+        verifier={"id": "v"},
+        labeler={"id": "l"},
+    )
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s.db", create=True) as store:
+        assert store.add_records(records, header) == len(records)
+        assert list(store.records()) == records
+        assert store.provenance() == header
+        assert store.add_records(records, header) == 0
+
+
+def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.add(examples(1100))
+        for position in (1050, 3, 700, 0, 501):
+            finished(store, position)
+        store.settle(CONFIGURATION)
+        assert [one.id for one in store.records()] == ["p0", "p3", "p501", "p700", "p1050"]
+        assert store.seen() == (5, {False: (10, 5.0), True: (5, 2.5)})
+
+
+# The configuration
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"n": 4}, "n was 3 and is now 4"),
+        ({"generator": {"model": "b", "temperature": 0.7}}, "generator.model was 'a' and is now 'b'"),
+        ({"generator": {"model": "a", "temperature": 0.0}}, "generator.temperature was 0.7 and is now 0.0"),
+        ({"verifier": {"id": "w"}}, "verifier.id was 'v' and is now 'w'"),
+        ({"labeler": {"id": "l"}}, "labeler.id is now 'l', and was not stated"),
+        ({"answer": {"id": "x"}}, "answer is now {'id': 'x'}, and was not stated"),
+        ({"sampling": "single_request"}, "sampling was 'requests' and is now 'single_request'"),
+    ],
+)
+def test_another_configuration_is_refused_by_name(path: Path, changed: dict[str, Any], said: str) -> None:
+    with Store(path, create=True) as store:
+        store.settle(CONFIGURATION)
+        store.settle(CONFIGURATION)
+        with pytest.raises(StoreError) as refused:
+            store.settle({**CONFIGURATION, **changed})
+        assert said in str(refused.value)
+        assert str(path) in str(refused.value)
+        assert "collect into another store" in str(refused.value)
+        assert store.configuration == CONFIGURATION
+
+
+# What is no store
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store at"):
+        Store(path)
+    assert not path.exists()
+
+
+def test_another_release_is_refused_and_its_store_left_alone(path: Path) -> None:
+    Store(path, create=True).close()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE facts SET value = '2' WHERE name = 'version'")
+        file.execute("DROP TABLE calls")
+        file.commit()
+    before = path.read_bytes()
+    for create in (False, True):
+        with pytest.raises(
+            StoreError, match="version 2, and this release reads version 1: export its records"
+        ):
+            Store(path, create=create)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_file_of_somebody_elses_is_refused_and_left_alone(path: Path, create: bool) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE bookmarks (url)")
+        file.commit()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="is no store of a collection"):
+        Store(path, create=create)
+    assert path.read_bytes() == before
+    path.write_text("no database at all, but some text\n" * 50)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="file is not a database"):
+        Store(path, create=create)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none/store\.db: unable to open"):
+        Store(tmp_path / "none" / "store.db", create=True)
+
+
+def test_a_store_that_was_killed_while_it_was_made_is_made_anew(path: Path) -> None:
+    Store(path, create=True).close()
+    for left in ("UPDATE facts SET name = 'x' WHERE name = 'format'", "DROP TABLE facts"):
+        with closing(sqlite3.connect(path)) as file:
+            file.execute(left)
+            file.commit()
+        with Store(path, create=True) as store:
+            assert store.stages()[Stage.OPEN] == 0
+
+
+# One at a time
+
+
+def hold(path: str, ready: Any) -> None:
+    with Store(path) as store, store.locked():
+        ready.set()
+        multiprocessing.get_context("forkserver").Event().wait()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None:
+    Store(path, create=True).close()
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    context = multiprocessing.get_context("forkserver")
+    ready = context.Event()
+    process = context.Process(target=hold, args=(str(path), ready))
+    process.start()
+    try:
+        assert ready.wait(60)
+        # By another name it is the same.
+        for name in (path, link):
+            with Store(name) as store:
+                with (
+                    pytest.raises(StoreError, match=r"another run is at work on .*: let it end, or stop it"),
+                    store.locked(),
+                ):
+                    pass
+                # Looking is free.
+                assert store.stages()[Stage.OPEN] == 0
+    finally:
+        process.kill()
+        process.join()
+    with Store(link) as store:
+        until(lambda: free(store))
+
+
+def free(store: Store) -> bool:
+    try:
+        with store.locked():
+            return True
+    except StoreError:
+        return False
+
+
+def test_a_lock_is_free_again_after_an_error(path: Path) -> None:
+    with Store(path, create=True) as store:
+        with pytest.raises(KeyError), store.locked():
+            raise KeyError
+        with store.locked(), Store(path) as other:
+            assert not free(other)
+        assert free(store)
+
+
+# The writer
+
+
+def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) -> None:
+    size = 200
+
+    async def written() -> None:
+        with Store(path, create=True) as store:
+            store.add(examples(size))
+            writer = Writer(store)
+
+            async def one(position: int) -> None:
+                await writer.write(writes.drawn(position, [Draw("a")], Paid(), without_nul=False))
+                # As soon as it goes on, others can read it.
+                with closing(sqlite3.connect(path)) as file:
+                    (stage,) = file.execute(
+                        "SELECT stage FROM prompts WHERE position = ?", (position,)
+                    ).fetchone()
+                assert stage == Stage.DRAWN
+
+            await asyncio.gather(*map(one, range(size)))
+            await writer.close()
+
+    asyncio.run(written())
+    with Store(path) as store:
+        assert store.stages()[Stage.DRAWN] == size
+
+
+def test_whoever_wrote_together_with_what_cannot_be_written_is_told(path: Path) -> None:
+    async def written() -> tuple[Any, Any]:
+        with Store(path, create=True) as store:
+            store.add(examples(3))
+            writer = Writer(store)
+            wrong = writes.drawn(9, [Draw("a")], Paid(), without_nul=False)
+            right = writes.drawn(0, [Draw("a")], Paid(), without_nul=False)
+            found = await asyncio.gather(writer.write(right), writer.write(wrong), return_exceptions=True)
+            # It goes on all the same.
+            await writer.write(writes.drawn(1, [Draw("a")], Paid(), without_nul=False))
+            await writer.close()
+            return found
+
+    assert [type(one) for one in asyncio.run(written())] == [StoreError, StoreError]
+    with Store(path) as store:
+        assert [work.example.id for work in store.unfinished() if work.draws] == ["p1"]
+
+
+def test_what_nobody_waits_for_any_more_is_written_all_the_same(path: Path) -> None:
+    async def written() -> None:
+        with Store(path, create=True) as store:
+            store.add(examples(1))
+            writer = Writer(store)
+            going = asyncio.ensure_future(
+                writer.write(writes.drawn(0, [Draw("a")], Paid(), without_nul=False))
+            )
+            await asyncio.sleep(0)
+            going.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await going
+            await writer.close()
+
+    asyncio.run(written())
+    with Store(path) as store:
+        assert store.stages()[Stage.DRAWN] == 1
+
+
+def test_commits_are_durable_and_readers_are_not_held_up(path: Path) -> None:
+    with Store(path, create=True) as store, store.transaction() as connection:
+        said = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
+        ]
+    assert said == ["wal", 2]  # 2 is FULL
