@@ -12,10 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc.cli.output import emit_json, err, out
+from langchain_cfc.cli.output import EXIT_INTERRUPTED, emit_json, err, out
 from langchain_cfc.cli.standing import say_standing, standing_data
 from langchain_cfc.collect.bar import money, progress_bar
 from langchain_cfc.collect.bench import LocalBench
@@ -102,7 +103,11 @@ def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
             progress=progress,
             begun=lambda run: _stop_on_interrupt(run, console),
         )
-        ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
+        try:
+            ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
+        except asyncio.CancelledError:
+            console.print("given up; what was finished is kept, and the same command goes on from there")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     if examples.bad_rows:
         _note(console, _bad_rows(examples))
     return ended

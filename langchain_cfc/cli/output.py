@@ -38,7 +38,8 @@ Item = TypeVar("Item")
 
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
-EXIT_BROKEN_PIPE = 141  # as shells report it; 1 would read as "no"
+EXIT_INTERRUPTED = 130  # as shells report them; 1 would read as "no"
+EXIT_BROKEN_PIPE = 141
 
 
 class _Results(Console):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -79,6 +80,14 @@ def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterato
 
 
 Collect = Callable[..., Ran]
+
+
+class Interrupted(NamedTuple):
+    """How an interrupted command ended."""
+
+    code: int
+    out: str
+    err: str
 
 
 @pytest.fixture
@@ -276,27 +285,55 @@ def test_where_it_is_no_terminal_there_is_no_bar(collect: Collect) -> None:
     assert (ran.code, ran.err) == (0, "")
 
 
+@pytest.fixture
+def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Callable[[int], Interrupted]:
+    """A function that interrupts the command so many times in the middle of its work."""
+
+    def interrupt(times: int) -> Interrupted:
+        script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
+        many = [
+            json.dumps({"question": one.input, "answers": one.reference, "topic": "any"}) for one in facts
+        ]
+        (folder / "questions.jsonl").write_text("\n".join(many))
+        command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
+        options = ["--config", folder / "collect.toml", "--source", folder / "questions.jsonl"]
+        more = ["--set", "source.json_columns=[]", "--set", "run.concurrency=4"]
+        process = subprocess.Popen(
+            [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 60
+        while len(script.requests) < (30 if times == 1 else 4) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        out, said = process.communicate(timeout=60)
+        return Interrupted(process.returncode, out, said)
+
+    return interrupt
+
+
 def test_interrupted_once_it_ends_in_good_order(
-    folder: Path, facts: list[PromptRecord], script: Script
+    interrupted: Callable[[int], Interrupted], folder: Path, script: Script
 ) -> None:
-    script.faults = (Fault("slow", seconds=0.02),)
-    many = [json.dumps({"question": one.input, "answers": one.reference, "topic": "any"}) for one in facts]
-    (folder / "questions.jsonl").write_text("\n".join(many))
-    command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
-    options = ["--config", folder / "collect.toml", "--source", folder / "questions.jsonl"]
-    more = ["--set", "source.json_columns=[]", "--set", "run.concurrency=4"]
-    process = subprocess.Popen(
-        [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while len(script.requests) < 30 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "stopping once what is under way is finished" in err
+    ended = interrupted(1)
+    assert ended.code == 1
+    assert "stopping once what is under way is finished" in ended.err
     held = run("status", folder / "facts.db", "--json").data
     # Whatever was asked for was kept.
     assert 0 < held["finished"] < MANY
     assert held["finished"] * 10 == len(script.requests)
-    assert "run the same command again" in out
+    assert "run the same command again" in ended.out
+
+
+def test_interrupted_twice_it_gives_up_what_is_under_way(
+    interrupted: Callable[[int], Interrupted], folder: Path, collect: Collect, script: Script
+) -> None:
+    ended = interrupted(2)
+    assert ended.code == 130
+    assert "given up; what was finished is kept" in ended.err
+    assert "Traceback" not in ended.err
+    held = run("status", folder / "facts.db", "--json").data
+    assert held["finished"] == held["failed"] == 0
+    script.faults = ()
+    assert collect("--source", folder / "questions.jsonl", "--set", "source.json_columns=[]").code == 0
