@@ -91,7 +91,7 @@ class First(BaseLabeler):
 def wait(rounds: int) -> Iterator[Measured]:
     """Wall time over the ideal, n * N * latency / places."""
     os.environ["NO_PROXY"] = "127.0.0.1"
-    for latency, places, prompts, n in ((0.1, 8, 24, 10), (0.1, 8, 240, 1), (0.5, 32, 40, 10)):
+    for latency, places, prompts, n in ((0.25, 8, 20, 10), (0.25, 8, 200, 1), (0.5, 16, 20, 10)):
         ideal = n * prompts * latency / places
         found: list[list[float]] = [[], []]
         with slow_server(latency, 0.0, places) as url:

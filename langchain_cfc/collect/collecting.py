@@ -26,8 +26,7 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.records import Example
 
-# Prompts under way beyond the calls at once: some wait for the disk while others call.
-_SPARE = 8
+_LEAST_SPARE = 8
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,14 @@ class Pace:
             if value is not None and not 0 < value < math.inf:
                 msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
                 raise InputError(msg)
+
+    @property
+    def at_once(self) -> int:
+        """How many prompts are under way at a time.
+
+        More than there are places for calls: some wait for the disk while others call.
+        """
+        return self.concurrency + max(_LEAST_SPARE, self.concurrency // 2)
 
     @property
     def repeated(self) -> Repeated:
@@ -193,7 +200,7 @@ async def acollect_on(
             opened,
             bench,
             n=configuration["n"],
-            at_once=options.pace.concurrency + _SPARE,
+            at_once=options.pace.at_once,
             budget=options.budget,
             watch=Watch(progress, options.notice),
         )

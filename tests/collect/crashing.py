@@ -19,7 +19,7 @@ from langchain_cfc.records import Example
 
 PROMPTS, N, CONCURRENCY = 120, 3, 4
 # Prompts under way: those that call, and eight that may wait for the disk meanwhile.
-AT_ONCE = CONCURRENCY + 8
+AT_ONCE = Pace(CONCURRENCY).at_once
 _SECONDS = 0.02
 
 

@@ -26,7 +26,7 @@ from langchain_cfc.verifiers import SequenceProbability
 
 N, CONCURRENCY = 3, 4
 # Prompts under way: those that call, and eight that may wait for the disk meanwhile.
-AT_ONCE = CONCURRENCY + 8
+AT_ONCE = Pace(CONCURRENCY).at_once
 
 Break: TypeAlias = Literal["torn", "late"]
 

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 
 CONCURRENCY, ACTORS = 6, 3
 # Prompts under way: as many as calls, and eight that may wait for the disk meanwhile.
-AT_ONCE = CONCURRENCY + 8
+AT_ONCE = Pace(CONCURRENCY).at_once
 OPTIONS = Options(pace=Pace(CONCURRENCY), notice=quiet)
 
 
