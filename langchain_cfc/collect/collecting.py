@@ -15,7 +15,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.calls import Limit
-from langchain_cfc.collect.attempts import Repeated, TokenTurns, request_turns
+from langchain_cfc.collect.attempts import Repeated
 from langchain_cfc.collect.bar import progress_bar
 from langchain_cfc.collect.bench import LocalBench, Parts
 from langchain_cfc.collect.budget import Budget
@@ -23,6 +23,7 @@ from langchain_cfc.collect.run import Run, Watch
 from langchain_cfc.collect.stages import Bench
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.turns import TokenTurns, request_turns
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.records import Example
 

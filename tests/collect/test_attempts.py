@@ -21,7 +21,8 @@ from tenacity import AsyncRetrying
 
 from langchain_cfc.calls import Bounds, Limit
 from langchain_cfc.collect import attempts
-from langchain_cfc.collect.attempts import Repeated, TokenTurns, request_turns, retry_after, transient
+from langchain_cfc.collect.attempts import Repeated, retry_after, transient
+from langchain_cfc.collect.turns import TokenTurns, request_turns
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from tests.collect.virtual import virtually
 from tests.serving.openai_bodies import Answer

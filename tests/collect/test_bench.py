@@ -15,12 +15,13 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.calls import Limit
-from langchain_cfc.collect.attempts import Repeated, TokenTurns
+from langchain_cfc.collect.attempts import Repeated
 from langchain_cfc.collect.bench import LocalBench, Parts
 from langchain_cfc.collect.budget import Budget
 from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
 from langchain_cfc.collect.stages import Labels, Outcome, Scores
 from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.turns import TokenTurns
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CollectionError,
