@@ -161,7 +161,8 @@ def inner_imports(path: Path) -> set[str]:
 def outer_imports(path: Path) -> set[str]:
     """The distributions that a module imports."""
     roots = {name.partition(".")[0] for name in imported(path.read_text())}
-    return roots - {"langchain_cfc"} - sys.stdlib_module_names
+    # Python 3.10 has no `tomllib` yet.
+    return roots - {"langchain_cfc", "tomllib"} - sys.stdlib_module_names
 
 
 def loaded_by(statement: str) -> set[str]:
