@@ -20,7 +20,7 @@ from langchain_cfc_ray.turns import ClusterTokenTurns, ClusterTurns, begun_limit
 from tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
 
 from langchain_cfc.collect.collecting import Options, Pace, acollect_on
-from tests.calls.parts import auntil
+from tests.calls.parts import auntil, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -99,7 +99,8 @@ def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked(
     assert not requests.acquire(blocking=False)
     assert tokens.acquire(blocking=False)
     tokens.settle(1, 60)
-    assert not tokens.acquire(blocking=False)
+    # Nobody waits for it to be heard, so a turn or two may still come.
+    until(lambda: not tokens.acquire(blocking=False))
 
 
 def test_there_is_no_limiter_where_there_is_no_rate() -> None:
