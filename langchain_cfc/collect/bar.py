@@ -29,6 +29,9 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing]
         What is to be called with the standing.
     """
     console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _nothing
+        return
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=20),
@@ -37,7 +40,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing]
         TimeRemainingColumn(),
         TextColumn("{task.fields[seen]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=None, pace="", seen="")
 
         def show(standing: Standing) -> None:
@@ -50,6 +53,10 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing]
             )
 
         yield show
+
+
+def _nothing(standing: Standing) -> None:
+    """Nobody looks."""
 
 
 def _seen(standing: Standing) -> Iterator[str]:
