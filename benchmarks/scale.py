@@ -46,7 +46,7 @@ def main() -> None:
     """Make the files, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a hundredth of all sizes")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 6")
     options = parser.parse_args()
     share = 100 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
