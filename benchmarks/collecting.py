@@ -29,7 +29,7 @@ from benchmarks.slow_server import counted, slow_server
 from langchain_cfc.calls import Steps
 from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Options, Pace, collect
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Scores
+from langchain_cfc.collect.stages import Labels, ModelCalls, Paid
 from langchain_cfc.collect.store import Store, writes
 from langchain_cfc.collect.store.writes import Statement, Write, together
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
@@ -37,6 +37,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.base import BaseVerifier
+from langchain_cfc.verifiers.scoring import Scored
 
 CONCURRENCY = 8
 TOGETHER = 8
@@ -193,7 +194,7 @@ def _stages(prompts: int, n: int) -> list[list[Write]]:
     """All writes of a collection, a list for each transaction."""
     paid = Paid((ModelCalls("model-1", drew=True, input_tokens=100, output_tokens=50),), n, 0)
     draws = [_draw(slot) for slot in range(n)]
-    scores, labels = Scores([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
+    scores, labels = Scored([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
     numbers = iter(range(prompts))
     found = []
     while some := list(islice(numbers, TOGETHER)):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Bounds, Call, Limit, Progress, Steps, Target, acomplete, bounded, tagged
+from langchain_cfc.calls import Bounds, Limit, Progress, Steps, Target, acomplete, bounded, tagged
 from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.stages import Labels, Outcome, Paid, Scores
+from langchain_cfc.collect.stages import Labels, Outcome, Paid
 from langchain_cfc.description import Description
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.fingerprints import fingerprint
@@ -20,7 +19,7 @@ from langchain_cfc.labelers.base import LabelerInput, checked_labels, labeler_ca
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import Draw, Sampler, SamplingName, Witness, resolved
 from langchain_cfc.verifiers import Panel, Verifier, VerifierInput
-from langchain_cfc.verifiers.base import checked_scores, verifier_call
+from langchain_cfc.verifiers.scoring import ByFirst, ByOne
 
 Reads: TypeAlias = Literal["answer", "text"]
 
@@ -86,12 +85,9 @@ class LocalBench:
         self.parts = parts
         generator = resolved(parts.generator)
         verifier: Any = parts.verifier
-        self._scored: Callable[[VerifierInput, RunnableConfig], Steps[Scores]]
         if isinstance(verifier, Mapping):
             verifier = Panel(verifier)
-            self._scored = partial(_scored_by_several, verifier)
-        else:
-            self._scored = partial(_scored_by_one, verifier_call(verifier))
+        self._scoring = ByFirst(verifier) if isinstance(verifier, Panel) else ByOne(verifier)
         self._labeler = labeler_call(parts.labeler)
         self._sampler = Sampler(generator, parts.sampling)
         self._description = Description(parts.answer, parts.metadata)
@@ -124,7 +120,7 @@ class LocalBench:
         """Score them."""
         witness = Witness()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
-        steps = self._scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
+        steps = self._scoring.scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
         return await self._outcome(steps, witness)
 
     async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
@@ -172,15 +168,3 @@ class LocalBench:
         else:
             shown = [draws[answers.index(answer)] for answer in distinct]
         return shown, [distinct.index(answer) for answer in answers]
-
-
-def _scored_by_one(call: Call, given: VerifierInput, config: RunnableConfig) -> Steps[Scores]:
-    scores = yield from call.one(given, config)
-    return Scores(checked_scores(scores, len(given["candidates"])))
-
-
-def _scored_by_several(panel: Panel, given: VerifierInput, config: RunnableConfig) -> Steps[Scores]:
-    outputs = yield from panel.outputs(given, config)
-    scores = checked_scores(outputs[panel.names[0]], len(given["candidates"]))
-    rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
-    return Scores(scores, rows)

@@ -87,19 +87,6 @@ class Paid:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The scores of n candidates.
-
-    Attributes:
-        scores: n verifier scores in [0, 1], smaller is better.
-        outputs: For each candidate the raw outputs of several verifiers by name; None where there is one.
-    """
-
-    scores: Sequence[float]
-    outputs: Sequence[Mapping[str, float]] | None = None
-
-
-@dataclass(frozen=True)
 class Labels:
     """What is said of n candidates and their prompt, once they are drawn.
 
@@ -119,7 +106,7 @@ class Outcome:
     """What came of one stage of one prompt.
 
     Attributes:
-        result: n `Draw`s, `Scores` or `Labels`; the error in their place where it failed.
+        result: n `Draw`s, `Scored` or `Labels`; the error in their place where it failed.
         paid: What it took.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,21 +11,8 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import Steps
 from langchain_cfc.combination import Combination
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
-from langchain_cfc.verifiers import Panel, Verifier, VerifierInput
-from langchain_cfc.verifiers.base import checked_scores, verifier_call
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of n candidates.
-
-    Attributes:
-        scores: n verifier scores in [0, 1], smaller is better.
-        outputs: For each candidate the raw outputs of several verifiers by name; None where there is one.
-    """
-
-    scores: list[float]
-    outputs: list[dict[str, float]] | None = None
+from langchain_cfc.verifiers import Panel, VerifierInput
+from langchain_cfc.verifiers.scoring import ByOne, Scored
 
 
 class Scoring(Protocol):
@@ -34,18 +20,6 @@ class Scoring(Protocol):
 
     def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
         """Score them; whatever goes wrong is a `VerifierError`."""
-
-
-class ByOne:
-    """The scores of one verifier."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self._call = verifier_call(verifier)
-
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
-        """The verifier's scores, checked."""
-        scores = yield from self._call.one(given, config)
-        return Scored(checked_scores(scores, len(given["candidates"])))
 
 
 class BySeveral:
@@ -64,9 +38,7 @@ class BySeveral:
         except InputError as error:
             msg = f"the verifiers' outputs cannot be combined: {error}"
             raise VerifierError(msg) from error
-        return Scored(
-            scores, [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
-        )
+        return Scored.by_several(scores, outputs)
 
 
 def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:

@@ -19,9 +19,10 @@ from langchain_cfc.draws import Draws, Scalar
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.runnable.binding import VersionWatch
 from langchain_cfc.runnable.result import CFCResult
-from langchain_cfc.runnable.scoring import Scored, Scoring
+from langchain_cfc.runnable.scoring import Scoring
 from langchain_cfc.sampling import Draw, Sampler, Witness
 from langchain_cfc.verifiers import VerifierInput
+from langchain_cfc.verifiers.scoring import Scored
 
 
 @dataclass(frozen=True)

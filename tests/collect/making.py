@@ -11,12 +11,13 @@ from typing import Any
 
 from langchain_cfc.collect.budget import Budget
 from langchain_cfc.collect.run import Run, Watch
-from langchain_cfc.collect.stages import Labels, ModelCalls, Outcome, Paid, Scores
+from langchain_cfc.collect.stages import Labels, ModelCalls, Outcome, Paid
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers.scoring import Scored
 
 N = 3
 MODEL = "model-1"
@@ -68,7 +69,7 @@ class ToldBench:
     async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
         """Scores."""
         assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("score", example, Scores(self.scores(example.id)))
+        return await self._did("score", example, Scored(self.scores(example.id)))
 
     async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
         """Labels."""

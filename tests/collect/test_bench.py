@@ -19,7 +19,7 @@ from langchain_cfc.collect.attempts import Repeated
 from langchain_cfc.collect.bench import LocalBench, Parts
 from langchain_cfc.collect.budget import Budget
 from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
-from langchain_cfc.collect.stages import Labels, Outcome, Scores
+from langchain_cfc.collect.stages import Labels, Outcome
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.turns import TokenTurns
 from langchain_cfc.errors import (
@@ -35,6 +35,7 @@ from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
+from langchain_cfc.verifiers.scoring import Scored
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -431,7 +432,7 @@ def test_scores_and_their_number_are_checked() -> None:
         bench = LocalBench(Parts(lambda prompt: prompt, verifier, NormalisedMatch(), N))
         return (await bench.score(examples(1)[0], [Draw("x")] * N)).result
 
-    assert asyncio.run(scored(flat)) == Scores([0.5] * N)
+    assert asyncio.run(scored(flat)) == Scored([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):
         assert isinstance(asyncio.run(scored(lambda prompt, some, few=few: few)), VerifierError)  # noqa: ARG005
 

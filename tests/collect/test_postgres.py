@@ -18,12 +18,13 @@ from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
 from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, collect
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Scores, Stage
+from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Stage
 from langchain_cfc.collect.store import PAGE, Store, schema, writes
 from langchain_cfc.collect.store.writes import Write
 from langchain_cfc.errors import DrawError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers.scoring import Scored
 from tests.calls.parts import auntil, until
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres
@@ -66,7 +67,7 @@ def finish(store: Store, position: int, draws: Sequence[Draw], paid: Paid | None
     """Take a prompt through its stages; the first candidate is correct."""
     n, nul = len(draws), store.without_nul
     put(store, writes.drawn(position, draws, paid or Paid(), without_nul=nul))
-    put(store, writes.scored(position, Scores([0.25] * n), Paid()))
+    put(store, writes.scored(position, Scored([0.25] * n), Paid()))
     labels = Labels([slot == 0 for slot in range(n)])
     put(store, writes.labelled(position, labels, Paid(), without_nul=nul))
 
@@ -97,7 +98,7 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
     draws = [Draw("one ü €", message), Draw('{"a":1}', None, {"a": 1}), Draw("")]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
     put(store, writes.drawn(1, draws, Paid(), without_nul=store.without_nul))
-    put(store, writes.scored(1, Scores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Paid()))
+    put(store, writes.scored(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Paid()))
     first, second = store.unfinished()
     assert first.draws is None
     assert first.scores is None

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Scores, Stage
+from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Stage
 from langchain_cfc.collect.store import Store, Writer, writes
 from langchain_cfc.errors import CollectionError, DrawError, StoreError
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import Draw
 from langchain_cfc.sampling.candidates import as_draw
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
+from langchain_cfc.verifiers.scoring import Scored
 from tests.calls.parts import until
 from tests.collect.making import examples
 
@@ -58,7 +59,7 @@ def drawn(store: Store, position: int, draws: Sequence[Draw], paid: Paid | None 
 
 def finished(store: Store, position: int, n: int = 3) -> None:
     drawn(store, position, [Draw(f"{position} {slot}") for slot in range(n)])
-    store.write(writes.scored(position, Scores([0.5] * n), Paid()))
+    store.write(writes.scored(position, Scored([0.5] * n), Paid()))
     labels = Labels([slot == 0 for slot in range(n)])
     store.write(writes.labelled(position, labels, Paid(), without_nul=False))
 
@@ -207,7 +208,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
         store.add(examples(2))
     for written, known in (
         (writes.drawn(0, draws, Paid(), without_nul=False), (draws, None)),
-        (writes.scored(0, Scores([0.1, 0.2, 0.3]), Paid()), (draws, [0.1, 0.2, 0.3])),
+        (writes.scored(0, Scored([0.1, 0.2, 0.3]), Paid()), (draws, [0.1, 0.2, 0.3])),
     ):
         with Store(path) as store:
             store.write(written)

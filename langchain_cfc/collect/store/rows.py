@@ -8,10 +8,11 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, messages_from_dict
 
-from langchain_cfc.collect.stages import Labels, Paid, Scores, Stage
+from langchain_cfc.collect.stages import Labels, Paid, Stage
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Example, PromptRecord
 from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers.scoring import Scored
 
 Row = dict[str, Any]
 # PostgreSQL's text has no such character.
@@ -95,7 +96,7 @@ def as_draw(row: Any) -> Draw:
     return Draw(row.text, message, None if row.data is None else json.loads(row.data))
 
 
-def of_scores(position: int, scores: Scores) -> list[Row]:
+def of_scores(position: int, scores: Scored) -> list[Row]:
     """The rows of n scores."""
     outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
     return [
@@ -184,14 +185,14 @@ def _candidate(row: Any) -> Candidate:
     )
 
 
-def of_record(position: int, record: PromptRecord) -> tuple[list[Draw], Scores, Labels]:
+def of_record(position: int, record: PromptRecord) -> tuple[list[Draw], Scored, Labels]:
     """The candidates of a record that was made elsewhere."""
     draws = [
         Draw(str(one.text)) if one.message is None else Draw(one.answer_key, None, one.message)
         for one in record.candidates
     ]
     outputs = [one.scores or {} for one in record.candidates]
-    scores = Scores([one.score for one in record.candidates], outputs if any(outputs) else None)
+    scores = Scored([one.score for one in record.candidates], outputs if any(outputs) else None)
     answers = [one.answer for one in record.candidates]
     if None in answers and any(answer is not None for answer in answers):
         msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"

@@ -29,17 +29,9 @@ from langchain_cfc.sampling import Draw
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Prompts that are read or added at a time.
-PAGE = 500
 # What only the responses tell, and what may drift behind its name.
 _VERSION = "model_version"
-_prompts, _draws, _scores, _labels, _calls = (
-    schema.prompts,
-    schema.draws,
-    schema.scores,
-    schema.labels,
-    schema.calls,
-)
+_prompts = schema.prompts
 
 
 @dataclass(frozen=True)
@@ -226,8 +218,8 @@ class Store:
                 return
             after = page[-1].position
             drawn = [row.position for row in page if row.stage >= Stage.DRAWN]
-            draws = _by_prompt(self._database, _draws, drawn)
-            scores = _by_prompt(self._database, _scores, drawn)
+            draws = _by_prompt(self._database, schema.draws, drawn)
+            scores = _by_prompt(self._database, schema.scores, drawn)
             for row in page:
                 yield Work(
                     row.position,

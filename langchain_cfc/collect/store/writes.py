@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 from sqlalchemy import Connection, Dialect, Insert, Update, bindparam, insert, update
 
-from langchain_cfc.collect.stages import Labels, Paid, Scores, Stage
+from langchain_cfc.collect.stages import Labels, Paid, Stage
 from langchain_cfc.collect.store import rows, schema
 from langchain_cfc.collect.store.rows import Row
 from langchain_cfc.errors import CFCError
 from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers.scoring import Scored
 
 Statement: TypeAlias = Insert | Update
 Write: TypeAlias = tuple[Statement, list[Row]]
@@ -93,7 +94,7 @@ def drawn(position: int, draws: Sequence[Draw], paid: Paid, *, without_nul: bool
     ]
 
 
-def scored(position: int, scores: Scores, paid: Paid) -> list[Write]:
+def scored(position: int, scores: Scored, paid: Paid) -> list[Write]:
     """What to write when they are scored."""
     return [
         (ADD_SCORES, rows.of_scores(position, scores)),
