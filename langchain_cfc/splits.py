@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError
 
-Part = Literal["fit", "calibration", "test"]
+Part = Literal["fit", "calibration", "certification", "test"]
+# One after the other takes its share of what is left; who is left calibrates.
+_TAKEN: tuple[Part, ...] = ("test", "certification", "fit")
 SKETCH_SIZE = 256
 
 
@@ -28,8 +30,10 @@ class SplitPlan(BaseModel):
 
     Attributes:
         seed: Any text; another seed gives another split.
-        fit: Share for fitting feature maps, 0 <= fit < 1.
-        test: Share held out for evaluation, 0 <= test < 1; the rest calibrates.
+        fit: Share for fitting feature maps of what neither of the next two takes, 0 <= fit < 1; the rest
+            calibrates.
+        test: Share held out for evaluation, 0 <= test < 1.
+        certification: Share for certificates of what is not held out for evaluation, 0 <= certification < 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -37,8 +41,9 @@ class SplitPlan(BaseModel):
     seed: str
     fit: float
     test: float
+    certification: float = 0.0
 
-    @field_validator("fit", "test")
+    @field_validator("fit", "test", "certification")
     @classmethod
     def _is_share(cls, value: float) -> float:
         if not 0.0 <= value < 1.0:
@@ -46,27 +51,37 @@ class SplitPlan(BaseModel):
             raise ValueError(msg)
         return value
 
+    @model_serializer(mode="wrap")
+    def _without_parts_of_none(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Artifacts of before there was a third split keep their content and their digest.
+        data: dict[str, Any] = serialised(self)
+        if not self.certification:
+            data.pop("certification", None)
+        return data
+
     def part(self, record_id: str, cluster: str | None) -> Part:
         """The part of a prompt, by the hash of its cluster, or of its id where it stands alone.
 
-        Test prompts are chosen by a hash of their own, so that changing the share for fitting leaves the
-        held-out part as it is.
+        Prompts held out are chosen by hashes of their own, so that changing the share for fitting leaves
+        them as they are.
         """
         (name,) = _split_names([record_id], [cluster])
-        if self._chosen("test", [name])[0]:
-            return "test"
-        return "fit" if self._chosen("fit", [name])[0] else "calibration"
+        return next((part for part in _TAKEN if self._chosen(part, [name])[0]), "calibration")
 
     def rows(self, labelled: LabelledDraws) -> dict[Part, IntArray]:
         """Row numbers of each part, ascending."""
         names = _split_names(labelled.ids, labelled.clusters)
-        test, fit = self._chosen("test", names), self._chosen("fit", names)
-        parts: dict[Part, BoolArray] = {"fit": ~test & fit, "calibration": ~test & ~fit, "test": test}
-        return {part: np.flatnonzero(members) for part, members in parts.items()}
+        free = np.ones(len(names), dtype=np.bool_)
+        parts: dict[Part, BoolArray] = {}
+        for part in _TAKEN:
+            parts[part] = free & self._chosen(part, names)
+            free &= ~parts[part]
+        parts["calibration"] = free
+        return {part: np.flatnonzero(parts[part]) for part in get_args(Part)}
 
-    def _chosen(self, part: Literal["fit", "test"], names: Sequence[str]) -> BoolArray:
+    def _chosen(self, part: Part, names: Sequence[str]) -> BoolArray:
         """Whether the hash of each name falls within a part's share of all hashes."""
-        share = self.fit if part == "fit" else self.test
+        share: float = getattr(self, part)
         if share == 0.0:
             return np.zeros(len(names), dtype=np.bool_)
         return np.asarray(_uniforms(self.seed, part, names) < share, dtype=np.bool_)
@@ -99,13 +114,14 @@ class SplitPlan(BaseModel):
         return any(one.hex()[:16] in known for one in _hashes(names, self.seed, "sketch"))
 
 
-def split_plan(seed: str | int, *, fit: float, test: float) -> SplitPlan:
+def split_plan(seed: str | int, *, fit: float, test: float, certification: float = 0.0) -> SplitPlan:
     """A checked plan.
 
     Args:
         seed: Any text or whole number.
         fit: Share of the prompts not held out that fits feature maps, in [0, 1).
-        test: Share of all prompts held out, in [0, 1).
+        test: Share of all prompts held out for evaluation, in [0, 1).
+        certification: Share of the others held out for certificates, in [0, 1).
 
     Returns:
         The plan.
@@ -114,9 +130,12 @@ def split_plan(seed: str | int, *, fit: float, test: float) -> SplitPlan:
         InputError: If a share is out of range.
     """
     try:
-        return SplitPlan(seed=str(seed), fit=float(fit), test=float(test))
+        return SplitPlan(seed=str(seed), fit=float(fit), test=float(test), certification=float(certification))
     except ValueError as error:
-        msg = f"fit and test must be shares in [0, 1), got fit={fit!r}, test={test!r}"
+        msg = (
+            f"fit, test and certification must be shares in [0, 1), got fit={fit!r}, test={test!r}, "
+            f"certification={certification!r}"
+        )
         raise InputError(msg) from error
 
 

@@ -122,7 +122,7 @@ def test_raising_a_share_only_adds_to_its_part() -> None:
 def test_rows_are_a_partition_in_ascending_order(pairs: list[tuple[str, str | None]]) -> None:
     labelled = prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
     rows = PLAN.rows(labelled)
-    assert list(rows) == ["fit", "calibration", "test"]
+    assert list(rows) == ["fit", "calibration", "certification", "test"]
     assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(pairs)))
     for part, own in rows.items():
         assert (np.diff(own) > 0).all()
@@ -204,10 +204,34 @@ def test_seeds_are_texts_and_numbers_the_same() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, math.nan, math.inf, "much"])
-@pytest.mark.parametrize("name", ["fit", "test"])
+@pytest.mark.parametrize("name", ["fit", "test", "certification"])
 def test_impossible_shares_are_refused(name: str, share: Any) -> None:
     with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
         split_plan(0, **{"fit": 0.1, "test": 0.1, name: share})
+
+
+def test_the_third_split_takes_from_calibration_and_leaves_the_test_part_alone() -> None:
+    labelled = LabelledDraws.of(
+        [f"p{row}" for row in range(2000)], [[0.5]] * 2000, [[True]] * 2000, [["a"]] * 2000
+    )
+    without = split_plan(3, fit=0.2, test=0.25)
+    plan = split_plan(3, fit=0.2, test=0.25, certification=0.4)
+    before, after = without.rows(labelled), plan.rows(labelled)
+    assert sorted(np.concatenate(list(after.values())).tolist()) == list(range(2000))
+    assert after["test"].tolist() == before["test"].tolist()
+    for part in ("fit", "calibration"):
+        assert set(after[part].tolist()) < set(before[part].tolist())
+    # A binomial share of 1,500 prompts or so; five standard deviations miss once in 1.7 million.
+    held = len(after["certification"]) / (2000 - len(after["test"]))
+    assert abs(held - 0.4) < 5 * math.sqrt(0.24 / 1500)
+    for part, rows in after.items():
+        assert {plan.part(labelled.ids[row], None) for row in rows.tolist()} == {part}
+
+
+def test_plans_without_a_third_split_are_written_as_ever() -> None:
+    assert set(split_plan(0, fit=0.1, test=0.1).model_dump()) == {"seed", "fit", "test"}
+    plan = split_plan(0, fit=0.1, test=0.1, certification=0.2)
+    assert SplitPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
 def test_a_plan_is_data() -> None:
