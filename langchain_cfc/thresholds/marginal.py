@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds.levels import conformal_rank, exact_tau
+from langchain_cfc.thresholds.levels import Level, confident_rank, conformal_rank, delta_text, exact_tau
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, check_state
 
 
@@ -29,12 +29,31 @@ class MarginalThreshold(ThresholdRule[Quantile]):
     Covers a correct answer with probability at least 1 - alpha on average over prompts, and says nothing
     about hard prompts. Source: Vovk, Gammerman and Shafer (2005); the paper's baseline ICP.
 
+    That average is over calibration sets too, and given one of them the coverage lies below 1 - alpha about
+    half of the time. With `delta` the rank is that of `confident_rank`: for i.i.d. prompts the coverage given
+    the calibration set is at least 1 - alpha with confidence 1 - delta, whatever the distribution of success
+    scores (see `GroupedThreshold`, of which this is the case of one group).
+
+    Args:
+        alpha: Error level, 0 < alpha < 1, read as a decimal.
+        cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
+        delta: Failure probability of the promise given the calibration set, 0 < delta < 1, read as a decimal;
+            None for the promise on average alone.
+
     >>> rule = MarginalThreshold(alpha=0.1).fit([[1.0]] * 9, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
     >>> rule.threshold([1.0])
     0.9
     """
 
     kind: ClassVar[str] = "marginal"
+
+    delta: Level | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Keep delta as canonical decimal text."""
+        super().__post_init__()
+        if self.delta is not None:
+            object.__setattr__(self, "delta", delta_text(self.delta))
 
     @property
     def dimension(self) -> int:
@@ -63,8 +82,9 @@ class MarginalThreshold(ThresholdRule[Quantile]):
         return replace(self, _state=Quantile(value, int(dimension[0])))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Quantile:
-        rank = conformal_rank(len(success_scores), exact_tau(self.alpha))
-        in_reach = rank <= len(success_scores)
+        size, tau = len(success_scores), exact_tau(self.alpha)
+        rank = conformal_rank(size, tau) if self.delta is None else confident_rank(size, tau, self.delta)
+        in_reach = rank <= size
         value = float(np.partition(success_scores, rank - 1)[rank - 1]) if in_reach else np.inf
         return Quantile(value, features.shape[1])
 

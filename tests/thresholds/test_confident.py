@@ -1,0 +1,461 @@
+"""Ranks, and rules made of them, that keep the promise given the calibration set with confidence 1 - delta.
+
+Success scores of the random tests have a known law, so that the coverage of a threshold is known and not
+estimated, and every repetition draws a fresh calibration set. Each test has a false alarm with probability at
+most 1e-6, and seeds are fixed. A negative control is put to the same checks and must fail them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError, NotFittedError
+from langchain_cfc.thresholds import (
+    ConditionalThreshold,
+    GroupedThreshold,
+    Level,
+    MarginalThreshold,
+    confident_rank,
+    conformal_rank,
+    delta_text,
+    exact_tau,
+)
+from langchain_cfc.thresholds.levels import ROUND_OFF, _tails
+
+FALSE_ALARM = 1e-6
+# Tails this near to delta, relative to it, may count as above it: 2^-42 per count is less up to N = 1e6.
+NEAR = Fraction(1, 10**8)
+
+levels = st.integers(1, 999).map(lambda permille: str(Decimal(permille) / 1000))
+
+
+def exact_rank(size: int, tau: Fraction, delta: Fraction) -> int:
+    """The smallest k with P(Bin(N, tau) >= k) <= delta, or the ordinary rank if that is larger; no floats."""
+    tail, rank = Fraction(0), size + 1
+    while rank > 0:
+        tail += math.comb(size, rank - 1) * tau ** (rank - 1) * (1 - tau) ** (size - rank + 1)
+        if tail > delta:
+            break
+        rank -= 1
+    return max(rank, conformal_rank(size, tau))
+
+
+@cache
+def beta_rank(size: int, tau: float, delta: float) -> int:
+    """The smallest k with P(Beta(k, N + 1 - k) < tau) <= delta, by SciPy."""
+    ranks = np.arange(1, size + 1)
+    return 1 + int(np.count_nonzero(stats.beta.cdf(tau, ranks, size + 1 - ranks) > delta))
+
+
+# Ranks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
+def test_ranks_at_one_tenth(size: int, rank: int) -> None:
+    assert confident_rank(size, exact_tau(0.1), 0.1) == rank == beta_rank(size, 0.9, 0.1)
+
+
+@pytest.mark.parametrize("alpha", ["0.01", "0.05", "0.1", "0.3", "0.5", "0.876543210987", "0.99"])
+@pytest.mark.parametrize("delta", ["0.000000000001", "0.01", "0.05", "0.1", "0.37", "0.5", "0.9"])
+def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
+    tau, share = exact_tau(alpha), Fraction(delta)
+    for size in range(36):
+        least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
+        assert least <= confident_rank(size, tau, delta) <= most
+
+
+@settings(derandomize=True, deadline=None)
+@given(size=st.integers(0, 90), alpha=levels, delta=levels, groups=st.integers(1, 7))
+def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
+    size: int, alpha: str, delta: str, groups: int
+) -> None:
+    tau, share = exact_tau(alpha), Fraction(delta) / groups
+    least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
+    assert least <= confident_rank(size, tau, share) <= most
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    size=st.integers(0, 10**6) | st.integers(0, 2000),
+    alpha=levels | st.sampled_from(["0.000001", "0.999999", "0.000000000001"]),
+    delta=levels | st.sampled_from(["0.000000000001", "0.00001", "0.999999999999"]),
+)
+def test_ranks_of_any_size_agree_with_scipy(size: int, alpha: str, delta: str) -> None:
+    tau, share = exact_tau(alpha), float(delta)
+    rank = confident_rank(size, tau, delta)
+    ordinary = conformal_rank(size, tau)
+    assert ordinary <= rank <= size + 1
+    if rank <= size:
+        assert stats.beta.cdf(float(tau), rank, size + 1 - rank) <= share * (1.0 + 1e-9)
+    if rank > max(1, ordinary):
+        # One rank less is not enough.
+        assert stats.beta.cdf(float(tau), rank - 1, size + 2 - rank) > share * (1.0 - float(NEAR))
+
+
+@settings(derandomize=True, deadline=None)
+@given(size=st.integers(1, 10**5), alpha=levels, delta=levels)
+def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delta: str) -> None:
+    # P(Bin(N, tau) >= N tau + x) <= exp(-2 x^2 / N) (Hoeffding), so that the smallest rank is not above it.
+    tau = exact_tau(alpha)
+    excess = math.sqrt(size / 2 * math.log(1 / float(delta)))
+    assert confident_rank(size, tau, delta) <= size * tau + max(excess, float(tau)) + 1.0 + 1e-6
+
+
+@settings(derandomize=True, deadline=None)
+@given(size=st.integers(0, 3000), alpha=levels, deltas=st.tuples(levels, levels))
+def test_more_confidence_takes_a_larger_rank(size: int, alpha: str, deltas: tuple[str, str]) -> None:
+    tau = exact_tau(alpha)
+    small, large = sorted(deltas, key=float)
+    assert confident_rank(size, tau, small) >= confident_rank(size, tau, large)
+    assert confident_rank(size + 1, tau, small) >= confident_rank(size, tau, small)
+
+
+def test_tails_are_as_accurate_as_they_say() -> None:
+    # Against whole numbers: P(Bin(N, 9/10) >= k) 10^N is a sum of binomial coefficients times powers of nine.
+    size, delta = 3000, Fraction(1, 10**6)
+    first, tails = _tails(size, Fraction(9, 10), delta)
+    exact, total, coefficient = {}, 0, 1
+    for count in range(size, first - 1, -1):
+        total += coefficient * 9**count
+        coefficient = coefficient * count // (size - count + 1)
+        exact[count] = Fraction(total, 10**size)
+    error = max(
+        abs(Fraction(tail) / exact[first + place] - 1)
+        for place, tail in enumerate(tails.tolist())
+        if exact[first + place] > delta / 2
+    )
+    assert 0 < error < ROUND_OFF * len(tails)
+    assert exact[first + len(tails) - 1] < delta < exact[first]
+
+
+def test_a_tail_that_equals_delta_counts_as_above_it() -> None:
+    # P(Bin(3, 1/2) = 3) is 1/8 to the bit, and round-off errs towards the larger rank.
+    assert exact_rank(3, Fraction(1, 2), Fraction(1, 8)) == 3
+    assert confident_rank(3, Fraction(1, 2), "0.125") == 4
+    assert confident_rank(3, Fraction(1, 2), "0.12500001") == 3
+
+
+def test_the_promise_on_average_is_kept_for_a_large_delta_too() -> None:
+    # 0.91^9 = 0.428: Beta(9, 1) lies above its own mean of 0.9, and above 0.91, more often than not.
+    tau = exact_tau("0.09")
+    assert beta_rank(9, 0.91, 0.43) == 9
+    assert confident_rank(9, tau, "0.43") == conformal_rank(9, tau) == 10
+
+
+def test_a_delta_below_one_over_e_never_falls_below_the_ordinary_rank() -> None:
+    # A rank k below (N + 1) tau has P(Beta < tau) >= P(Beta <= k / (N + 1)), its mean: at least 1 / e.
+    least = 1.0
+    for size in range(1, 300):
+        ranks = np.arange(1, size + 1)
+        least = min(least, float(np.min(stats.beta.cdf(ranks / (size + 1), ranks, size + 1 - ranks))))
+    assert 1 / math.e < least < 1 / math.e + 1e-3
+
+
+def test_delta_is_a_decimal_strictly_between_zero_and_one() -> None:
+    assert delta_text(0.10) == delta_text("0.100") == delta_text(Decimal("0.1")) == "0.1"
+    wrong: list[Level] = [0, 1, 0.0, -0.1, 1.5, "nan", "inf", "a tenth", True]
+    for delta in wrong:
+        for refuse in (
+            delta_text,
+            lambda level: confident_rank(9, exact_tau(0.1), level),
+            lambda level: MarginalThreshold(0.1, delta=level),
+            lambda level: GroupedThreshold(0.1, delta=level),
+        ):
+            with pytest.raises(InputError, match="delta must be a decimal number"):
+                refuse(delta)
+    with pytest.raises(InputError, match="delta may have 12 decimals"):
+        delta_text("0.1234567890123")
+    for share in (Fraction(0), Fraction(1), Fraction(-1, 3)):
+        with pytest.raises(InputError, match="delta must lie strictly between 0 and 1"):
+            confident_rank(9, exact_tau(0.1), share)
+
+
+# The law of the coverage given the calibration set --------------------------------------------------------
+# Success scores U^g with U uniform are continuous, and a threshold t covers with probability t^(1 / g). For
+# g = 1 the coverage is the threshold itself.
+
+
+def follows(coverages: FloatArray, size: int, rank: int, rate: float) -> bool:
+    """Whether coverages are distributed as Beta(k, N + 1 - k).
+
+    Dvoretzky, Kiefer and Wolfowitz, with Massart's constant: the distance of R draws' distribution function
+    from their law exceeds e with probability at most 2 exp(-2 R e^2), for every R and every law.
+    """
+    bound = math.sqrt(math.log(2.0 / rate) / (2 * len(coverages)))
+    found = stats.ks_1samp(coverages, stats.beta(rank, size + 1 - rank).cdf)
+    return bool(found.statistic <= bound)
+
+
+def rarely_below(failed: npt.NDArray[np.bool_], delta: float, rate: float) -> bool:
+    """Whether so many failures have a probability above `rate` when each has probability delta at most."""
+    return bool(stats.binom.sf(int(failed.sum()) - 1, len(failed), delta) > rate)
+
+
+def fresh(threshold: Callable[[FloatArray], float], size: int, repetitions: int, seed: int = 0) -> FloatArray:
+    """The thresholds that as many fresh calibration sets of uniform scores lead to."""
+    rng = np.random.default_rng(seed)
+    return np.array([threshold(rng.random(size)) for _ in range(repetitions)])
+
+
+@pytest.mark.parametrize(
+    ("size", "alpha", "delta"), [(60, "0.2", "0.1"), (200, "0.1", "0.1"), (400, "0.1", "0.01")]
+)
+def test_coverage_given_the_calibration_set_follows_its_beta_law(size: int, alpha: str, delta: str) -> None:
+    repetitions, rate, tau = 2000, FALSE_ALARM / 2, float(exact_tau(alpha))
+    rule = MarginalThreshold(alpha, delta=delta)
+    ones = np.ones((size, 1))
+    rank = beta_rank(size, tau, float(delta))
+
+    coverages = fresh(lambda scores: rule.fit(ones, scores).threshold([1.0]), size, repetitions)
+    assert follows(coverages, size, rank, rate)
+    assert rarely_below(coverages < tau, float(delta), rate)
+
+    # The ordinary rank promises on average only: about half of its calibration sets fall short.
+    ordinary = MarginalThreshold(alpha)
+    coverages = fresh(lambda scores: ordinary.fit(ones, scores).threshold([1.0]), size, repetitions)
+    assert follows(coverages, size, conformal_rank(size, exact_tau(alpha)), rate)
+    assert not follows(coverages, size, rank, rate)
+    assert not rarely_below(coverages < tau, float(delta), rate)
+
+    # Falling short rarely is no art: the largest score does, and the law tells that it is too large.
+    coverages = fresh(lambda scores: float(scores.max()), size, repetitions)
+    assert rarely_below(coverages < tau, float(delta), rate)
+    assert not follows(coverages, size, rank, rate)
+
+
+SHARES, POWERS = np.array([0.4, 0.3, 0.2, 0.1]), np.array([1.0, 0.5, 3.0, 2.0])
+
+
+def test_all_groups_keep_their_promise_together() -> None:
+    # Groups of about 160, 120, 80 and 40 prompts, each with a law of its own. Given the sizes, the coverages
+    # are independent Beta variables, and their distribution functions make them uniform.
+    rng = np.random.default_rng(1)
+    repetitions, size, delta, tau = 1500, 400, 0.2, 0.8
+    rule, undivided = GroupedThreshold("0.2", delta="0.2"), MarginalThreshold("0.2", delta="0.2")
+    together, apart, positions = [], [], []
+    for _ in range(repetitions):
+        member = rng.choice(4, size, p=SHARES)
+        scores = rng.random(size) ** POWERS[member]
+        groups = [scores[member == group] for group in range(4)]
+        coverages = rule.fit(np.eye(4)[member], scores).thresholds(np.eye(4)) ** (1 / POWERS)
+        together.append(coverages)
+        sizes = np.array([len(own) for own in groups])
+        ranks = np.array([beta_rank(len(own), tau, delta / 4) for own in groups])
+        positions.append(stats.beta.cdf(coverages, ranks, sizes + 1 - ranks))
+        thresholds = [undivided.fit(np.ones((len(own), 1)), own).threshold([1.0]) for own in groups]
+        apart.append(np.array(thresholds) ** (1 / POWERS))
+
+    rate = FALSE_ALARM / 5
+    assert all(follows(column, 1, 1, rate) for column in np.array(positions).T)  # Beta(1, 1) is uniform
+    assert rarely_below(np.min(together, axis=1) < tau, delta, rate)
+    # Each group keeps the undivided delta, but not all of them together.
+    assert all(rarely_below(column < tau, delta, rate) for column in np.array(apart).T)
+    assert not rarely_below(np.min(apart, axis=1) < tau, delta, rate)
+
+
+def test_ties_only_raise_what_is_kept() -> None:
+    # Seven success scores, and a cap for one prompt in ten. An infinite threshold flags every prompt, which
+    # keeps the promise.
+    rng = np.random.default_rng(2)
+    repetitions, size, delta, tau, rate = 2000, 60, 0.1, 0.8, FALSE_ALARM / 2
+    values = np.array([0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 2.0])
+    shares = np.array([0.2, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05, 0.1])
+    rule, ones = MarginalThreshold("0.2", delta="0.1"), np.ones((size, 1))
+    thresholds = np.array(
+        [rule.fit(ones, rng.choice(values, size, p=shares)).threshold([1.0]) for _ in range(repetitions)]
+    )
+    kept = (shares * (values <= thresholds[:, np.newaxis])).sum(axis=1) + 1e-12
+    assert 0 < np.isinf(thresholds).sum() < repetitions
+    assert rarely_below(kept < tau, delta, rate)
+    # At least Beta in law: nowhere is its distribution function exceeded (one side of the same inequality).
+    rank = beta_rank(size, tau, delta)
+    bound = math.sqrt(math.log(1.0 / rate) / (2 * repetitions))
+    law = stats.beta(rank, size + 1 - rank)
+    assert stats.ks_1samp(kept, law.cdf, alternative="greater").statistic <= bound
+    # Without the prompts exactly at the threshold nothing is kept.
+    strictly = (shares * (values < thresholds[:, np.newaxis])).sum(axis=1)
+    assert not rarely_below(strictly < tau - 1e-12, delta, rate)
+    assert stats.ks_1samp(strictly, law.cdf, alternative="greater").statistic > bound
+
+
+def test_hopeless_prompts_called_covered_at_one_break_the_promise() -> None:
+    # A quarter of the prompts has no correct candidate, more than alpha: all thresholds but few are infinite.
+    # With S = 1 for them the threshold is finite, and no set of theirs holds a correct answer.
+    rng = np.random.default_rng(3)
+    rule, ones, tau = MarginalThreshold("0.2", delta="0.1"), np.ones((60, 1)), 0.8
+    kept, at_one = [], []
+    for _ in range(1000):
+        hopeless, scores = rng.random(60) < 0.25, rng.random(60)
+        threshold, wrong = (
+            rule.fit(ones, np.where(hopeless, without, scores)).threshold([1.0]) for without in (2.0, 1.0)
+        )
+        kept.append(1.0 if math.isinf(threshold) else 0.75 * threshold)
+        at_one.append(0.75 * wrong)
+    assert rarely_below(np.array(kept) < tau, 0.1, FALSE_ALARM)
+    assert not rarely_below(np.array(at_one) < tau, 0.1, FALSE_ALARM)
+
+
+def test_exchangeable_prompts_are_not_enough() -> None:
+    # All 201 ways to leave one of 201 prompts out are equally likely: exchangeable, and without chance. The
+    # 200 left decide whether the other is covered, and of these ways more than delta fail.
+    size, delta, tau = 200, Fraction(1, 100), exact_tau("0.1")
+    rule, pool = MarginalThreshold("0.1", delta="0.01"), np.arange(size + 1) / (size + 1)
+    failed = sum(
+        int(rule.fit(np.ones((size, 1)), np.delete(pool, last)).threshold([1.0]) < pool[last])
+        for last in range(size + 1)
+    )
+    assert failed == size + 1 - confident_rank(size, tau, "0.01")
+    assert Fraction(failed, size + 1) > 4 * delta
+
+
+# The rules ------------------------------------------------------------------------------------------------
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    prompts=st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 12)), min_size=1, max_size=80),
+    alpha=levels,
+    delta=levels,
+)
+def test_a_group_has_its_order_statistic_with_ties_atoms_at_the_cap_and_no_prompts(
+    prompts: list[tuple[int, int]], alpha: str, delta: str
+) -> None:
+    # Five groups, of which the last is always empty; scores in tenths, those from 1.1 on are the cap.
+    member, tenths = np.array(prompts).T
+    scores = np.where(tenths > 10, 1.5, tenths / 10)
+    fitted = GroupedThreshold(alpha, 1.5, delta=delta).fit(np.eye(5)[member], scores)
+    for group in range(5):
+        own = np.sort(scores[member == group])
+        rank = confident_rank(len(own), exact_tau(alpha), Fraction(delta) / 5)
+        expected = own[rank - 1] if rank <= len(own) and own[rank - 1] < 1.5 else math.inf
+        assert fitted.threshold(np.eye(5)[group]) == expected
+    assert fitted.threshold(np.eye(5)[4]) == math.inf
+    assert not fitted.solve(np.eye(5)).errors.any()
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    prompts=st.lists(st.tuples(st.integers(0, 2), st.floats(-1.0, 2.0)), min_size=1, max_size=60),
+    delta=levels,
+)
+def test_a_grouped_state_read_back_gives_bit_identical_thresholds(
+    prompts: list[tuple[int, float]], delta: str
+) -> None:
+    member, scores = [group for group, _ in prompts], [score for _, score in prompts]
+    rule = GroupedThreshold("0.3", delta=delta)
+    fitted = rule.fit(np.eye(3)[member], scores)
+    state = fitted.state_data()
+    restored = rule.restore({name: np.array(array.tolist()) for name, array in state.items()})
+    assert np.isfinite(state["quantiles"]).all()
+    asked = [*np.eye(3), np.zeros(3), np.ones(3)]
+    assert restored.thresholds(asked).tobytes() == fitted.thresholds(asked).tobytes()
+    assert restored.dimension == fitted.dimension == 3
+
+
+def test_one_group_is_the_marginal_rule() -> None:
+    rng = np.random.default_rng(4)
+    for size in (1, 5, 22, 60, 333):
+        ones, scores = np.ones((size, 1)), rng.integers(0, 20, size) / 10
+        marginal, grouped = (
+            rule.fit(ones, scores)
+            for rule in (MarginalThreshold(0.1, delta=0.1), GroupedThreshold(0.1, delta=0.1))
+        )
+        assert grouped.threshold([1.0]) == marginal.threshold([1.0])
+
+
+def test_a_group_is_never_below_the_conditional_threshold() -> None:
+    # Whose rank is the ordinary one, in every group.
+    rng = np.random.default_rng(5)
+    member, scores = rng.integers(0, 3, 300), rng.random(300)
+    grouped, conditional = (
+        rule.fit(np.eye(3)[member], scores).thresholds(np.eye(3))
+        for rule in (GroupedThreshold(0.1, delta=0.1), ConditionalThreshold(0.1))
+    )
+    assert (grouped > conditional).all()
+
+
+def test_a_marginal_state_is_the_same_with_and_without_delta() -> None:
+    scores = np.arange(1, 61) / 100
+    plain, confident = MarginalThreshold("0.2"), MarginalThreshold("0.2", delta="0.1")
+    fitted = confident.fit(np.ones((60, 2)), scores)
+    state = fitted.state_data()
+    assert {name: array.shape for name, array in state.items()} == {"quantile": (1,), "dimension": (1,)}
+    assert plain.fit(np.ones((60, 2)), scores).state_data().keys() == state.keys()
+    for rule in (plain, confident):
+        assert rule.restore(state).threshold([1.0, 1.0]) == fitted.threshold([1.0, 1.0]) == 0.53
+    assert confident.fit(np.ones((9, 1)), scores[:9]).state_data()["quantile"].shape == (0,)
+
+
+def test_delta_is_part_of_a_rule() -> None:
+    assert MarginalThreshold(0.1, delta=0.10) == MarginalThreshold("0.1", delta="0.100")
+    assert MarginalThreshold(0.1, delta=0.1) != MarginalThreshold(0.1)
+    assert GroupedThreshold(0.1, delta=0.1) == GroupedThreshold(0.1, delta="0.10")
+    assert GroupedThreshold(0.1, delta=0.1) != GroupedThreshold(0.1, delta=0.2)
+
+
+@pytest.mark.parametrize(
+    "row", [[0.0, 0.0], [1.0, 1.0], [0.5, 0.5], [2.0, 0.0], [1.0, -1.0], [1.0, 1e-9], [1.0 - 1e-9, 0.0]]
+)
+def test_a_prompt_in_no_group_or_in_several_is_refused_at_fit_and_has_no_threshold(row: list[float]) -> None:
+    features = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
+    scores = np.arange(40) / 40
+    rule = GroupedThreshold("0.2", delta="0.2")
+    with pytest.raises(InputError, match=r"disjoint groups.*row 40, .*; take a single term"):
+        rule.fit([*features, row], [*scores, 0.5])
+    found = rule.fit(features, scores).thresholds([row, [1.0, 0.0]])
+    assert found[0] == math.inf
+    assert found[1] < 1.0
+
+
+def test_a_grouped_rule_refuses_what_every_rule_refuses() -> None:
+    rule = GroupedThreshold("0.5", cap=1.5, delta="0.5")
+    for ask in (lambda: rule.threshold([1.0, 0.0]), lambda: rule.dimension, rule.state_data):
+        with pytest.raises(NotFittedError, match=r"\.fit\("):
+            ask()
+    with pytest.raises(InputError, match="exceeds the cap"):
+        rule.fit(np.eye(2), [0.1, 1.6])
+    with pytest.raises(InputError, match="at least one"):
+        rule.fit(np.empty((0, 2)), [])
+    fitted = rule.fit(np.eye(2), [0.1, 1.5])
+    for features in ([1.0], [1.0, 0.0, 0.0], [math.nan, 1.0]):
+        with pytest.raises(InputError, match="finite"):
+            fitted.threshold(features)
+    assert fitted.thresholds(np.empty((0, 2))).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"quantiles": np.empty(0)},
+        {"quantiles": np.ones((2, 2))},
+        {"quantiles": np.array([0.5, 1.6])},
+        {"quantiles": np.array([0.5, math.inf])},
+        {"quantiles": np.array([0.5, math.nan])},
+        {"quantiles": np.array([0.5]), "dimension": np.array([1.0])},
+    ],
+)
+def test_an_impossible_state_of_a_grouped_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+    with pytest.raises(InputError):
+        GroupedThreshold("0.5", cap=1.5, delta="0.5").restore(wrong)
+
+
+def test_a_grouped_rule_keeps_no_array_of_others() -> None:
+    rule = GroupedThreshold("0.5", delta="0.4")
+    given_state = {"quantiles": np.array([0.5, 0.7])}
+    restored = rule.restore(given_state)
+    given_state["quantiles"][:] = 0.0
+    restored.state_data()["quantiles"][:] = 0.0
+    assert restored.thresholds(np.eye(2)).tolist() == [0.5, 0.7]
