@@ -12,7 +12,9 @@ import numpy.typing as npt
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds.certificate import Certificate
+from langchain_cfc.thresholds.columns import LARGEST
 from langchain_cfc.thresholds.levels import exact_tau
+from langchain_cfc.thresholds.randomised import parts
 from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, calibration_arrays, float_array
 from langchain_cfc.thresholds.simplex import Endless
@@ -45,8 +47,8 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
         ridge: lambda >= 0, the strength of a penalty (N + 1) lambda / 2 times the squared coefficients. It
             smooths thresholds where features are many and prompts few. Coverage over all prompts stays exact,
-            that under other weightings moves by about lambda gamma' beta / E f. Up to 1e-3 it costs nothing
-            visible.
+            that under other weightings moves by about lambda gamma' beta / E f (`ridge_slack`). Up to 1e-3 it
+            costs nothing visible.
         penalised: `slopes`: coefficients of standardised features, the constant left out if it is in their
             span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
             coverage over all prompts too.
@@ -87,6 +89,8 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         features: npt.ArrayLike,
         success_scores: npt.ArrayLike,
         weights: npt.ArrayLike | None = None,
+        *,
+        units_of: npt.ArrayLike | None = None,
     ) -> Self:
         """Learn from calibration prompts.
 
@@ -97,36 +101,48 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
                 served than where it was calibrated, in any unit, above 0. The promise then holds there, for
                 prompts that are asked about with their weight in the same unit (weighted exchangeability:
                 Tibshirani, Barber, Candes and Ramdas 2019). By default all are 1.
+            units_of: (M, d) features of prompts that calibration never sees, M >= 1, whose mean and spread
+                are the units of a ridge on `slopes`; nothing else has units. By default they are those of the
+                calibration features, which gives up exact exchangeability by one prompt in N; with these
+                nothing is given up. A column that does not vary among them is left out of the regression,
+                even if it varies in calibration: that keeps the promise for all prompts, not for weightings
+                that cannot do without the column.
 
         Returns:
             A fitted copy of this rule.
 
         Raises:
-            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap or a
-                weight is not above 0.
+            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, a weight
+                is not above 0, or the constant is a combination of `features` but not of `units_of`.
         """
-        if weights is None:
+        if weights is None and units_of is None:
             return super().fit(features, success_scores)
         x, s = calibration_arrays(features, success_scores, self.cap)
-        return replace(self, _state=self._calibrated(Rows(x, s, _weights(weights, len(s)))))
+        own = np.ones(len(s)) if weights is None else _positive(weights, "weights", len(s))
+        units = None if units_of is None else _units(units_of, x.shape[1])
+        return replace(self, _state=self._calibrated(Rows(x, s, own), units))
 
-    def threshold(self, phi: npt.ArrayLike, weight: float = 1.0) -> float:
+    def threshold(self, phi: npt.ArrayLike, weight: float = 1.0, uniform: float | None = None) -> float:
         """The threshold of one prompt.
 
         Args:
             phi: (d,) features.
             weight: Its weight in the unit of the calibration weights, above 0.
+            uniform: A uniform random number in (0, 1), drawn for this prompt; see `solve`.
 
         Returns:
-            The unclipped threshold; `inf` if it cannot be certified; possibly negative.
+            The unclipped threshold; `inf` if it cannot be certified; possibly negative, down to `-inf` with
+            a `uniform`.
 
         Raises:
             NotFittedError: Before `fit`.
-            InputError: If the shape does not fit the calibration data, a number is not finite or the weight
-                is not above 0.
+            InputError: If the shape does not fit the calibration data, a number is not finite, the weight
+                is not above 0 or the uniform not in (0, 1).
             OutsideCertifiedRegionError: If the threshold is not known.
         """
         vector, state = float_array(phi, "features"), self.fitted
+        if uniform is not None:
+            return float(self.solve(vector[np.newaxis], [weight], [uniform]).known()[0])
         reduced = state.reduce_one(vector)
         if reduced is not None and 0.0 < weight < np.inf:
             answer = state.windows.find(reduced if weight == 1.0 else weight * reduced)
@@ -138,23 +154,75 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         # Out of reach, not known, or no features of a prompt.
         return float(self.solve(vector[np.newaxis], [weight]).known()[0])
 
-    def solve(self, features: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Thresholds:
+    def solve(
+        self,
+        features: npt.ArrayLike,
+        weights: npt.ArrayLike | None = None,
+        uniforms: npt.ArrayLike | None = None,
+    ) -> Thresholds:
         """Thresholds of several prompts with their error bounds.
+
+        By default coverage is at least tau, and over all prompts up to d / (N + 1) more. With `uniforms` it
+        is tau: for success scores that are continuous given the features, E f (kept - tau) = 0 for every f in
+        the span. With ties P_f(S < threshold) <= tau <= P_f(S <= threshold) for every such f >= 0. The price
+        is that equal prompts get different thresholds.
 
         Args:
             features: (m, d) features.
             weights: (m,) their weights in the unit of the calibration weights; by default all are 1.
+            uniforms: (m,) random numbers, uniform on (0, 1), drawn anew for every prompt and without a look
+                at anything else. Thresholds never fall as they grow; towards 1 they are the default ones.
 
         Returns:
-            The m thresholds.
+            The m thresholds. With `uniforms` one may be `-inf`: there nothing is kept, so that elsewhere
+            more can be.
 
         Raises:
             NotFittedError: Before `fit`.
-            InputError: If a shape does not fit, a number is not finite or a weight is not above 0.
+            InputError: If a shape does not fit, a number is not finite, a weight is not above 0 or a uniform
+                not in (0, 1).
+
+        Source: Gibbs, Cherian and Candes (2023), their randomised prediction set; see `randomised`.
         """
         state, x = self.fitted, self._checked(features)
-        given = None if weights is None else _weights(weights, len(x))
-        return (self._answer_one(state, x) if given is None else None) or self._answer(state, x, given)
+        factors = None if weights is None else _positive(weights, "weights", len(x))
+        if uniforms is not None:
+            drawn = parts(_positive(uniforms, "uniforms", len(x), below=1.0), state.tau)
+            factors = drawn if factors is None else factors * drawn
+        return (self._answer_one(state, x) if factors is None else None) or self._answer(state, x, factors)
+
+    def ridge_slack(
+        self, coefficients: npt.ArrayLike, features: npt.ArrayLike, weights: npt.ArrayLike | None = None
+    ) -> float:
+        """About how far the coverage under a weighting falls below tau because of the ridge.
+
+        It is lambda gamma' beta / E f, gamma and beta the coefficients of f and of the fit along penalised
+        columns, in the same units: an estimate and no promise, since the theorem has the expectation over
+        fits at new prompts, and this is the fit to the calibration prompts and their E f.
+
+        Args:
+            coefficients: (d,) a function f = features' coefficients >= 0.
+            features: (N, d) the calibration features.
+            weights: (N,) the calibration weights, if there were any.
+
+        Returns:
+            The slack: coverage under f is about tau less this, and more where it is negative. 0.0 without a
+            ridge, or where no calibration prompt has f > 0.
+
+        Raises:
+            NotFittedError: Before `fit`.
+            InputError: If a shape does not fit, a number is not finite, f is negative for a calibration
+                prompt, or f uses a column that the ridge leaves out.
+
+        Source: Gibbs, Cherian and Candes (2023), Theorem 3.
+        """
+        state, x = self.fitted, self._checked(features)
+        gamma = float_array(coefficients, "coefficients")
+        if gamma.shape != (self.dimension,) or not np.isfinite(gamma).all():
+            msg = f"coefficients must be {self.dimension} finite numbers, got an array of shape {gamma.shape}"
+            raise InputError(msg)
+        own = np.ones(len(x)) if weights is None else _positive(weights, "weights", len(x))
+        return state.slack(gamma, Rows(x, np.zeros(len(x)), own)) if len(x) else 0.0
 
     def certificate(self, phi: npt.ArrayLike) -> Certificate | None:
         """What proves the threshold of one prompt: a fit and a dual vector with the same objective.
@@ -195,8 +263,8 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
         return self._calibrated(Rows.unweighted(features, success_scores))
 
-    def _calibrated(self, prompts: Rows) -> Calibrated:
-        ridge = Ridge(self.ridge, self.penalised) if self.ridge > 0.0 else None
+    def _calibrated(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:
+        ridge = Ridge(self.ridge, self.penalised, units_of) if self.ridge > 0.0 else None
         return Calibrated.on(prompts, exact_tau(self.alpha), self.window, ridge)
 
     def _answer_one(self, state: Calibrated, features: FloatArray) -> Thresholds | None:
@@ -209,35 +277,54 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         return Thresholds.capped(np.array([value]), np.array([error]), self.cap)
 
     def _answer(
-        self, state: Calibrated, features: FloatArray, weights: FloatArray | None = None
+        self, state: Calibrated, features: FloatArray, factors: FloatArray | None = None
     ) -> Thresholds:
+        """The answers to prompts, each multiplied by its factor: its weight and what randomisation makes."""
         reduced, reached = state.reduce(features)
-        values, errors = np.full(len(features), np.inf), np.zeros(len(features))
-        outside = np.zeros(len(features), dtype=np.bool_)
-        inside = np.flatnonzero(reached)
-        asked = reduced if weights is None else weights[:, np.newaxis] * reduced
-        answers, which = state.windows.find_each(asked[inside])
-        for number, answer in enumerate(answers):
-            rows = inside[which == number]
-            if isinstance(answer, Endless):
-                continue
-            if answer is not None:
-                values[rows], errors[rows] = answer.values(reduced[rows])
-            else:
-                # Prompts of equal weighted features share an answer, but not what is known of their fits.
-                bounds = [state.windows.at_least(asked[row], reduced[row]) for row in rows]
-                outside[rows] = np.array(bounds) < self.cap
+        asked = reduced if factors is None else factors[:, np.newaxis] * reduced
+        negative = np.zeros(len(features), dtype=np.bool_) if factors is None else factors < 0.0
+        # Out of reach all is kept, or nothing; with a ridge always all, since there the problem has an end.
+        values = np.where(negative & (state.units is None), -np.inf, np.inf)
+        errors, outside = np.zeros(len(features)), np.zeros(len(features), dtype=np.bool_)
+        for windows, of_sign in ((state.windows, ~negative), (state.negative, negative)):
+            inside = np.flatnonzero(reached & of_sign)
+            answers, which = windows.find_each(asked[inside])
+            for number, answer in enumerate(answers):
+                rows = inside[which == number]
+                if isinstance(answer, Endless):
+                    values[rows] = windows.endless
+                elif answer is not None:
+                    values[rows], errors[rows] = answer.values(reduced[rows])
+                else:
+                    # Prompts of equal weighted features share an answer, but not what is known of their fits.
+                    bounds = [windows.at_least(asked[row], reduced[row]) for row in rows]
+                    values[rows], outside[rows] = np.inf, np.array(bounds) < self.cap
         return Thresholds.capped(values, errors, self.cap, outside)
 
 
-def _weights(weights: npt.ArrayLike, size: int) -> FloatArray:
-    """(size,) positive weights.
+def _positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.inf) -> FloatArray:
+    """(size,) numbers above 0 and below a bound.
 
     Raises:
-        InputError: If there are more or fewer, or one is not finite and above 0.
+        InputError: If there are more or fewer, or one is out of range.
     """
-    given = float_array(weights, "weights")
-    if given.shape != (size,) or not ((given > 0.0) & np.isfinite(given)).all():
-        msg = f"weights must be {size} finite numbers above 0, got an array of shape {given.shape}"
+    given = float_array(numbers, name)
+    if given.shape != (size,) or not ((given > 0.0) & (given < below)).all():
+        most = "" if below == np.inf else f" and below {below:g}"
+        msg = f"{name} must be {size} finite numbers above 0{most}, got an array of shape {given.shape}"
+        raise InputError(msg)
+    return given
+
+
+def _units(features: npt.ArrayLike, d: int) -> FloatArray:
+    """(M, d) features that units are taken from.
+
+    Raises:
+        InputError: If there are none, a number is not finite, or they have another number of columns.
+    """
+    given = float_array(features, "units_of")
+    rows = given.ndim == 2 and given.shape[1] == d and len(given) > 0  # noqa: PLR2004 - rows and columns
+    if not (rows and np.abs(given).max() < LARGEST):
+        msg = f"units_of must be a finite (M, {d}) array of features, M >= 1; got shape {given.shape}"
         raise InputError(msg)
     return given

@@ -7,6 +7,7 @@ shared but with the same prompt.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 
@@ -85,6 +86,8 @@ class RidgeWindows(Windows[RidgeRegression]):
         penalty: (d,) penalties.
     """
 
+    solver: ClassVar[type[RidgeRegression]] = RidgeRegression
+
     def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray) -> None:
         super().__init__(near, tau)
         self._given = penalty
@@ -107,4 +110,4 @@ class RidgeWindows(Windows[RidgeRegression]):
 
     def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
         active = None if start is None else Active(*start.vertex, start.beta)
-        return RidgeRegression(rows, self._tau, self._given, rest, active)
+        return self.solver(rows, self._tau, self._given, rest, active)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -100,6 +100,8 @@ class Vertices:
 class PlainWindows(Windows[QuantileSimplex]):
     """Answers to prompts from quantile regression without a penalty."""
 
+    solver: ClassVar[type[QuantileSimplex]] = QuantileSimplex
+
     def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
         super().__init__(near, tau)
         self._vertices = Vertices(len(near.centre.root))
@@ -136,7 +138,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
 
     def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
-        return QuantileSimplex(rows, self._tau, rest, None if start is None else start.vertex)
+        return self.solver(rows, self._tau, rest, None if start is None else start.vertex)
 
     def _first(self, rows: Rows) -> Start:
         d = rows.features.shape[1]

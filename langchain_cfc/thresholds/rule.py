@@ -27,7 +27,7 @@ class Thresholds:
 
     Attributes:
         values: (m,) unclipped thresholds; `inf` where none can be certified with n candidates; may be
-            negative.
+            negative, and `-inf` where they are randomised.
         errors: (m,) bounds >= 0 on the round-off in the values. Whoever compares a threshold with a level
             lets anything within the bound count as reached: measured, a plain `<=` lost 20 points of coverage
             to round-off.

@@ -11,14 +11,15 @@ import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, ThresholdError
-from langchain_cfc.thresholds.columns import Columns
+from langchain_cfc.thresholds.columns import DEPENDENT, Columns
 from langchain_cfc.thresholds.growing import base_regression
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.penalised import RidgeWindows, penalised_base
 from langchain_cfc.thresholds.plain import PlainWindows
+from langchain_cfc.thresholds.randomised import NegativePlainWindows, NegativeRidgeWindows
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.rule import check_state
-from langchain_cfc.thresholds.standardised import Penalised, Standardised
+from langchain_cfc.thresholds.standardised import NEGLIGIBLE, Penalised, Standardised
 from langchain_cfc.thresholds.vertex import inverted
 
 AXES = {
@@ -44,10 +45,12 @@ class Ridge:
     Attributes:
         strength: lambda > 0; the objective holds (N + 1) lambda / 2 times each squared coefficient.
         penalised: `slopes` of standardised features, or `all` coefficients of the features as they are.
+        units_of: (M, d) features that the units come from; None for those of the calibration prompts.
     """
 
     strength: float
     penalised: Penalised
+    units_of: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,8 @@ class Calibrated:
             near = Neighbourhood.of(rows, base_regression(rows, tau), root, window)
             return cls(columns, None, near, tau)
         size = float(prompts.weights.sum())
-        units = Standardised.of(prompts.features, (size + 1.0) * ridge.strength, ridge.penalised)
+        penalty = (size + 1.0) * ridge.strength
+        units = Standardised.of(prompts.features, penalty, ridge.penalised, ridge.units_of)
         rows = _lean(replace(prompts, features=units.apply(prompts.features)))
         base = penalised_base(rows, tau, units.penalty / (size + 1.0))
         return cls(columns, units, Neighbourhood.of(rows, base, units.root(rows.features), window), tau)
@@ -98,6 +102,40 @@ class Calibrated:
         if self.units is None:
             return PlainWindows(self.near, self.tau)
         return RidgeWindows(self.near, self.tau, self.units.penalty)
+
+    @cached_property
+    def negative(self) -> PlainWindows | RidgeWindows:
+        """The solver for negative multiples of prompts, see `randomised`."""
+        if self.units is None:
+            return NegativePlainWindows(self.near, self.tau)
+        return NegativeRidgeWindows(self.near, self.tau, self.units.penalty)
+
+    def slack(self, coefficients: FloatArray, prompts: Rows) -> float:
+        """By how much a ridge moves the coverage under f = features' coefficients, see `ridge_slack`.
+
+        The parts below the fit balance the penalty: summed over all N + 1 prompts, f_i eta_i makes gamma' D
+        beta, D = (N + 1) lambda up to the powers of two in the units of gamma and beta.
+
+        Args:
+            coefficients: (d,) f in the columns as they are.
+            prompts: The calibration prompts.
+
+        Returns:
+            lambda gamma' beta / E f; 0 without a ridge, and where E f is.
+
+        Raises:
+            InputError: If f is negative for a prompt, or uses a column that the ridge leaves out.
+        """
+        f, total = prompts.features @ coefficients, float(prompts.weights.sum())
+        size = float((np.abs(prompts.features) @ np.abs(coefficients)).max(initial=0.0))
+        if (f < -NEGLIGIBLE * size).any():
+            msg = "a weighting must not be negative: the promise speaks of f >= 0 only"
+            raise InputError(msg)
+        if self.units is None or f.max() <= DEPENDENT * size:
+            return 0.0
+        gamma = self.units.coordinates(f, prompts.features)
+        pull = float(gamma @ (self.units.penalty * self.near.centre.beta)) / (total + 1.0)
+        return pull / (float(prompts.weights @ np.maximum(f, 0.0)) / total)
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """As named arrays; see `ConditionalThreshold.state_data`."""

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -135,7 +135,14 @@ class Windows(ABC, Generic[R]):
     Args:
         near: The neighbourhood.
         tau: Target coverage.
+
+    Attributes:
+        shares: Parts of a linear term at which the fit bounds that at all of it from below.
+        endless: What an unbounded problem makes of the fit at the prompt.
     """
+
+    shares: ClassVar[tuple[float, ...]] = SHARES
+    endless: ClassVar[float] = np.inf
 
     def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
         self._near, self._tau = near, tau
@@ -184,7 +191,7 @@ class Windows(ABC, Generic[R]):
         grows from 0 to tau: the fit at the prompt with a part of its weight bounds that with all of it.
         """
         bounds = [-np.inf]
-        for share in SHARES:
+        for share in self.shares:
             found = self.find(share * linear)
             if isinstance(found, Endless):
                 return np.inf

@@ -1,0 +1,524 @@
+"""Exact coverage by randomisation: the definition by other solvers, laws without chance, and Monte Carlo.
+
+The laws of coverage hold for any calibration data, given which prompts there are. So they are tested on one
+data set as an identity, every prompt being the new one in turn and the uniforms integrated out exactly; and
+through fresh calibration sets as laws of frequencies, with false alarms below 1e-6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import cvxpy
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
+from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+from langchain_cfc.thresholds.plain import PlainWindows
+from langchain_cfc.thresholds.randomised import NegativePlainWindows, parts
+from langchain_cfc.thresholds.vertex import Fit
+
+from .cases import KINDS, cases
+from .oracles import NUDGE, minimised
+from .test_windows import KINDS as LARGE
+from .test_windows import SIZE, Kind, asked, assert_same
+
+FALSE_ALARM = 1e-6
+# Above every fit of the random cases, so that thresholds are seen as they are.
+HIGH = 1e6
+
+
+def drawn(alpha: str, uniform: float) -> float:
+    """U = tau - 1 + u."""
+    return uniform - float(alpha)
+
+
+def units(features: FloatArray, phi: FloatArray) -> FloatArray:
+    """Sizes of the columns; absolute tolerances of a solver want entries of order one."""
+    sizes = np.maximum(np.abs(features).max(axis=0), np.abs(phi))
+    return np.where(sizes > 0.0, sizes, 1.0)
+
+
+def with_dual_fixed(
+    features: FloatArray, scores: FloatArray, alpha: str, phi: FloatArray, part: float
+) -> float:
+    """HiGHS with the prompt's dual variable fixed at `part`: maximise S' eta, X' eta = -part phi, box."""
+    tau, sizes = float(1 - Fraction(alpha)), units(features, phi)
+    x, f = features / sizes, phi / sizes
+    result = minimised(-scores, A_eq=x.T, b_eq=-(part - NUDGE) * f, bounds=(tau - 1.0, tau))
+    if result.status == 2:
+        return math.copysign(math.inf, part - NUDGE)
+    assert result.status == 0, result.message
+    return float(-result.eqlin.marginals @ f)
+
+
+def own_dual(features: FloatArray, scores: FloatArray, alpha: str, phi: FloatArray, score: float) -> float:
+    """The definition: the prompt's dual variable in the regression on the data and itself, at some score."""
+    tau, sizes = float(1 - Fraction(alpha)), units(features, phi)
+    x, y = np.vstack([features, phi]) / sizes, np.append(scores, score)
+    result = minimised(-y, A_eq=x.T, b_eq=np.zeros(x.shape[1]), bounds=(tau - 1.0, tau))
+    assert result.status == 0, result.message
+    return float(result.x[-1])
+
+
+def randomised_order_statistic(scores: FloatArray, alpha: str, uniform: float | Fraction) -> float:
+    """Rank floor((N + 1) tau), or one more, in rationals; infinite below rank 1 and beyond rank N."""
+    rank = math.ceil((len(scores) + 1) * (1 - Fraction(alpha)) - 1 + Fraction(uniform))
+    return float(np.array([-np.inf, *np.sort(scores), np.inf])[rank])
+
+
+# The definition.
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_agrees_with_the_dual_programme_at_a_fixed_dual_variable(kind: str) -> None:
+    rng = np.random.default_rng(len(kind))
+    compared = 0
+    for case in cases(kind, 8):
+        rule = ConditionalThreshold(case.alpha, cap=HIGH).fit(case.features, case.scores)
+        for phi in case.queries:
+            # Anywhere, below zero, and where the ends of faces are for scores and features on a grid.
+            for uniform in (rng.random(), float(case.alpha) * rng.random(), rng.integers(1, 8) / 8):
+                part = drawn(case.alpha, uniform)
+                expected = with_dual_fixed(case.features, case.scores, case.alpha, phi, part)
+                found = rule.threshold(phi, uniform=uniform)
+                if abs(expected) < HIGH:
+                    compared += 1
+                assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert compared > 0 or kind == "outside_row_space"
+
+
+@pytest.mark.parametrize("kind", ["continuous", "polynomials", "hat_functions", "heavy_tails"])
+def test_the_dual_variable_of_the_prompt_passes_u_at_the_threshold(kind: str) -> None:
+    """The definition itself: eta_s < U for scores below the threshold, and for none above."""
+    rng, missed = np.random.default_rng(2), 0
+    for case in cases(kind, 15):
+        data = case.features, case.scores, case.alpha
+        rule = ConditionalThreshold(case.alpha, cap=HIGH).fit(case.features, case.scores)
+        for phi in case.queries[:2]:
+            uniform = float(rng.random())
+            found = rule.threshold(phi, uniform=uniform)
+            if math.isinf(found):
+                far = own_dual(*data, phi, math.copysign(100.0 * (1.0 + case.scores.max()), found))
+                assert far <= drawn(case.alpha, uniform) if found > 0.0 else far >= drawn(case.alpha, uniform)
+                continue
+            step = 1e-6 * (1.0 + abs(found))
+            below, above = own_dual(*data, phi, found - step), own_dual(*data, phi, found + step)
+            assert below - 1e-8 <= drawn(case.alpha, uniform) <= above + 1e-8
+            # The negative control: the deterministic threshold is not where U is passed.
+            fixed = rule.threshold(phi)
+            if fixed > found + 10 * step and math.isfinite(fixed):
+                missed += own_dual(*data, phi, fixed - step) > drawn(case.alpha, uniform) + 1e-8
+    assert missed > 5
+
+
+def test_in_groups_it_is_the_randomised_order_statistic_to_the_bit() -> None:
+    rng = np.random.default_rng(3)
+    seen = set()
+    for alpha in ("0.1", "0.25", "0.4", "0.5", "0.75", "0.8"):
+        for _ in range(25):
+            sizes = rng.integers(1, 12, 3)
+            codes = np.repeat(np.arange(3), sizes)
+            scores = rng.random(len(codes)) if rng.random() < 0.5 else rng.integers(0, 5, len(codes)) / 4
+            rule = ConditionalThreshold(alpha).fit(np.eye(4)[codes], scores)
+            # Eighths meet the ends of faces exactly, on both sides of zero.
+            for uniform in (*rng.random(4), *np.arange(1, 8) / 8, float(alpha)):
+                found = rule.solve(np.eye(4), uniforms=np.full(4, uniform)).values
+                own = [scores[codes == group] for group in range(4)]  # nobody is in the last one
+                expected = [randomised_order_statistic(values, alpha, float(uniform)) for values in own]
+                if uniform == float(alpha):  # U = 0, but for what the float misses of the decimal
+                    exact = [randomised_order_statistic(values, alpha, Fraction(alpha)) for values in own]
+                    expected = [*exact[:3], -math.inf]
+                assert found.tolist() == expected
+                seen |= {math.inf, -math.inf} & set(expected[:3])
+    assert seen == {math.inf, -math.inf}
+
+
+def test_for_a_constant_the_ridge_does_nothing_to_it_to_the_bit() -> None:
+    rng = np.random.default_rng(13)
+    for alpha in ("0.1", "0.25", "0.4", "0.75"):
+        for size in (1, 4, 5, 9, 30):
+            scores = rng.integers(0, 9, size) / 8
+            rule = ConditionalThreshold(alpha, ridge=0.1).fit(np.ones((size, 1)), scores)
+            for uniform in (*rng.random(6), *np.arange(1, 8) / 8):
+                expected = randomised_order_statistic(scores, alpha, float(uniform))
+                assert rule.threshold([1.0], uniform=float(uniform)) == expected
+
+
+def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
+    """The negative control of the mirrored rule: as it is, the solver takes the other end of the face."""
+    scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    rule = ConditionalThreshold("0.75").fit(np.ones((5, 1)), scores)
+    (part,) = parts(np.array([0.5]), Fraction(1, 4)) * np.ones(1)
+    assert part < 0.0
+    unmirrored, mirrored = (
+        windows.find(part * np.ones(1)) for windows in (rule.fitted.windows, rule.fitted.negative)
+    )
+    assert isinstance(unmirrored, Fit)
+    assert isinstance(mirrored, Fit)
+    assert rule.threshold([1.0], uniform=0.5) == mirrored.value(np.ones(1))[0] == 0.1  # rank 6/4 - 1/2
+    assert unmirrored.value(np.ones(1))[0] == 0.2
+
+
+@pytest.mark.parametrize(
+    "kind", ["continuous", "tied", "lattice", "hopeless_prompts", "groups", "high_leverage"]
+)
+@pytest.mark.parametrize("ridge", [0.0, 0.01])
+def test_thresholds_never_fall_in_u_and_end_at_the_default_one(kind: str, ridge: float) -> None:
+    grid = np.array([1e-12, *np.arange(1, 40) / 40, 1.0 - 2.0**-53])
+    for case in cases(kind, 10):
+        rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=ridge).fit(case.features, case.scores)
+        for phi in case.queries:
+            found = rule.solve(np.tile(phi, (len(grid), 1)), uniforms=grid)
+            for before, after, error in zip(found.values, found.values[1:], found.errors[1:], strict=False):
+                assert before <= after + 2.0 * error + 1e-12
+            assert found.values[-1] == pytest.approx(rule.threshold(phi), rel=1e-9, abs=1e-9)
+
+
+def with_a_penalty(features: FloatArray, scores: FloatArray, phi: FloatArray, part: float) -> float:
+    """Clarabel on the regression of [1, z] with linear term part (1, z), tau = 0.7, lambda = 0.05 on z."""
+    cp: Any = cvxpy
+    slopes, level = cp.Variable(len(phi) - 1), cp.Variable()
+    over, under = cp.Variable(len(scores), nonneg=True), cp.Variable(len(scores), nonneg=True)
+    z, size = features[:, 1:], len(scores)
+    loss = 0.7 * cp.sum(over) + 0.3 * cp.sum(under) - part * (phi[1:] @ slopes + level)
+    penalty = (size + 1) * 0.05 / 2.0 * cp.sum_squares(slopes)
+    problem = cp.Problem(cp.Minimize(loss + penalty), [z @ slopes + level + over - under == scores])
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, max_iter=500)
+    assert problem.status == "optimal"
+    return float(phi[1:] @ slopes.value + level.value)
+
+
+def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
+    rng = np.random.default_rng(14)
+    below_zero = others = 0
+    for _ in range(30):
+        size = int(rng.integers(15, 60))
+        features = np.column_stack([np.ones(size), rng.normal(size=(size, 3))])
+        units_of = np.column_stack([np.ones(8), np.kron([[1.0], [-1.0]], np.eye(4)[:, :3] * 2.0)])
+        scores, phi, uniform = rng.random(size), np.append(1.0, rng.normal(size=3)), float(rng.random())
+        rule = ConditionalThreshold("0.3", cap=HIGH, ridge=0.05).fit(features, scores, units_of=units_of)
+        found = rule.threshold(phi, uniform=uniform)
+        # The other prompts' columns have mean zero and spread one.
+        expected = with_a_penalty(features, scores, phi, drawn("0.3", uniform))
+        assert found == pytest.approx(expected, abs=1e-7)
+        others += abs(found - rule.threshold(phi)) > 1e-6
+        below_zero += drawn("0.3", uniform) < 0.0
+    assert 3 < below_zero < 27
+    assert others > 20  # the negative control: thresholds of the whole term would not agree
+
+
+# Windows, weights, states.
+
+
+@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("alpha", ["0.1", "0.4"])
+def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
+    rng = np.random.default_rng(4)
+    features, scores = kind(rng, SIZE)
+    queries = asked(kind, rng, features)
+    uniforms = np.where(rng.random(len(queries)) < 0.5, float(alpha), 1.0) * rng.random(len(queries))
+    everything = ConditionalThreshold(alpha, window=None).fit(features, scores)
+    expected = everything.solve(queries, uniforms=uniforms)
+    negative = 0
+    for keep in (64, 1024):
+        rule = ConditionalThreshold(alpha, window=keep).fit(features, scores)
+        found = rule.solve(queries, uniforms=uniforms)
+        assert np.isposinf(found.values[found.outside]).all()
+        assert_same(found, expected)
+        infinite = np.isinf(found.values) & ~found.outside
+        assert (found.values[infinite] == expected.values[infinite]).all()
+        negative += int((~found.outside & (uniforms < float(alpha))).sum())
+    assert negative > 60
+
+
+@pytest.mark.parametrize("penalised", ["slopes", "all"])
+def test_windows_with_a_ridge_give_the_threshold_of_the_full_data_or_none(penalised: Any) -> None:
+    rng = np.random.default_rng(5)
+    features, scores = LARGE[1](rng, SIZE)
+    queries = np.vstack([features[:40], 3.0 * features[:10]])
+    uniforms = np.where(np.arange(50) % 2 == 0, 0.1, 1.0) * rng.random(50)
+    settings: dict[str, Any] = {"ridge": 1e-3, "penalised": penalised}
+    everything = ConditionalThreshold("0.1", window=None, **settings).fit(features, scores)
+    expected = everything.solve(queries, uniforms=uniforms)
+    for keep in (64, 1024):
+        rule = ConditionalThreshold("0.1", window=keep, **settings).fit(features, scores)
+        found = rule.solve(queries, uniforms=uniforms)
+        assert not found.outside[:40].any()
+        assert_same(found, expected)
+
+
+def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
+    """What bounds the fit from below for a positive term, outside the region, lies above it here."""
+    rng = np.random.default_rng(6)
+    features, scores = LARGE[1](rng, SIZE)  # one prompt in 14 has no correct candidate
+    rule = ConditionalThreshold("0.4", cap=HIGH, window=16).fit(features, scores)
+    everything = ConditionalThreshold("0.4", cap=HIGH, window=None).fit(features, scores)
+    believing = PlainWindows(rule.fitted.near, rule.fitted.tau)
+    wrong = 0
+    for phi in np.vstack([factor * features[:40] for factor in (5.0, 10.0, 20.0)]):
+        reduced = rule.fitted.reduce_one(phi)
+        assert reduced is not None
+        (part,) = parts(np.array([0.01]), rule.fitted.tau)
+        if rule.fitted.negative.find(part * reduced) is not None:
+            continue
+        exact, bound = everything.threshold(phi, uniform=0.01), believing.at_least(part * reduced, reduced)
+        between = (exact + bound) / 2.0
+        if bound > exact + 1e-6 and 1.0 < between < np.inf:
+            wrong += 1
+            # With a cap in between it would pass for infinite.
+            assert replace(rule, cap=between).solve([phi], uniforms=[0.01]).outside[0]
+    assert wrong > 40
+    with pytest.raises(OutsideCertifiedRegionError):
+        rule.threshold(phi, uniform=0.01)
+
+
+def test_no_bit_depends_on_what_was_asked_before_and_states_restore_all_of_it() -> None:
+    rng = np.random.default_rng(7)
+    for kind in LARGE:
+        features, scores = kind(rng, SIZE)
+        rule = ConditionalThreshold("0.3", window=300)
+        fitted = rule.fit(features, scores)
+        queries = asked(kind, rng, features)
+        uniforms = rng.random(len(queries))
+        plain = fitted.solve(queries)
+        together = fitted.solve(queries, uniforms=uniforms)
+        backwards = rule.restore(fitted.state_data())
+        for row in range(len(queries) - 1, -1, -1):
+            alone = backwards.solve(queries[row : row + 1], uniforms=uniforms[row : row + 1])
+            assert alone.values[0] == together.values[row]
+            assert alone.outside[0] == together.outside[row]
+            if not alone.outside[0]:
+                assert backwards.threshold(queries[row], uniform=uniforms[row]) == alone.values[0]
+        assert backwards.solve(queries).values.tobytes() == plain.values.tobytes()
+
+
+def test_weights_count_like_repeated_prompts() -> None:
+    rng = np.random.default_rng(8)
+    for kind in ("continuous", "tied", "groups", "lattice"):
+        for case in cases(kind, 8):
+            times = rng.integers(1, 4, len(case.scores))
+            rule = ConditionalThreshold(case.alpha, cap=HIGH)
+            uniforms = rng.random(len(case.queries))
+            again = np.repeat(np.arange(len(times)), times)
+            weighted = rule.fit(case.features, case.scores, times)
+            repeated = rule.fit(case.features[again], case.scores[again])
+            found = weighted.solve(case.queries, uniforms=uniforms).values
+            expected = repeated.solve(case.queries, uniforms=uniforms).values
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_outside_the_span_all_or_nothing_is_kept_and_with_a_ridge_all() -> None:
+    features = np.eye(3)[[0, 0, 0, 0, 1, 1, 1, 1]]
+    plain = ConditionalThreshold("0.25").fit(features, np.linspace(0.1, 0.8, 8))
+    uniforms = [0.1, 0.25, 0.3, 0.9]
+    found = plain.solve(np.tile([0.0, 0.0, 1.0], (4, 1)), uniforms=uniforms)
+    assert found.values.tolist() == [-np.inf, -np.inf, np.inf, np.inf]
+    assert not found.outside.any()
+    ridge = ConditionalThreshold("0.25", ridge=0.1).fit(features, np.linspace(0.1, 0.8, 8))
+    assert ridge.solve(np.tile([0.0, 0.0, 1.0], (4, 1)), uniforms=uniforms).values.tolist() == [np.inf] * 4
+
+
+@pytest.mark.parametrize(
+    "uniforms", [[0.5], [0.5, 0.0], [0.5, 1.0], [0.5, float("nan")], [[0.5, 0.5]], ["a", "b"]]
+)
+def test_impossible_uniforms_are_refused(uniforms: Any) -> None:
+    rule = ConditionalThreshold("0.5").fit(np.ones((4, 1)), [0.1, 0.2, 0.3, 0.4])
+    with pytest.raises(InputError, match="uniforms"):
+        rule.solve([[1.0], [1.0]], uniforms=uniforms)
+    with pytest.raises(InputError, match="uniforms"):
+        rule.threshold([1.0], uniform=1.5)
+
+
+# Laws without chance: every prompt of one data set in turn is the new one.
+
+
+def kept_share(kept: Callable[[float], bool]) -> float:
+    """The share of uniforms for which a prompt is kept: it is kept from some uniform on.
+
+    Found to 1e-11, well above the round-off within which a uniform is at the end of a face.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(36):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if kept(middle) else (middle, high)
+    return 1.0 - high
+
+
+def shares(
+    features: FloatArray,
+    scores: FloatArray,
+    alpha: str,
+    *,
+    weights: FloatArray | None = None,
+    units_of: FloatArray | None = None,
+    **settings: Any,
+) -> tuple[FloatArray, FloatArray]:
+    """(N,) shares of uniforms for which each prompt is kept, ties with the threshold kept or not."""
+    rule = ConditionalThreshold(alpha, cap=HIGH, **settings)
+    found = np.empty((2, len(scores)))
+    for new in range(len(scores)):
+        others = np.arange(len(scores)) != new
+        given = None if weights is None else weights[others]
+        fitted = rule.fit(features[others], scores[others], given, units_of=units_of)
+        own = None if weights is None else weights[new : new + 1]
+
+        def solved(uniform: float, fitted: Any = fitted, new: int = new, own: Any = own) -> Thresholds:
+            found: Thresholds = fitted.solve(features[new : new + 1], own, [uniform])
+            return found
+
+        def closed(uniform: float, solved: Any = solved, score: float = scores[new]) -> bool:
+            found = solved(uniform)
+            return bool(score <= found.values[0] + found.errors[0])
+
+        def opened(uniform: float, solved: Any = solved, score: float = scores[new]) -> bool:
+            found = solved(uniform)
+            return bool(score < found.values[0] - found.errors[0])
+
+        found[:, new] = kept_share(closed), kept_share(opened)
+    return found[0], found[1]
+
+
+CONTINUOUS = ["continuous", "groups of continuous scores", "polynomials", "hat_functions"]
+
+
+def small(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Features, scores and non-negative functions in the span, for 13 prompts."""
+    t = rng.random(13)
+    if kind == "groups of continuous scores":
+        features = np.eye(3)[np.repeat(np.arange(3), (6, 4, 3))]
+        return features, rng.random(13), features
+    if kind == "polynomials":
+        return np.vander(t, 3, increasing=True), t * rng.random(13), np.stack([t**2, (1 - t) ** 2], axis=1)
+    if kind == "hat_functions":
+        hats = np.stack([np.interp(t, [0.0, 0.5, 1.0], row) for row in np.eye(3)], axis=1)
+        return hats, rng.random(13), hats
+    features = np.column_stack([np.ones(13), rng.normal(size=(13, 2))])
+    return features, rng.random(13), features[:, :1]
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+@pytest.mark.parametrize("alpha", ["0.1", "0.35", "0.6"])
+def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind: str, alpha: str) -> None:
+    """sum_i f_i (P(kept i) - tau) = 0, for columns of any sign, up to the bisection."""
+    rng = np.random.default_rng(9)
+    for _ in range(2):
+        features, scores, _ = small(kind, rng)
+        kept, _ = shares(features, scores, alpha)
+        np.testing.assert_allclose(features.T @ (kept - float(1 - Fraction(alpha))), 0.0, atol=1e-9)
+        # The negative control: the deterministic rule keeps more.
+        assert np.sum(kept < 1.0 - 1e-9) > 0
+
+
+def test_coverage_is_exact_under_weighted_exchangeability() -> None:
+    rng = np.random.default_rng(10)
+    for kind in CONTINUOUS:
+        features, scores, _ = small(kind, rng)
+        weights = rng.uniform(0.3, 3.0, 13)
+        kept, _ = shares(features, scores, "0.3", weights=weights)
+        np.testing.assert_allclose((weights * (kept - 0.7)) @ features, 0.0, atol=1e-9)
+        assert np.abs((kept - 0.7) @ features).max() > 1e-3  # without the weights it does not hold
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_with_ties_the_target_lies_between_what_is_kept_with_and_without_them(kind: str) -> None:
+    rng, gained = np.random.default_rng(11), 0.0
+    for alpha in ("0.1", "0.35", "0.6"):
+        features, scores, functions = small(kind, rng)
+        # An atom, as prompts without a correct candidate are, and a grid.
+        scores = np.where(rng.random(13) < 0.3, 2.0, np.round(scores * 4.0) / 4.0)
+        closed, opened = shares(features, scores, alpha)
+        target = float(1 - Fraction(alpha)) * functions.sum(axis=0)
+        assert (closed @ functions >= target - 1e-9).all()
+        assert (opened @ functions <= target + 1e-9).all()
+        gained += float((closed @ functions - target).max())
+    assert gained > 1e-3  # ties do cost equality
+
+
+# Laws of frequencies: a fresh calibration set for every prompt.
+
+
+def in_groups(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    codes = rng.integers(0, 3, size + 1)
+    features = np.eye(3)[codes]
+    return features, rng.random(size + 1) ** (1 + codes), np.column_stack([np.ones(size + 1), features])
+
+
+def quadratic(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    t = rng.random(size + 1)
+    weights = np.stack([np.ones(size + 1), t**2, (1.0 - t) ** 2, 2.0 * t * (1.0 - t)], axis=1)
+    return np.vander(t, 3, increasing=True), (0.2 + 0.6 * t) * rng.random(size + 1), weights
+
+
+World = Callable[[np.random.Generator, int], tuple[FloatArray, FloatArray, FloatArray]]
+Draw = Callable[[np.random.Generator], Sequence[float] | None]
+
+
+def fresh(rng: np.random.Generator) -> Sequence[float]:
+    return [float(rng.random())]
+
+
+def never(rng: np.random.Generator) -> None:  # noqa: ARG001 - the deterministic rule
+    return None
+
+
+def half(rng: np.random.Generator) -> Sequence[float]:  # noqa: ARG001 - for whom this is random enough
+    return [0.5]
+
+
+def differs_from_tau(world: World, size: int, draw: Draw, alpha: str = "0.1", repeats: int = 2_500) -> bool:
+    """Exact two-sided binomial tests of P_f(kept) = tau, Bonferroni over the weightings 0 <= f <= 1.
+
+    For each repetition a fresh calibration set of independent prompts and one new prompt, which is taken for
+    f with probability f: those taken are prompts drawn under f, and independent. So the number kept is
+    Binomial(taken, tau) if the law holds. Of N = 8 prompts 2,500 repetitions tell 5 points from none.
+    """
+    rng = np.random.default_rng(12)
+    taken = np.zeros((2, 4), dtype=np.int64)
+    for _ in range(repeats):
+        features, scores, weights = world(rng, size)
+        rule = ConditionalThreshold(alpha).fit(features[1:], scores[1:])
+        found = rule.solve(features[:1], uniforms=draw(rng))
+        kept = scores[0] <= found.values[0] + found.errors[0]
+        taken += np.outer([1, int(kept)], rng.random(4) < weights[0])
+    tau = float(1 - Fraction(alpha))
+    p_values = [stats.binomtest(int(k), int(n), tau).pvalue for n, k in taken.T]
+    return min(p_values) * len(p_values) < FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    ("world", "size", "alpha"),
+    [(in_groups, 8, "0.1"), (quadratic, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")],
+)
+def test_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: str) -> None:
+    assert not differs_from_tau(world, size, fresh, alpha)
+
+
+@pytest.mark.parametrize(
+    ("world", "size", "alpha"),
+    [(in_groups, 8, "0.1"), (quadratic, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")],
+)
+def test_without_randomisation_coverage_is_visibly_above_tau(world: World, size: int, alpha: str) -> None:
+    assert differs_from_tau(world, size, never, alpha)
+
+
+@pytest.mark.parametrize("world", [in_groups, quadratic])
+def test_a_uniform_that_is_always_one_half_is_caught(world: World) -> None:
+    assert differs_from_tau(world, 8, half)
+
+
+def test_the_solver_for_negative_terms_is_built_only_where_it_is_asked() -> None:
+    rule = ConditionalThreshold("0.1").fit(np.ones((20, 1)), np.arange(20) / 20)
+    rule.threshold([1.0])
+    negative = rule.fitted.negative
+    assert isinstance(negative, NegativePlainWindows)
+    assert negative._made == {}
+    rule.threshold([1.0], uniform=0.01)
+    assert negative._made != {}
