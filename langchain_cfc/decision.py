@@ -7,6 +7,7 @@ so that what is measured is what is served.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -15,10 +16,14 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.draws import Draws
 from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import accepted
 from langchain_cfc.thresholds import Level
 
-Reason = Literal["answered", "no_candidate_accepted", "not_certifiable"]
+Reason = Literal[
+    "answered", "no_candidate_accepted", "not_certifiable", "too_many_answers", "too_little_agreement"
+]
+EVERY_SET = AnswerPolicy()
 
 
 @dataclass(frozen=True)
@@ -26,33 +31,90 @@ class Decisions:
     """What was decided for N prompts.
 
     Attributes:
+        draws: The candidates of these prompts.
         features: (N, d) features.
         thresholds: (N,) unclipped thresholds; `inf` where none can be certified.
         levels: (N, n) entry levels.
         accepted: (N, n) the answer sets; empty where the prompt is flagged.
         not_certifiable: (N,) whether the prompt is flagged.
+        policy: Which sets are answered.
     """
 
+    draws: Draws
     features: FloatArray
     thresholds: FloatArray
     levels: FloatArray
     accepted: BoolArray
     not_certifiable: BoolArray
+    policy: AnswerPolicy
+
+    @cached_property
+    def best(self) -> IntArray:
+        """(N,) slot of the best accepted candidate, the earliest of lowest score; 0 for an empty set."""
+        scores = np.where(self.accepted, self.draws.scores, np.inf)
+        return np.asarray(scores.argmin(axis=1), dtype=np.int64)
+
+    @cached_property
+    def distinct_answers(self) -> IntArray:
+        """(N,) number of distinct answers of the sets; of accepted candidates where answers are unknown."""
+        codes = self.draws.answer_codes
+        if codes is None:
+            return np.asarray(self.accepted.sum(axis=1), dtype=np.int64)
+        held = np.zeros(self.accepted.shape, dtype=np.bool_)
+        rows, slots = np.nonzero(self.accepted)
+        held[rows, codes[rows, slots]] = True
+        return np.asarray(held.sum(axis=1), dtype=np.int64)
+
+    @cached_property
+    def agreement(self) -> IntArray:
+        """(N,) how many of the n candidates, accepted or not, give the best answer; 0 for an empty set.
+
+        Raises:
+            InputError: If answers are unknown.
+        """
+        codes = self.draws.answer_codes
+        if codes is None:
+            msg = "agreement needs the candidates' answers; these draws have scores only"
+            raise InputError(msg)
+        same = codes == np.take_along_axis(codes, self.best[:, np.newaxis], axis=1)
+        return np.asarray(same.sum(axis=1) * self.accepted.any(axis=1), dtype=np.int64)
+
+    @cached_property
+    def answered(self) -> BoolArray:
+        """(N,) whether the policy answers; flagged prompts and empty sets are abstained on."""
+        answered = np.asarray(self.accepted.any(axis=1), dtype=np.bool_)
+        if self.policy.max_answers is not None:
+            answered &= self.distinct_answers <= self.policy.max_answers
+        if self.policy.min_agreement > 1:
+            answered &= self.agreement >= self.policy.min_agreement
+        return answered
 
     def reason(self, row: int) -> Reason:
         """Why prompt `row` was answered or abstained on."""
         if self.not_certifiable[row]:
             return "not_certifiable"
-        return "answered" if self.accepted[row].any() else "no_candidate_accepted"
+        if self.answered[row]:
+            return "answered"
+        if not self.accepted[row].any():
+            return "no_candidate_accepted"
+        most = self.policy.max_answers
+        crowded = most is not None and self.distinct_answers[row] > most
+        return "too_many_answers" if crowded else "too_little_agreement"
 
-    def best_first(self, row: int, scores: FloatArray) -> IntArray:
-        """Slots of the answer set of prompt `row`, by score and then by draw order; `scores` is (N, n)."""
+    def best_first(self, row: int) -> IntArray:
+        """Slots of the answer set of prompt `row`, by score and then by draw order."""
         slots = np.flatnonzero(self.accepted[row])
-        return slots[np.argsort(scores[row, slots], kind="stable")]
+        return slots[np.argsort(self.draws.scores[row, slots], kind="stable")]
 
 
 def decide(
-    artifact: CalibrationArtifact, draws: Draws, alpha: Level | None = None, *, marginal: bool = False
+    artifact: CalibrationArtifact,
+    draws: Draws,
+    alpha: Level | None = None,
+    *,
+    policy: AnswerPolicy = EVERY_SET,
+    uniforms: FloatArray | None = None,
+    marginal: bool = False,
 ) -> Decisions:
     """Decide for one prompt or for many.
 
@@ -61,21 +123,27 @@ def decide(
         draws: N >= 1 prompts with the artifact's number of candidates each.
         alpha: Error level, chosen before the candidates were drawn; may be left out where the artifact holds
             only one.
+        policy: Which sets are answered; by default all that are not empty.
+        uniforms: (N,) independent uniform random numbers in (0, 1), for an artifact whose thresholds are
+            randomised, and for no other.
         marginal: Whether to use the marginal rule instead of the artifact's own, to compare with.
 
     Returns:
         The decisions, in the order of the draws.
 
     Raises:
-        InputError: If the number of candidates is not the artifact's, or the level is not held.
+        InputError: If the number of candidates is not the artifact's, the level is not held, uniforms are
+            missing or not wanted, or a prompt has no weight where the artifact's promise is for a shift.
         FeatureError: If the feature map does not know a category or misses metadata.
     """
     if draws.n != artifact.n:
         msg = f"the artifact was calibrated with n = {artifact.n} candidates per prompt, got {draws.n}"
         raise InputError(msg)
     features = artifact.feature_map.transform(draws)
-    thresholds = artifact.solve(features, alpha, marginal=marginal)
-    flagged = np.isinf(thresholds.values)
+    thresholds = artifact.solve(
+        features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
+    )
+    flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf: an empty set
     levels = artifact.parsed_set_rule.levels(draws)
     inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
-    return Decisions(features, thresholds.values, levels, inside, flagged)
+    return Decisions(draws, features, thresholds.values, levels, inside, flagged, policy)

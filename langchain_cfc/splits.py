@@ -99,6 +99,10 @@ class SplitPlan(BaseModel):
         taken[[row for _, row in chosen.values()]] = True
         return np.flatnonzero(taken)
 
+    def uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
+        """A number in (0, 1) for each id, uniform over ids and purposes, the same each time."""
+        return np.clip(_uniforms(self.seed, purpose, ids), 2.0**-53, 1.0 - 2.0**-53)
+
     def sketch(self, names: Iterable[str]) -> tuple[str, ...]:
         """The 256 smallest keyed hashes of some names.
 

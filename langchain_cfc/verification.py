@@ -2,7 +2,7 @@
 
 The artifact holds calibration prompts one by one and the sums of all others, so the very regression that its
 thresholds come from can be handed to anyone. Here it goes through CVXPY to HiGHS (simplex) and Clarabel
-(interior points).
+(interior points); with a ridge, which is no linear programme, to Clarabel alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class LevelVerification(BaseModel):
         infinite: How many of them have an infinite threshold.
         outside: How many lie outside the certified region, and were left out.
         contradicted: How many are infinite for one side only.
-        largest_difference: Largest difference between finite thresholds, HiGHS against ours.
+        largest_difference: Largest difference between finite thresholds, HiGHS (or Clarabel, with a ridge)
+            against ours.
         largest_gap: Largest relative difference between optimal objectives, Clarabel against ours, the base
             regression among them.
     """
@@ -86,6 +87,8 @@ def verify(
     """
     levels = []
     for level in artifact.levels:
+        if level.effective_alpha == "0":
+            continue  # every prompt is flagged, without a regression
         rule = artifact.rule(level.alpha)
         if not isinstance(rule, ConditionalThreshold):
             msg = f"only conditional thresholds are verified; this artifact's rule is {rule.kind!r}"
@@ -140,7 +143,12 @@ def _verified(
 
 
 def _given(reduced: FloatArray, state: Mapping[str, FloatArray]) -> FloatArray:
-    """(d,) features of which these are the independent, scaled columns."""
+    """(d,) features of which these are the independent, scaled columns, or those in a ridge's units."""
+    if "spread" in state:
+        shift, spread = state["shift"], state["spread"]
+        phi = shift.copy()
+        phi[spread > 0.0] += reduced[-int((spread > 0.0).sum()) :] * spread[spread > 0.0]
+        return phi
     kept, scale = state["kept"].astype(np.int64), state["scale"]
     phi = np.empty(len(scale))
     phi[kept] = reduced
@@ -162,15 +170,24 @@ class _Peers:
         over, under = (self._cvxpy.Variable(len(scores), nonneg=True) for _ in range(2))
         others = tau * everyone - below + (low - tau * total) @ self._beta
         pinball = (tau * weights) @ over + ((1.0 - tau) * weights) @ under
+        self._penalised = "penalty" in state
+        penalty = 0.0
+        if self._penalised:
+            penalty = 0.5 * self._cvxpy.sum_squares(
+                self._cvxpy.multiply(np.sqrt(state["penalty"]), self._beta)
+            )
         self._problem = self._cvxpy.Problem(
-            self._cvxpy.Minimize(pinball + others - self._linear @ self._beta),
+            self._cvxpy.Minimize(pinball + others + penalty - self._linear @ self._beta),
             [features @ self._beta + over - under == scores],
         )
 
     def threshold(self, phi: FloatArray) -> float:
         """The smallest fit at the prompt, by HiGHS; `inf` where the problem is unbounded."""
         self._linear.value = (self._tau - NUDGE) * phi
-        self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
+        if self._penalised:
+            self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
+        else:
+            self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
         return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
 
     def objective(self, phi: FloatArray) -> float:
@@ -188,6 +205,8 @@ class _Peers:
 
     def base_gap(self, rule: ConditionalThreshold) -> float:
         """How far the base regression's objective is from ours, relative to its size."""
+        if self._penalised:  # in the units of a ridge no prompt has all features zero
+            return 0.0
         try:
             certificate = rule.certificate(np.zeros(rule.dimension))
         except OutsideCertifiedRegionError:

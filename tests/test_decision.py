@@ -175,12 +175,12 @@ def test_the_answer_set_is_listed_best_first_with_ties_in_draw_order() -> None:
     artifact = calibrate(known, alpha="0.2", features="1")
     scores = np.array([[0.5, 0.2, 0.9, 0.2, 0.0], [0.8, 0.8, 0.1, 0.8, 0.81], [0.9] * 5])
     decisions = decide(artifact, Draws.of(scores))
-    listed = [decisions.best_first(row, scores).tolist() for row in range(3)]
+    listed = [decisions.best_first(row).tolist() for row in range(3)]
     assert listed == [[4, 1, 3, 0], [2, 0, 1, 3], []]
     # So many ties that a sort which need not keep their order does not.
     many = [one.model_copy(update={"candidates": one.candidates * 90}) for one in certain([0.8] * 9)]
     ties = np.tile([[0.3, 0.1, 0.2]], 30)
-    slots = decide(calibrate(many, alpha="0.2", features="1"), Draws.of(ties)).best_first(0, ties)
+    slots = decide(calibrate(many, alpha="0.2", features="1"), Draws.of(ties)).best_first(0)
     assert slots.tolist() == [*range(1, 90, 3), *range(2, 90, 3), *range(0, 90, 3)]
 
 

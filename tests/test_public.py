@@ -53,8 +53,8 @@ PROMISED = {
 # where it stands is a decision, not an accident.
 BASE = {"_arrays", "errors"}
 DATA = BASE | {"draws", "thresholds", "set_rules", "features"}
-FILES = DATA | {"_files", "combination", "records", "splits", "guarantee"}
-OFFLINE = FILES | {"_extras", "_version", "discrimination", "artifact", "decision"}
+FILES = DATA | {"_files", "combination", "records", "splits", "guarantee", "stability"}
+OFFLINE = FILES | {"_extras", "_version", "discrimination", "artifact", "decision", "certificates"}
 SERVING = {"calls", "sampling", "verifiers", "fingerprints", "combination"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -73,8 +73,10 @@ ROOMS: dict[str, set[str]] = {
     "records": BASE | {"_files", "_extras", "draws", "combination"},
     "splits": BASE | {"draws"},
     "guarantee": BASE,
+    "stability": {"errors", "thresholds"},
     "artifact": FILES,
     "decision": FILES | {"artifact"},
+    "certificates": FILES | {"_extras", "artifact", "decision"},
     "calibration": OFFLINE,
     "evaluation": OFFLINE,
     "planning": OFFLINE | {"calibration", "evaluation"},
@@ -113,9 +115,9 @@ OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "_version", "_lazy", "_extras", "_files", "_imports", "demo"], NOTHING),
     **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
     "discrimination": NUMPY,
-    **dict.fromkeys(["combination", "splits", "guarantee", "artifact"], PLAIN),
+    **dict.fromkeys(["combination", "splits", "guarantee", "stability", "artifact"], PLAIN),
     "records": PLAIN | {"pyarrow"},
-    **dict.fromkeys(["calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
+    **dict.fromkeys(["certificates", "calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
     "verification": PLAIN | {"cvxpy"},
     **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
     "description": LANGCHAIN,

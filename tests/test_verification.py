@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import cvxpy
 import numpy as np
@@ -12,6 +13,7 @@ from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrat
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import PackedArray
 from langchain_cfc.errors import AttainabilityWarning, InputError, ThresholdError
+from langchain_cfc.stability import PaperStability
 from langchain_cfc.verification import verify
 
 
@@ -53,6 +55,26 @@ def test_and_one_with_a_window_of_them() -> None:
     assert not level.complete
     assert level.kept == 100
     assert level.outside < 5
+
+
+@pytest.mark.parametrize("penalised", ["slopes", "all"])
+def test_thresholds_with_a_ridge_are_confirmed_and_those_of_another_ridge_are_not(penalised: Any) -> None:
+    artifact = calibrate(
+        recorded(300), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
+    )
+    [level] = verify(artifact, prompts=8)
+    assert level.agrees
+    _ = artifact.rule()  # made with the true penalty
+    name = artifact.levels[0].rule["penalty"]
+    artifact.arrays[name] = PackedArray.pack(2.0 * artifact.arrays[name].unpack())
+    [other] = verify(artifact, prompts=8)
+    assert not other.agrees
+
+
+def test_a_level_that_flags_everyone_needs_no_solver() -> None:
+    stability = PaperStability.from_constant(constant=100.0)
+    artifact = calibrate(recorded(100), alpha="0.3", features="mean_score", stability=stability)
+    assert verify(artifact) == []
 
 
 def test_infinite_thresholds_are_confirmed_as_such() -> None:

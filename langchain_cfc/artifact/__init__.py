@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from langchain_cfc.artifact.facts import AttainableGroup, CalibrationFacts
+from langchain_cfc.artifact.facts import (
+    AttainableGroup,
+    CalibrationFacts,
+    CertifiedPolicy,
+    Confidence,
+    Ridge,
+    TradeOff,
+)
 from langchain_cfc.artifact.files import looks_like_artifact
-from langchain_cfc.artifact.model import THRESHOLD_RULES, CalibrationArtifact, LevelState, ThresholdRuleName
+from langchain_cfc.artifact.held_out import held_out
+from langchain_cfc.artifact.model import CalibrationArtifact, LevelState
 from langchain_cfc.artifact.packed import PackedArray
+from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 
 __all__ = [
-    "THRESHOLD_RULES",
     "AttainableGroup",
     "CalibrationArtifact",
     "CalibrationFacts",
+    "CertifiedPolicy",
+    "Confidence",
     "LevelState",
     "PackedArray",
+    "Ridge",
     "ThresholdRuleName",
+    "TradeOff",
+    "held_out",
+    "likelihood_ratios",
     "looks_like_artifact",
+    "threshold_rule",
 ]

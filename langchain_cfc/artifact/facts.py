@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
+from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.splits import SplitPlan
 
 
 class ArtifactData(BaseModel):
-    """Base of what an artifact holds: frozen, strict, without infinities and unknown fields."""
+    """Base of what an artifact holds: frozen, strict, without infinities and unknown fields.
+
+    What is left at its default is not written: artifacts keep their content and digest when the format learns
+    something new that they do not use.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialised(self)
+        for name, field in type(self).model_fields.items():
+            if not field.is_required() and getattr(self, name) == field.default:
+                data.pop(name, None)
+        return data
 
 
 class AttainableGroup(ArtifactData):
@@ -49,7 +62,7 @@ class CalibrationFacts(ArtifactData):
         map_came_fitted: Whether the feature map was given fitted, on prompts that are not known here.
         fit_size: Number of prompts that fitted the feature map, and the combination of verifiers where there
             is one; none of them calibrated.
-        held_out_size: Number of prompts kept out of both.
+        held_out_size: Number of prompts kept out for evaluation.
         within_clusters: `one` prompt of each cluster was used, or `all`.
         exchangeable: Whether no two calibration prompts share a cluster.
         split: The plan that assigns prompts to parts.
@@ -57,6 +70,7 @@ class CalibrationFacts(ArtifactData):
         sketch: Keyed hashes of some ids and clusters of the first two parts, to recognise them later.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: The same for every guaranteed weighting.
+        certification_size: Number of prompts of the third split, for certificates.
     """
 
     size: int
@@ -72,3 +86,64 @@ class CalibrationFacts(ArtifactData):
     sketch: list[str]
     attainable_coverage: float
     groups: list[AttainableGroup]
+    certification_size: int = 0
+
+
+class Ridge(ArtifactData):
+    """The penalty of a ridge.
+
+    Attributes:
+        strength: lambda > 0, see `ConditionalThreshold`.
+        penalised: `slopes` of standardised features, the constant left out, or `all` coefficients.
+    """
+
+    strength: float
+    penalised: Literal["slopes", "all"]
+
+
+class Confidence(ArtifactData):
+    """The promise holds for this very artifact with confidence 1 - delta.
+
+    Attributes:
+        delta: Probability that it does not, as decimal text.
+        names: Names of the weightings for which it holds so, all of them together.
+        prompts: Number of prompts of the third split on which levels were tested; 0 where the law of an order
+            statistic gives the confidence, without a third split.
+        records_digest: Digest of these prompts, their scores and labels; None where there are none.
+    """
+
+    delta: str
+    names: list[str]
+    prompts: int = 0
+    records_digest: str | None = None
+
+
+class TradeOff(ArtifactData):
+    """A policy among those compared.
+
+    Attributes:
+        alpha: Level of the sets it answers from, as decimal text.
+        policy: Which of them it answers.
+        answered: Number of certification prompts answered.
+        wrong: How many of these with a wrong best answer.
+        wrong_rate_at_most: Upper bound on the wrong-answer rate; the bounds of all policies listed hold
+            together with confidence 1 - delta.
+    """
+
+    alpha: str
+    policy: AnswerPolicy
+    answered: int
+    wrong: int
+    wrong_rate_at_most: float
+
+
+class CertifiedPolicy(ArtifactData):
+    """The policy that bot mode follows, and what it was chosen among.
+
+    Attributes:
+        certificate: What is certified about its answers.
+        curve: The policies compared, by answered prompts ascending.
+    """
+
+    certificate: WrongRateCertificate
+    curve: list[TradeOff]

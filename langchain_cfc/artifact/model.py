@@ -3,50 +3,56 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc._files import atomic_writer
 from langchain_cfc.artifact import files
-from langchain_cfc.artifact.facts import ArtifactData, CalibrationFacts
+from langchain_cfc.artifact.facts import (
+    ArtifactData,
+    CalibrationFacts,
+    CertifiedPolicy,
+    Confidence,
+    Ridge,
+)
 from langchain_cfc.artifact.packed import PackedArray
+from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 from langchain_cfc.combination import Combination
+from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
-from langchain_cfc.features import FeatureMap
+from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
-    NOT_PROMISED,
-    NOTHING_PROMISED,
+    NOT_CERTIFIABLE,
     Binding,
+    Certificate,
+    CoverageCertificate,
     Guarantee,
     Weighting,
+    answering,
     assumptions,
     guarantee_kind,
+    not_promised,
     promise,
+    with_confidence,
 )
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
+from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
-    LearnedThreshold,
     Level,
     MarginalThreshold,
     ThresholdRule,
     Thresholds,
     alpha_text,
+    exact_tau,
 )
-
-ThresholdRuleName = Literal["conditional", "marginal", "learned"]
-THRESHOLD_RULES: dict[ThresholdRuleName, type[ThresholdRule[Any]]] = {
-    "conditional": ConditionalThreshold,
-    "marginal": MarginalThreshold,
-    "learned": LearnedThreshold,
-}
 
 
 class LevelState(ArtifactData):
@@ -56,11 +62,16 @@ class LevelState(ArtifactData):
         alpha: Error level as decimal text.
         rule: State of the artifact's own threshold rule.
         marginal: State of the marginal rule, kept to be compared with.
+        effective_alpha: The smaller level that the artifact's own rule was fitted at, as decimal text; `0`
+            where none is left and every prompt is flagged, None where it is alpha.
+        slack: By name of a weighting, by how much a ridge is estimated to take its coverage below the target.
     """
 
     alpha: str
     rule: dict[str, str]
     marginal: dict[str, str]
+    effective_alpha: str | None = None
+    slack: dict[str, float] = Field(default={})
 
 
 class CalibrationArtifact(ArtifactData):
@@ -74,7 +85,7 @@ class CalibrationArtifact(ArtifactData):
         n: Number of candidates per prompt.
         cap: Success score of a prompt without a correct candidate.
         set_rule: Text form of the set rule.
-        threshold_rule: `conditional`, `marginal` or `learned`.
+        threshold_rule: `conditional`, `marginal`, `grouped` or `learned`.
         features: Data form of the fitted feature map.
         levels: One entry per error level, alpha ascending.
         arrays: The numbers that the levels refer to, by name.
@@ -82,6 +93,15 @@ class CalibrationArtifact(ArtifactData):
         calibration: Which prompts it was made from.
         combination: What makes one score out of several verifiers' raw outputs; None where one verifier gives
             it.
+        ridge: The penalty of a ridge, if there is one.
+        stability: The paper's slack, by which levels were made stricter; None for none.
+        confidence: With what confidence the promise holds for this very artifact; None where it is on average
+            over calibration sets.
+        shift: The statistic that says how much likelier a prompt is where it is served than where it was
+            calibrated, such as `meta(ratio)`; None where they are equally likely.
+        randomised: Whether thresholds are randomised, so that coverage is exact.
+        certificates: What held-out prompts certify about the sets, at most one per level.
+        policy: The policy of bot mode, with its certificate.
     """
 
     library_version: str
@@ -96,6 +116,13 @@ class CalibrationArtifact(ArtifactData):
     provenance: Provenance | None
     calibration: CalibrationFacts
     combination: Combination | None = None
+    ridge: Ridge | None = None
+    stability: PaperStability | None = None
+    confidence: Confidence | None = None
+    shift: str | None = None
+    randomised: bool = False
+    certificates: list[CoverageCertificate] = Field(default=[])
+    policy: CertifiedPolicy | None = None
 
     @model_validator(mode="after")
     def _can_serve(self) -> CalibrationArtifact:
@@ -120,15 +147,27 @@ class CalibrationArtifact(ArtifactData):
         if stray:
             msg = f"array {stray[0]!r} belongs to no level"
             raise ValueError(msg)
+        self._check_promises()
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_what_is_none(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Artifacts without a combination keep the content and the digest that they had before there were any.
-        data: dict[str, Any] = serialised(self)
-        if self.combination is None:
-            data.pop("combination", None)
-        return data
+    def _check_promises(self) -> None:
+        """Refuse certificates of something else, and what no rule but the conditional one has."""
+        certified: list[Certificate] = [
+            *self.certificates,
+            *([] if self.policy is None else [self.policy.certificate]),
+        ]
+        if any(one.artifact_digest != self.frozen_digest for one in certified):
+            msg = "a certificate speaks of another artifact"
+            raise ValueError(msg)
+        levels = [one.alpha for one in self.certificates]
+        if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(self.alphas):
+            msg = "a certificate speaks of a level that the artifact does not hold, or two of the same"
+            raise ValueError(msg)
+        extras = self.ridge is not None or self.shift is not None or self.randomised
+        if extras and self.threshold_rule != "conditional":
+            msg = "only the conditional rule has a ridge, a shift or randomised thresholds"
+            raise ValueError(msg)
+        _ = self._shift
 
     def __repr__(self) -> str:
         """What it is, in a line."""
@@ -155,10 +194,75 @@ class CalibrationArtifact(ArtifactData):
         """SHA-256 over the canonical form of the content."""
         return files.digest(self.model_dump(mode="json"))
 
+    @cached_property
+    def frozen_digest(self) -> str:
+        """Digest of the artifact without certificates and policy: what these speak of."""
+        return self.model_copy(update={"certificates": [], "policy": None}).digest
+
     @property
     def needs_answers(self) -> bool:
-        """Whether set rule or features look at distinct answers, which serving must then extract alike."""
-        return self.feature_map.needs_answers or self.set_rule.startswith("unique")
+        """Whether set rule, features or policy look at distinct answers, which serving must extract alike."""
+        policy = None if self.policy is None else self.policy.certificate.policy
+        asks = policy is not None and bool(policy.words)
+        return asks or self.feature_map.needs_answers or self.set_rule.startswith("unique")
+
+    @property
+    def metadata_keys(self) -> tuple[str, ...]:
+        """The metadata keys that every prompt must have, each once."""
+        shift = () if self._shift is None or self._shift.key is None else (self._shift.key,)
+        return tuple(dict.fromkeys([*self.feature_map.metadata_keys, *shift]))
+
+    @cached_property
+    def _shift(self) -> Statistic | None:
+        return None if self.shift is None else parse_statistic(self.shift)
+
+    def with_levels(self, levels: Sequence[LevelState], **update: Any) -> CalibrationArtifact:
+        """The artifact with these levels only, and without the arrays that nobody refers to any more.
+
+        Args:
+            levels: Levels whose arrays the artifact holds, alpha ascending.
+            **update: Other fields that change.
+
+        Returns:
+            The artifact. Served thresholds are the running maximum over the levels left.
+        """
+        named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
+        arrays = {name: array for name, array in self.arrays.items() if name in named}
+        return self.model_copy(update={"levels": list(levels), "arrays": arrays, **update})
+
+    @property
+    def spent(self) -> bool:
+        """Whether the third split has been used to choose a level or a policy."""
+        return self.policy is not None or (self.confidence is not None and self.confidence.prompts > 0)
+
+    def other_parts(self, theirs: Provenance | None) -> list[str]:
+        """Which of generator, verifier and answer extractor records name that are not those calibrated."""
+        ours = self.provenance
+        if theirs is None or ours is None:
+            return []
+        return [
+            part
+            for part in ("generator", "verifier", "answer")
+            if getattr(theirs, part) != getattr(ours, part)
+        ]
+
+    def uniforms(self, labelled: LabelledDraws) -> FloatArray | None:
+        """Random numbers of labelled prompts for randomised thresholds, the same each time; else None."""
+        return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
+
+    def weights(self, draws: Draws) -> FloatArray | None:
+        """How much likelier each prompt is where it is served than where it was calibrated.
+
+        Args:
+            draws: N prompts.
+
+        Returns:
+            (N,) weights above 0, in any unit; None where there is no shift.
+
+        Raises:
+            InputError: If one is not a finite number above 0, or is missing.
+        """
+        return None if self._shift is None else likelihood_ratios(self._shift, draws)
 
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
@@ -171,9 +275,17 @@ class CalibrationArtifact(ArtifactData):
 
     @cached_property
     def _rules(self) -> dict[str, ThresholdRule[Any]]:
-        rule = THRESHOLD_RULES[self.threshold_rule]
+        delta = None if self.confidence is None or self.confidence.prompts else self.confidence.delta
         return {
-            level.alpha: rule(level.alpha, self.cap).restore(self._state(level.rule)) for level in self.levels
+            level.alpha: threshold_rule(
+                self.threshold_rule,
+                level.alpha,
+                self.cap,
+                effective_alpha=level.effective_alpha,
+                delta=delta,
+                ridge=self.ridge,
+            ).restore(self._state(level.rule))
+            for level in self.levels
         }
 
     @cached_property
@@ -232,7 +344,13 @@ class CalibrationArtifact(ArtifactData):
         return self._rules[self.level(alpha)]
 
     def solve(
-        self, features: FloatArray, alpha: Level | None = None, *, marginal: bool = False
+        self,
+        features: FloatArray,
+        alpha: Level | None = None,
+        *,
+        weights: FloatArray | None = None,
+        uniforms: FloatArray | None = None,
+        marginal: bool = False,
     ) -> Thresholds:
         """Served thresholds: the running maximum over the levels from the largest alpha down to this one.
 
@@ -242,17 +360,33 @@ class CalibrationArtifact(ArtifactData):
         Args:
             features: (m, d) features from `feature_map`.
             alpha: Error level; may be left out where there is only one.
+            weights: (m,) what `weights` says, where the artifact has a shift.
+            uniforms: (m,) independent uniform random numbers in (0, 1), where thresholds are randomised.
             marginal: Whether to use the marginal rule instead of the artifact's own, to compare with.
 
         Returns:
             The m thresholds.
 
         Raises:
-            InputError: If the level is not held, or the features do not fit.
+            InputError: If the level is not held, the features do not fit, or weights or uniforms are missing
+                or not wanted.
         """
         text = self.level(alpha)
+        for name, given, wanted in (
+            ("weights", weights, self.shift is not None),
+            ("uniforms", uniforms, self.randomised),
+        ):
+            if (given is not None) != wanted:
+                msg = f"thresholds of this artifact are asked for {'with' if wanted else 'without'} {name}"
+                raise InputError(msg)
         rules = self._marginal_rules if marginal else self._rules
-        solved = [rule.solve(features) for level, rule in rules.items() if float(level) >= float(text)]
+        solved = [
+            rule.solve(features, weights, uniforms)
+            if isinstance(rule, ConditionalThreshold)
+            else rule.solve(features)
+            for level, rule in rules.items()
+            if float(level) >= float(text)
+        ]
         if len(solved) == 1:
             return solved[0]
         values = np.max([one.values for one in solved], axis=0)
@@ -278,27 +412,47 @@ class CalibrationArtifact(ArtifactData):
         facts = self.calibration
         if binding is None:
             binding = "unbound" if self.provenance is None else "unchecked"
-        kind = guarantee_kind(self.threshold_rule, exchangeable=facts.exchangeable)
+        kind = guarantee_kind(
+            self.threshold_rule,
+            exchangeable=facts.exchangeable,
+            ridge=self.ridge is not None,
+            every_coefficient=self.ridge is not None and self.ridge.penalised == "all",
+        )
         weightings = self._weightings[: {"conditional": None, "marginal": 1, "heuristic": 0}[kind]]
-        target = self._rules[text].tau
+        target = float(exact_tau(text))
+        sentence = promise(kind, target, facts.size, weightings, shift=self.shift, randomised=self.randomised)
+        confident = () if self.confidence is None or kind == "heuristic" else tuple(self.confidence.names)
+        delta = float(self.confidence.delta) if self.confidence is not None and confident else None
+        if delta is not None:
+            sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
+        level = next(one for one in self.levels if one.alpha == text)
         return Guarantee(
             kind=kind,
-            sentence=promise(kind, target, facts.size, weightings),
+            sentence=sentence,
             alpha=text,
             target_coverage=target,
             threshold_rule=self.threshold_rule,
             set_rule=self.set_rule,
             weightings=weightings,
             feature_names=self.feature_map.names,
+            not_certifiable=NOT_CERTIFIABLE,
             assumptions=assumptions(
                 within_clusters="one" if facts.exchangeable else "all",
                 binding=binding,
                 map_came_fitted=facts.map_came_fitted,
                 fewer_than_recorded=self.n < facts.recorded_candidates,
                 combined=() if self.combination is None else self.combination.names,
+                independent=bool(confident),
+                shift=self.shift,
+                randomised=self.randomised,
             ),
-            not_promised=NOTHING_PROMISED if kind == "heuristic" else NOT_PROMISED,
+            not_promised=not_promised(kind, confident=len(confident) == len(weightings) > 0),
             calibration_size=facts.size,
+            failure_probability=delta,
+            confident=confident,
+            estimated_slack=level.slack,
+            heuristics=() if self.stability is None else (self.stability.statement(text, facts.size),),
+            certificate=next((one for one in self.certificates if one.alpha == text), None),
             binding=binding,
             artifact_digest=self.digest,
         )
@@ -309,6 +463,36 @@ class CalibrationArtifact(ArtifactData):
             Weighting(name=w.name, kind=w.kind, words=w.words, coefficients=w.coefficients)
             for w in self.feature_map.guaranteed_weights()
         )
+
+    def bot_guarantee(self, binding: Binding | None = None) -> Guarantee:
+        """Both promises of bot mode: about the sets that its policy answers from, and about its answers.
+
+        Args:
+            binding: As in `guarantee`.
+
+        Returns:
+            The promise as data.
+
+        Raises:
+            InputError: If the artifact holds no certified policy.
+        """
+        certificate = self.certified_policy.certificate
+        return answering(self.guarantee(certificate.alpha, binding), certificate.policy, certificate)
+
+    @property
+    def certified_policy(self) -> CertifiedPolicy:
+        """The policy of bot mode.
+
+        Raises:
+            InputError: If the artifact holds none.
+        """
+        if self.policy is None:
+            msg = (
+                "the artifact holds no certified policy: calibrate with max_wrong_rate (on the command line "
+                "--max-wrong-rate), or leave bot mode out"
+            )
+            raise InputError(msg)
+        return self.policy
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artifact atomically.

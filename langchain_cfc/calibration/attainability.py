@@ -13,21 +13,28 @@ from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
 
 
 def attainable_groups(
-    weights: Sequence[GuaranteedWeight], features: FloatArray, reachable: BoolArray
+    weightings: Sequence[GuaranteedWeight],
+    features: FloatArray,
+    reachable: BoolArray,
+    weights: FloatArray | None = None,
 ) -> list[AttainableGroup]:
     """Attainable coverage under every guaranteed weighting.
 
     Args:
-        weights: The weightings.
+        weightings: The weightings.
         features: (N, d) features of the calibration prompts.
         reachable: (N,) whether a prompt's success score is below the cap.
+        weights: (N,) how much likelier each prompt is where it is served, in any unit; equally likely by
+            default.
 
     Returns:
         One entry per weighting, in their order.
     """
     groups = []
-    for weight in weights:
-        values = weight.values(features)
+    # In the unit in which they are one on average, sums of weights are numbers of prompts again.
+    ratios = 1.0 if weights is None else weights / weights.mean()
+    for weight in weightings:
+        values = weight.values(features) * ratios
         size, reached = float(values.sum()), float(values[reachable].sum())
         groups.append(
             AttainableGroup(

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._version import __version__
-from langchain_cfc.cli import agreement, ask, calibrate, collect, demo, evaluate, inspect, plan, status
+from langchain_cfc.cli import (
+    agreement,
+    ask,
+    calibrate,
+    certify,
+    collect,
+    demo,
+    evaluate,
+    inspect,
+    plan,
+    status,
+)
 
 app = typer.Typer(
     name="langchain-cfc",
@@ -46,6 +57,7 @@ app.command("status")(status.status)
 app.command("export")(status.export)
 app.command("import")(status.import_)
 app.command("calibrate")(calibrate.calibrate)
+app.command("certify")(certify.certify)
 app.command("evaluate")(evaluate.evaluate)
 app.command("inspect")(inspect.inspect)
 app.command("ask")(ask.ask)

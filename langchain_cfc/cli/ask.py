@@ -37,6 +37,9 @@ def ask(
         ),
     ] = None,
     alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
+    bot: Annotated[
+        bool, typer.Option("--bot", help="Answer or abstain by the artifact's certified policy.")
+    ] = False,
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
     ] = False,
@@ -62,7 +65,7 @@ def ask(
             parts |= _replayed(replay, artifact)
         else:
             parts |= _imported(generator, verifier, answer, metadata)
-        chain = CFCRunnable(artifact=artifact, show_rejected=show_rejected, **parts)
+        chain = CFCRunnable(artifact=artifact, bot=bot, show_rejected=show_rejected, **parts)
         with err().status("drawing and scoring candidates"):
             result = chain.invoke(prompt, {"max_concurrency": 1} if replay is not None else None, alpha=alpha)
     if as_json:

@@ -16,11 +16,12 @@ from langchain_cfc.cli.opening import DATASET, opened
 from langchain_cfc.cli.output import (
     check_output,
     emit_json,
-    facts_lines,
     failures_explained,
     group_label,
     out,
 )
+from langchain_cfc.cli.promise import curve_table, promise_table
+from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW
 
 
@@ -29,7 +30,15 @@ class ThresholdRuleChoice(str, Enum):
 
     conditional = "conditional"
     marginal = "marginal"
+    grouped = "grouped"
     learned = "learned"
+
+
+class PenalisedChoice(str, Enum):
+    """Coefficients that a ridge penalises."""
+
+    slopes = "slopes"
+    all = "all"
 
 
 class ClusterChoice(str, Enum):
@@ -45,7 +54,11 @@ def calibrate(
         "artifact.json"
     ),
     alpha: Annotated[
-        list[str] | None, typer.Option(help="Error level; give several to choose per call. Default 0.1.")
+        list[str] | None,
+        typer.Option(
+            help="Error level; give several to choose per call. Default 0.1, or with --max-wrong-rate levels "
+            "from 0.05 to 0.9."
+        ),
     ] = None,
     features: Annotated[
         str, typer.Option(help="Feature map, e.g. 'hat(mean_score, 5) + group(topic)'.")
@@ -73,6 +86,48 @@ def calibrate(
     window: Annotated[
         int, typer.Option(help="Calibration prompts that the artifact keeps for each level; 0 keeps all.")
     ] = WINDOW,
+    ridge: Annotated[
+        float, typer.Option(help="Smooth thresholds; the promise then is exact over all prompts only.")
+    ] = 0.0,
+    penalised: Annotated[
+        PenalisedChoice,
+        typer.Option(help="What --ridge penalises; all is the paper's form and promises nothing."),
+    ] = PenalisedChoice.slopes,
+    stability_delta: Annotated[
+        str | None,
+        typer.Option(
+            help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic."
+        ),
+    ] = None,
+    shift: Annotated[
+        str | None,
+        typer.Option(
+            help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served."
+        ),
+    ] = None,
+    randomised: Annotated[
+        bool, typer.Option("--randomised", help="Randomise thresholds, so that coverage is exact.")
+    ] = False,
+    confident: Annotated[
+        bool,
+        typer.Option(
+            "--confident",
+            help="The promise for this very artifact, with confidence 1 - delta, not on average.",
+        ),
+    ] = False,
+    max_wrong_rate: Annotated[
+        str | None,
+        typer.Option(
+            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly."
+        ),
+    ] = None,
+    wrong_rate_groups: Annotated[
+        bool, typer.Option("--wrong-rate-groups", help="Certify that in each group as well.")
+    ] = False,
+    delta: Annotated[
+        str | None,
+        typer.Option(help="Failure probability of --confident and of --max-wrong-rate; default 0.05."),
+    ] = None,
     seed: Annotated[str, typer.Option(help="Another seed gives another split.")] = "0",
     fit_fraction: Annotated[
         float | None,
@@ -81,6 +136,12 @@ def calibrate(
         ),
     ] = None,
     test_fraction: Annotated[float, typer.Option(help="Share of prompts held out for `evaluate`.")] = 0.0,
+    certification_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of prompts held out for certificates; default 0.3 if any is needed, else 0."
+        ),
+    ] = None,
     within_clusters: Annotated[
         ClusterChoice, typer.Option(help="Calibrate on one prompt of each cluster, or on all (no theorem).")
     ] = ClusterChoice.one,
@@ -96,7 +157,7 @@ def calibrate(
         with opened(records, verifiers) as dataset:
             artifact = calibration.calibrate(
                 dataset.records,
-                alpha=alpha or ["0.1"],
+                alpha=alpha or (["0.1"] if max_wrong_rate is None else None),
                 features=features,
                 set_rule=set_rule,
                 threshold_rule=threshold_rule.value,
@@ -104,9 +165,21 @@ def calibrate(
                 n=n,
                 cap=cap,
                 window=window or None,
+                ridge=ridge,
+                penalised=penalised.value,
+                stability=None
+                if stability_delta is None
+                else PaperStability.from_constant(delta=stability_delta),
+                shift=shift,
+                randomised=randomised,
+                confident=confident,
+                max_wrong_rate=max_wrong_rate,
+                wrong_rate_groups=wrong_rate_groups,
+                delta=delta,
                 seed=seed,
                 fit_fraction=fit_fraction,
                 test_fraction=test_fraction,
+                certification_fraction=certification_fraction,
                 within_clusters=within_clusters.value,
                 allow_unattainable=allow_unattainable,
                 provenance=dataset.provenance,
@@ -116,9 +189,10 @@ def calibrate(
         emit_json({"artifact": str(out_path), **artifact_data(artifact)})
         return
     console = out()
-    for line in facts_lines(artifact):
-        console.print(escape(line), soft_wrap=True)
-    console.print(groups_table(artifact))
+    console.print(promise_table(artifact))
+    console.print("", groups_table(artifact))
+    if artifact.policy is not None:
+        console.print("", curve_table(artifact))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
 
 

@@ -13,6 +13,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.opening import DATASET, opened
 from langchain_cfc.cli.output import (
     EXIT_NO,
+    answers_line,
     emit_json,
     failures_explained,
     out,
@@ -31,7 +32,8 @@ def evaluate(
 
     Given the very file that it was calibrated on, only the part held out by --test-fraction is used. Exit
     code 1 if what is seen contradicts the promise: on some guaranteed group it was kept on fewer prompts than
-    chance explains, at 2.5 % for all groups together.
+    chance explains, at 2.5 % for all groups together; or if bot mode answers wrongly more often than chance
+    explains.
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
@@ -51,4 +53,7 @@ def evaluate(
         for table in report_tables(report):
             console.print(table, "")
         console.print(verdict(report))
-    raise typer.Exit(EXIT_NO if report.contradicted else 0)
+        if report.answers is not None:
+            console.print(answers_line(report.answers))
+    broken = report.contradicted or (report.answers is not None and report.answers.contradicted)
+    raise typer.Exit(EXIT_NO if broken else 0)

@@ -14,12 +14,25 @@ from rich.table import Table
 from langchain_cfc import verification
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.calibrate import artifact_data, groups_table
-from langchain_cfc.cli.output import counted, emit_json, facts_lines, fail, failures_explained, out
+from langchain_cfc.cli.output import (
+    counted,
+    emit_json,
+    facts_lines,
+    fail,
+    failures_explained,
+    group_label,
+    out,
+)
+from langchain_cfc.cli.promise import curve_table, promise_table
+from langchain_cfc.guarantee import CoverageCertificate, floor_text
 from langchain_cfc.verification import LevelVerification
 
 
 def inspect(
     artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    details: Annotated[
+        bool, typer.Option("--details", help="Every assumption, every group, the whole digest.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Solve a sample of thresholds again with HiGHS and Clarabel.")
     ] = False,
@@ -35,7 +48,10 @@ def inspect(
         found = {"verification": [level.model_dump(mode="json") for level in levels]} if verify else {}
         emit_json({**artifact_data(artifact), **found})
     else:
-        _print_facts(artifact)
+        console = out()
+        console.print(promise_table(artifact))
+        if details:
+            _print_details(console, artifact)
         if verify:
             _print_verification(levels)
     if not agrees:
@@ -71,19 +87,49 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
         )
 
 
-def _print_facts(artifact: CalibrationArtifact) -> None:
-    console = out()
-    for line in facts_lines(artifact):
-        console.print(escape(line), soft_wrap=True)
+def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
     for alpha in artifact.alphas:
-        console.print(
-            f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(artifact.guarantee(alpha).sentence)}"
-        )
+        promise = artifact.guarantee(alpha)
+        console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
+        if promise.estimated_slack:
+            slack = [f"{name}: {100 * share:+.2f} points" for name, share in promise.estimated_slack.items()]
+            _print_list(console, "The ridge is estimated to take off coverage", slack)
+        if promise.certificate is not None:
+            console.print("", certificate_table(promise.certificate))
     promise = artifact.guarantee(artifact.alphas[0])
     if promise.kind != "heuristic":
         _print_list(console, "It rests on", promise.assumptions)
         _print_list(console, "It does not say", promise.not_promised)
     console.print("", groups_table(artifact))
+    if artifact.policy is not None:
+        console.print("", curve_table(artifact))
+    console.print()
+    for line in facts_lines(artifact):
+        console.print(escape(line), soft_wrap=True)
+
+
+def certificate_table(certificate: CoverageCertificate) -> Table:
+    """What is certified, group by group."""
+    table = Table(
+        title=f"Certified with failure probability {certificate.delta}, all bounds together",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    table.add_column("group", overflow="ellipsis", no_wrap=True, max_width=42)
+    for heading in ("prompts", "promise kept", "at least", "covered", "at least"):
+        table.add_column(heading, justify="right")
+    for share in certificate.shares:
+        table.add_row(
+            group_label(share.words),
+            str(share.prompts),
+            str(share.kept),
+            floor_text(share.kept_at_least),
+            str(share.covered),
+            floor_text(share.coverage_at_least),
+        )
+    return table
 
 
 def _print_list(console: Console, title: str, sentences: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from langchain_cfc.errors import (
     InputError,
     UnattainableTargetError,
 )
-from langchain_cfc.evaluation import EvaluationReport, GroupReport
+from langchain_cfc.evaluation import AnswersReport, EvaluationReport, GroupReport
 
 Item = TypeVar("Item")
 
@@ -188,6 +188,17 @@ def _kept(group: GroupReport, target: float) -> str:
     return f"{share} [dim]{bounds:>8}[/]"
 
 
+def answers_line(answers: AnswersReport) -> str:
+    """Bot mode in a line."""
+    verdict = "[bold red]too many for chance[/]" if answers.contradicted else "nothing contradicts that"
+    return (
+        f"Bot mode (alpha = {answers.alpha:g}): {percent(answers.answered_rate)} answered, {answers.wrong} "
+        f"of {answers.answered} wrongly ({100 * answers.wrong_rate:.1f} %, 95 % CI "
+        f"{interval(answers.wrong_rate_ci)}); certified are at most {100 * answers.max_wrong_rate:g} %: "
+        f"{verdict}."
+    )
+
+
 def group_label(words: str) -> str:
     """What a weighting speaks of, short for a table: `prompts whose topic is 'sums'` is `topic is 'sums'`."""
     words = re.sub(r"\d+\.\d+(?:e[-+]?\d+)?", lambda found: f"{float(found[0]):.4g}", words)
@@ -226,15 +237,17 @@ def facts_lines(artifact: CalibrationArtifact) -> Iterator[str]:
     yield (
         f"prompts       {facts.size} calibrated, {facts.fit_size} fitted {fitted}, "
         f"{facts.held_out_size} held out"
+        + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
     )
     yield f"attainable    {percent(facts.attainable_coverage)} of calibration prompts can be covered"
     for part in ("generator", "verifier", "answer"):
-        yield f"{part:<13} {_identity(artifact, part)}"
+        yield f"{part:<13} {identity(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
 
 
-def _identity(artifact: CalibrationArtifact, part: str) -> str:
+def identity(artifact: CalibrationArtifact, part: str) -> str:
+    """What the records call a part: `generator`, `verifier` or `answer`."""
     if artifact.provenance is None:
         return "unbound (the records did not say)"
     known = getattr(artifact.provenance, part) or {}

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.collect.review import candidate_text, contradiction
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.evaluation.intervals import clopper_pearson
 from langchain_cfc.labelers import Agreement, compare_labels, true_coverage, true_coverage_at_worst
 from langchain_cfc.labelers.sheets import Sheet, read_sheet, written
 from langchain_cfc.records import PromptRecord

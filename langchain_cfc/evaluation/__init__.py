@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.evaluation.evaluate import evaluate, held_out
-from langchain_cfc.evaluation.report import EvaluationReport, GroupReport, MethodReport
+from langchain_cfc.evaluation.evaluate import evaluate
+from langchain_cfc.evaluation.report import AnswersReport, EvaluationReport, GroupReport, MethodReport
 
-__all__ = ["EvaluationReport", "GroupReport", "MethodReport", "evaluate", "held_out"]
+__all__ = ["AnswersReport", "EvaluationReport", "GroupReport", "MethodReport", "evaluate"]

@@ -19,7 +19,9 @@ from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
 FALSE_ALARM = 0.025
 
 
-def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, tests: int) -> bool:
+def kept_too_rarely(
+    alpha: Level, calibration: float, test: float, kept: float, tests: int, *, randomised: bool = False
+) -> bool:
     """Whether the promise was kept on so few test prompts that it is contradicted.
 
     Args:
@@ -29,6 +31,8 @@ def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, 
         kept: Share of them on which the promise was kept, in [0, 1].
         tests: Number of groups looked at together; the false-alarm rate of 2.5 % is divided among them
             (Bonferroni).
+        randomised: Whether thresholds are randomised: between the ranks k - 1 and k, so that the smaller one
+            is a bound.
 
     Returns:
         Whether a count this low has probability below 2.5 % / `tests` under the promise.
@@ -40,8 +44,8 @@ def kept_too_rarely(alpha: Level, calibration: float, test: float, kept: float, 
     (False, True)
     """
     size, trials = math.floor(calibration), math.floor(test)
-    rank = conformal_rank(size, exact_tau(alpha))
-    if rank > size or trials == 0:
+    rank = conformal_rank(size, exact_tau(alpha)) - randomised
+    if not 0 < rank <= size or trials == 0:
         # In a group nothing can be certified then: all of it is flagged, which keeps the promise. A soft
         # weighting as light as that is not checked: thresholds of other prompts reach into it.
         return False

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.certificates import outcomes
+from langchain_cfc.certificates.bounds import at_least, clopper_pearson
 from langchain_cfc.decision import Decisions, decide
-from langchain_cfc.draws import Draws, LabelledDraws
-from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
-from langchain_cfc.evaluation.check import kept_too_rarely
-from langchain_cfc.evaluation.intervals import clopper_pearson
-from langchain_cfc.evaluation.report import EvaluationReport, GroupReport, MethodReport
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import FingerprintWarning
+from langchain_cfc.evaluation.check import FALSE_ALARM, kept_too_rarely
+from langchain_cfc.evaluation.report import AnswersReport, EvaluationReport, GroupReport, MethodReport
 from langchain_cfc.features import GuaranteedWeight, naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level
@@ -61,11 +62,12 @@ def evaluate(
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
     with naming(labelled.ids):
-        own = _method(artifact, labelled, decide(artifact, labelled.draws, level))
+        uniforms = artifact.uniforms(labelled)
+        own = _method(artifact, labelled, decide(artifact, labelled.draws, level, uniforms=uniforms))
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
         methods["marginal"] = _method(
-            artifact, labelled, decide(artifact, labelled.draws, level, marginal=True)
+            artifact, labelled, decide(artifact, labelled.draws, level, uniforms=uniforms, marginal=True)
         )
     return EvaluationReport(
         alpha=float(level),
@@ -79,60 +81,39 @@ def evaluate(
         guarantee=artifact.guarantee(level).kind,
         contradicted=_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
+        answers=_answers(artifact, labelled),
     )
 
 
-def held_out(artifact: CalibrationArtifact, labelled: LabelledDraws) -> tuple[LabelledDraws, str]:
-    """The prompts that an artifact may be tested on, and which they are in words.
-
-    Args:
-        artifact: The artifact.
-        labelled: Labelled prompts, perhaps those it was calibrated on.
-
-    Returns:
-        All of them if they are new, else the part held out of calibration; one prompt of each cluster.
-
-    Raises:
-        OverlapError: If these are the calibration records and none were held out.
-        CalibrationError: If no prompt is left.
-    """
-    plan, facts = artifact.calibration.split, artifact.calibration
-    which = "all records: none of them was recognised as a calibration record"
-    if plan.meets(facts.sketch, labelled.names):
-        if plan.test == 0.0:
-            msg = (
-                "these are the records that the artifact was calibrated on, and none were held out: "
-                "evaluate on other records, or calibrate with test_fraction (on the command line "
-                "--test-fraction) above 0"
-            )
-            raise OverlapError(msg)
-        labelled = labelled.take(plan.rows(labelled)["test"])
-        which = "the part of the calibration file that was held out"
-        if plan.meets(facts.sketch, labelled.names):
-            msg = (
-                "records of the held-out part carry ids of calibration records: their clusters have "
-                "changed since calibration"
-            )
-            raise OverlapError(msg)
-    labelled = labelled.take(plan.one_per_cluster(labelled))
-    if len(labelled) == 0:
-        msg = "no prompts are left to test on"
-        raise CalibrationError(msg)
-    return labelled, which
+def _answers(artifact: CalibrationArtifact, labelled: LabelledDraws) -> AnswersReport | None:
+    """Bot mode on the test prompts."""
+    if artifact.policy is None:
+        return None
+    certificate = artifact.policy.certificate
+    seen = outcomes(artifact, labelled, certificate.alpha, certificate.policy)
+    answered = int(seen.decisions.answered.sum())
+    wrong = int((seen.wrong & seen.decisions.answered).sum())
+    rate = float(certificate.max_wrong_rate)
+    return AnswersReport(
+        alpha=float(certificate.alpha),
+        max_wrong_rate=rate,
+        answered=answered,
+        answered_rate=answered / len(labelled),
+        wrong=wrong,
+        wrong_rate=wrong / max(answered, 1),
+        wrong_rate_ci=clopper_pearson(float(wrong), float(answered)),
+        contradicted=at_least(wrong, answered, FALSE_ALARM) > rate,
+    )
 
 
 def _compare_provenance(artifact: CalibrationArtifact, theirs: Provenance | None) -> None:
     """Measuring another model is legitimate, but must not go unnoticed."""
-    ours = artifact.provenance
-    if theirs is None or ours is None:
-        return
-    for part in ("generator", "verifier", "answer"):
-        if getattr(theirs, part) != getattr(ours, part):
-            msg = (
-                f"these records come from another {part} than the calibration records; the artifact "
-                "promises nothing about them"
-            )
-            warnings.warn(msg, FingerprintWarning, stacklevel=3)
+    for part in artifact.other_parts(theirs):
+        msg = (
+            f"these records come from another {part} than the calibration records; the artifact promises "
+            "nothing about them"
+        )
+        warnings.warn(msg, FingerprintWarning, stacklevel=3)
 
 
 def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: Decisions) -> MethodReport:
@@ -150,13 +131,15 @@ def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: D
         abstention_rate=float(empty.mean()),
         abstention_ci=_interval(empty),
         mean_set_size=float(sizes.mean()),
-        mean_distinct_answers=_mean_distinct_answers(labelled.draws, decisions.accepted),
+        mean_distinct_answers=float(decisions.distinct_answers.mean()),
         groups=_groups(artifact.feature_map.guaranteed_weights()[1:], decisions, covered, sizes),
     )
 
 
 def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodReport, n_test: int) -> list[str]:
     """Names of the promised weightings on which the promise was kept too rarely for chance."""
+    if artifact.shift is not None:
+        return []  # whether these prompts are distributed as those served, nobody has said
     promised = {weighting.name for weighting in artifact.guarantee(level).weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
     everyone = artifact.calibration.groups[0].name
@@ -165,7 +148,11 @@ def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodRepor
         *((g.name, g.n, g.kept_promise) for g in method.groups),
     ]
     tests = [(name, n, kept) for name, n, kept in seen if name in promised]
-    return [name for name, n, kept in tests if kept_too_rarely(level, calibrated[name], n, kept, len(tests))]
+    return [
+        name
+        for name, n, kept in tests
+        if kept_too_rarely(level, calibrated[name], n, kept, len(tests), randomised=artifact.randomised)
+    ]
 
 
 def _groups(
@@ -199,11 +186,3 @@ def _groups(
 
 def _interval(event: BoolArray) -> tuple[float, float]:
     return clopper_pearson(float(event.sum()), float(len(event)))
-
-
-def _mean_distinct_answers(draws: Draws, accepted: BoolArray) -> float:
-    if draws.answer_codes is None:
-        return float(accepted.sum(axis=1).mean())
-    rows, slots = np.nonzero(accepted)
-    entries = set(zip(rows.tolist(), draws.answer_codes[rows, slots].tolist(), strict=True))
-    return len(entries) / len(draws)

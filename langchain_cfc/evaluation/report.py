@@ -64,6 +64,33 @@ class MethodReport(BaseModel):
     groups: list[GroupReport]
 
 
+class AnswersReport(BaseModel):
+    """What happened in bot mode, where the artifact holds a certified policy.
+
+    Attributes:
+        alpha: Level of the sets that it answers from.
+        max_wrong_rate: The certified bound on the share of wrong answers.
+        answered: Number of test prompts answered.
+        answered_rate: Their share of all test prompts.
+        wrong: How many of them got a wrong best answer.
+        wrong_rate: Their share of the answered ones; 0 where none is answered.
+        wrong_rate_ci: Its two-sided 95 % Clopper-Pearson interval.
+        contradicted: Whether so many are wrong with probability below 2.5 % at most, if the rate is certified
+            truly.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float
+    max_wrong_rate: float
+    answered: int
+    answered_rate: float
+    wrong: int
+    wrong_rate: float
+    wrong_rate_ci: tuple[float, float]
+    contradicted: bool
+
+
 class EvaluationReport(BaseModel):
     """How an artifact did on labelled prompts that it was not calibrated on.
 
@@ -80,6 +107,7 @@ class EvaluationReport(BaseModel):
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
             promise too rarely for chance; empty where nothing contradicts it.
         methods: By threshold rule; the artifact's own, and `marginal` to compare with.
+        answers: What happened in bot mode; None where the artifact holds no certified policy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,3 +123,4 @@ class EvaluationReport(BaseModel):
     guarantee: str
     contradicted: list[str]
     methods: dict[str, MethodReport]
+    answers: AnswersReport | None = None

@@ -6,8 +6,10 @@ text in which a user names them, `map` puts them together, and `weights` says wh
 
 from __future__ import annotations
 
+from langchain_cfc.features.grammar import parse_statistic
 from langchain_cfc.features.map import FeatureMap
 from langchain_cfc.features.naming import naming
+from langchain_cfc.features.statistics import Statistic
 from langchain_cfc.features.weights import GuaranteedWeight
 
-__all__ = ["FeatureMap", "GuaranteedWeight", "naming"]
+__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "naming", "parse_statistic"]

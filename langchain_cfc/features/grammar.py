@@ -72,6 +72,25 @@ def parse_terms(text: str) -> tuple[Term[Any], ...]:
     return _Parser(text).terms()
 
 
+def parse_statistic(text: str) -> Statistic:
+    """Read the text of one statistic.
+
+    Args:
+        text: Such as `meta(ratio)` or `mean_score`.
+
+    Returns:
+        The statistic.
+
+    Raises:
+        FeatureError: With the place and what was expected there, if it is none.
+    """
+    parser = _Parser(text)
+    statistic = parser.statistic(_STATISTIC)
+    if parser.next.kind != "end":
+        parser.fail(f"unexpected {_shown(parser.next)}", "the end: one statistic alone")
+    return statistic
+
+
 class _Token(NamedTuple):
     kind: str
     text: str

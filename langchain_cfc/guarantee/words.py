@@ -1,13 +1,12 @@
-"""`Guarantee`: what is promised, as data that travels with every result."""
+"""What a promise says: sentences for people, one place for all of them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import Counter
+from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
-
-GuaranteeKind = Literal["conditional", "marginal", "heuristic"]
-Binding = Literal["unchecked", "matched", "unverified", "unbound"]
+from langchain_cfc.guarantee.certified import AnswerPolicy, WrongRateCertificate, share_text
+from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 
 NOT_CERTIFIABLE = (
     "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. Or "
@@ -15,15 +14,25 @@ NOT_CERTIFIABLE = (
     "decide its threshold. It is flagged and abstained on, and a promise counts it as kept: the guaranteed "
     "event is 'covered or flagged'."
 )
+NOTHING_ABOUT_ANSWERS = (
+    "Nothing is promised about how often an answered prompt is wrong; that needs a certificate of its own."
+)
+ON_AVERAGE = (
+    "The probability is over calibration sets as well as prompts: for this one artifact it may be lower."
+)
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
     "Nothing is promised after drift: other prompts, another model, another verifier.",
-    "Nothing is promised about how often an answered prompt is wrong; that needs a certificate of its own.",
+    NOTHING_ABOUT_ANSWERS,
     "A set left empty because the threshold is low counts as a miss of the promise.",
-    "The probability is over calibration sets as well as prompts: for this one artifact it may be lower.",
+    ON_AVERAGE,
 )
 NOTHING_PROMISED = ("Nothing is promised: coverage may be lower, on average and in any group.",)
-_PROVEN: dict[str, GuaranteeKind] = {"conditional": "conditional", "marginal": "marginal"}
+_PROVEN: dict[str, GuaranteeKind] = {
+    "conditional": "conditional",
+    "grouped": "conditional",
+    "marginal": "marginal",
+}
 _BINDING = {
     "unchecked": "Generator and verifier are those calibrated: serving compares their fingerprints.",
     "matched": "Generator and verifier are those calibrated: their fingerprints match the artifact's.",
@@ -33,109 +42,109 @@ _BINDING = {
         "did not say which they were."
     ),
 }
+_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
-class Weighting(BaseModel):
-    """A non-negative weighting of prompts, f(X) = features(X) @ coefficients; coverage is promised under it.
-
-    Attributes:
-        name: Short name, such as `group(topic)=capital`.
-        kind: `constant`, `indicator` (a group), `hat` or `bernstein` (soft groups).
-        words: The same for people.
-        coefficients: (d,) coefficients over the features.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    kind: str
-    words: str
-    coefficients: tuple[float, ...]
-
-
-class Guarantee(BaseModel):
-    """A promise, its level, what it covers and what it rests on.
-
-    Attributes:
-        kind: `conditional` (under every listed weighting), `marginal` (on average only) or `heuristic` (no
-            theorem).
-        sentence: The promise for people.
-        alpha: Error level as decimal text.
-        target_coverage: 1 - alpha.
-        threshold_rule: How the threshold came from calibration data.
-        set_rule: How the set comes from the threshold.
-        weightings: Generators of the non-negative weightings covered: every sum of them with non-negative
-            factors is, too.
-        feature_names: Names of the d features that the coefficients refer to.
-        not_certifiable: What the flag `not_certifiable` means.
-        assumptions: What the promise rests on.
-        not_promised: What it does not say.
-        calibration_size: Number N of calibration prompts.
-        failure_probability: None: the promise is on average over calibration sets and the prompt, not with
-            confidence 1 - delta.
-        binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
-            yet), `matched`, `unverified` (one does not say what it is) or `unbound` (the records did not
-            say).
-        artifact_digest: Digest of the artifact that the threshold came from.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: GuaranteeKind
-    sentence: str
-    alpha: str
-    target_coverage: float
-    threshold_rule: str
-    set_rule: str
-    weightings: tuple[Weighting, ...]
-    feature_names: tuple[str, ...]
-    not_certifiable: str = NOT_CERTIFIABLE
-    assumptions: tuple[str, ...]
-    not_promised: tuple[str, ...] = NOT_PROMISED
-    calibration_size: int
-    failure_probability: float | None = None
-    binding: Binding
-    artifact_digest: str
-
-
-def guarantee_kind(threshold_rule: str, *, exchangeable: bool) -> GuaranteeKind:
+def guarantee_kind(
+    threshold_rule: str, *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
+) -> GuaranteeKind:
     """Which theorem stands behind a threshold rule.
 
     Args:
-        threshold_rule: `conditional`, `marginal` or `learned`.
+        threshold_rule: `conditional`, `marginal`, `grouped` or `learned`.
         exchangeable: Whether calibration used at most one prompt per cluster.
+        ridge: Whether coefficients are penalised, which leaves the promise over all prompts only.
+        every_coefficient: Whether the constant is penalised as well, which leaves none.
 
     Returns:
         The kind; `heuristic` where there is no theorem.
     """
-    if not exchangeable:
+    if not exchangeable or every_coefficient:
         return "heuristic"
-    return _PROVEN.get(threshold_rule, "heuristic")
+    proven = _PROVEN.get(threshold_rule, "heuristic")
+    return "marginal" if ridge and proven == "conditional" else proven
+
+
+def counted(weightings: Sequence[Weighting]) -> str:
+    """How many groups and soft weightings there are beside all prompts; empty where there are none.
+
+    >>> counted([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
+    '2 soft weightings'
+    """
+    number = Counter(_KINDS[one.kind] for one in weightings if one.kind != "constant")
+    return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
 
 
 def promise(
-    kind: GuaranteeKind, target_coverage: float, calibration_size: int, weightings: tuple[Weighting, ...]
+    kind: GuaranteeKind,
+    target_coverage: float,
+    calibration_size: int,
+    weightings: tuple[Weighting, ...],
+    *,
+    shift: str | None = None,
+    randomised: bool = False,
+    listed: bool = True,
 ) -> str:
-    """The promise in a sentence."""
-    percent = f"{100 * target_coverage:.12g} %"
+    """The promise in a sentence.
+
+    Args:
+        kind: Which theorem stands behind it.
+        target_coverage: 1 - alpha.
+        calibration_size: Number N of calibration prompts.
+        weightings: Those covered.
+        shift: What says how much likelier a prompt is where it is served than where it was calibrated; None
+            where it is equally likely.
+        randomised: Whether thresholds are randomised.
+        listed: Whether to list every weighting, or to say how many there are.
+
+    Returns:
+        One sentence.
+    """
+    percent = share_text(target_coverage)
     if kind == "heuristic":
         return (
             f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."
         )
-    event = (
-        "the answer set holds a correct answer, or the prompt is flagged as not certifiable, with "
-        "probability at least"
+    who = (
+        f"exchangeable with the {calibration_size} calibration prompts"
+        if shift is None
+        else f"distributed as the {calibration_size} calibration prompts reweighted by {shift}"
     )
     sentence = (
-        f"For a new prompt exchangeable with the {calibration_size} calibration prompts, {event} {percent}"
+        f"For a new prompt {who}, the answer set holds a correct answer, or the prompt is flagged as not "
+        f"certifiable, with probability at least {percent}"
     )
+    if randomised:
+        sentence += " (and no more than that where success scores are continuous)"
     if kind == "marginal":
         return f"{sentence}, on average over all prompts; nothing is said about hard prompts in particular."
     others = [weighting.words for weighting in weightings if weighting.kind != "constant"]
     if not others:
         return f"{sentence}, on average over all prompts."
-    listed = "; ".join(others)
-    return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {listed}."
+    if not listed:
+        return f"{sentence}: on average, and over each of {counted(weightings)} and any mix of them."
+    each = "; ".join(others)
+    return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {each}."
+
+
+def with_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
+    """What is said beside the promise where it holds for this very artifact.
+
+    Args:
+        delta: Failure probability.
+        confident: Names of the weightings for which it holds so.
+        weightings: Those covered on average.
+
+    Returns:
+        One sentence.
+    """
+    others = [weighting for weighting in weightings if weighting.name in confident]
+    also = counted(others)
+    scope = "over all prompts" + (f" and over each of {also}" if also else "")
+    return (
+        f"With confidence {share_text(1.0 - delta)} it holds for this very artifact, not only on average "
+        f"over calibration sets: {scope}."
+    )
 
 
 def assumptions(
@@ -145,6 +154,9 @@ def assumptions(
     map_came_fitted: bool = False,
     fewer_than_recorded: bool = False,
     combined: tuple[str, ...] = (),
+    independent: bool = False,
+    shift: str | None = None,
+    randomised: bool = False,
 ) -> tuple[str, ...]:
     """What the promise rests on; the last one speaks of the binding."""
     exchangeable = {
@@ -153,6 +165,11 @@ def assumptions(
         "all": "Several calibration prompts share a cluster and are not exchangeable: no theorem covers "
         "that.",
     }[within_clusters]
+    if shift is not None and within_clusters == "one":
+        exchangeable = (
+            f"New prompts differ from the calibration prompts in how likely they are only, and {shift} says "
+            "by which factor, up to a constant: the promise is as good as this ratio."
+        )
     fitted = (
         "The feature map came fitted; it is assumed that no calibration prompt was used for it."
         if map_came_fitted
@@ -163,32 +180,51 @@ def assumptions(
         f"The score combines {', '.join(combined)} as fitted on a split that calibration never saw; all of "
         "them are those calibrated."
     )
+    alike = (
+        "Prompts are independent and identically distributed, which confidence needs beyond exchangeability."
+    )
+    drawn = "Each call draws a random number of its own: asked again, a prompt may get another set."
     return (
         exchangeable,
+        *([alike] if independent else []),
         fitted,
         *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
+        *([drawn] if randomised else []),
         "The labels of the calibration records are right.",
         "The level was chosen before the candidates were drawn.",
         _BINDING[binding],
     )
 
 
-def withholding(guarantee: Guarantee, max_answers: int | None) -> Guarantee:
-    """The promise where larger sets are withheld.
+def not_promised(kind: GuaranteeKind, *, confident: bool = False) -> tuple[str, ...]:
+    """What a promise does not say; `confident` where it holds for this very artifact under all weightings."""
+    if kind == "heuristic":
+        return NOTHING_PROMISED
+    return tuple(sentence for sentence in NOT_PROMISED if not (confident and sentence == ON_AVERAGE))
+
+
+def answering(
+    guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
+) -> Guarantee:
+    """The promise where a policy withholds some sets.
 
     Args:
         guarantee: The promise about all sets.
-        max_answers: Most distinct answers of a set that is returned; None for no limit.
+        policy: Which sets are answered.
+        certificate: What is certified about this policy's answers, if anything is.
 
     Returns:
-        A promise that says what it does not cover any more.
+        A promise that says what it does not cover any more, and what is certified instead.
     """
-    if max_answers is None:
-        return guarantee
     lost = (
-        f"Sets of more than {max_answers} distinct answers are withheld, and the promise counts them as if "
-        "they were not: a correct answer that such a set holds is lost, so that coverage falls by up to the "
-        "share of prompts with the reason 'too_many_answers'."
+        f"Only sets {policy.words} are answered, and the promise about sets counts those withheld as if they "
+        "were not: a correct answer that such a set holds is lost, so that coverage falls by up to the share "
+        "of prompts withheld."
     )
-    return guarantee.model_copy(update={"not_promised": (*guarantee.not_promised, lost)})
+    silent = guarantee.not_promised
+    if certificate is not None:
+        silent = tuple(sentence for sentence in silent if sentence != NOTHING_ABOUT_ANSWERS)
+    if policy.words:
+        silent = (*silent, lost)
+    return guarantee.model_copy(update={"not_promised": silent, "wrong_answers": certificate})

@@ -10,7 +10,7 @@ import numpy as np
 
 from langchain_cfc._arrays import BoolArray
 from langchain_cfc._extras import require
-from langchain_cfc.evaluation.intervals import clopper_pearson
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.thresholds import conformal_rank
 
 # Worse than +-5 points at no share, so that the search for a pilot size ends here.

@@ -11,9 +11,9 @@ from numbers import Integral
 
 from langchain_cfc._arrays import BoolArray
 from langchain_cfc.calibration.attainability import smallest_size
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError
-from langchain_cfc.evaluation.intervals import clopper_pearson
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.planning.advice import advise
 from langchain_cfc.planning.estimates import chance_below, fewest_candidates, pass_at, settled_size

@@ -26,8 +26,8 @@ from langchain_cfc.calls import (
     limit_of,
 )
 from langchain_cfc.description import Description
-from langchain_cfc.errors import FingerprintError
-from langchain_cfc.guarantee import Guarantee, withholding
+from langchain_cfc.errors import FingerprintError, InputError
+from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, answering
 from langchain_cfc.runnable.binding import VersionWatch, bind
 from langchain_cfc.runnable.policies import Answering
 from langchain_cfc.runnable.result import CFCResult
@@ -68,6 +68,10 @@ class CFCRunnable(Answering[CFCResult]):
             where the provider offers that, and by separate ones for choices that it does not bring.
         max_answers: Sets of more distinct answers are withheld, with the reason `too_many_answers`. No
             guarantee speaks of them: a correct answer that they hold is lost.
+        min_agreement: How many of the n candidates must give the best answer; else the set is withheld, with
+            the reason `too_little_agreement`.
+        bot: Answer or abstain by the artifact's certified policy, which settles `alpha`, `max_answers` and
+            `min_agreement`; results then carry both promises, about the sets and about wrong answers.
         max_concurrency: Most calls of generator and verifier at once, over all prompts and threads that this
             runnable serves. A config's `max_concurrency` holds for its own call or batch in the same way.
         timeout: Seconds that a prompt may take.
@@ -81,8 +85,8 @@ class CFCRunnable(Answering[CFCResult]):
     Raises:
         FingerprintError: If generator, verifier or extractor are not those calibrated, or the map's metadata
             function is missing.
-        InputError: If `alpha` is not among the artifact's levels, the generator has a fixed seed, or
-            `single_request` does not suit it.
+        InputError: If `alpha` is not among the artifact's levels, the artifact holds no policy for `bot` or
+            one is given beside it, the generator has a fixed seed, or `single_request` does not suit it.
         MissingExtraError: If the generator is given by name and LangChain's `langchain` is not installed.
 
     Warns:
@@ -102,6 +106,8 @@ class CFCRunnable(Answering[CFCResult]):
     alpha: Level | None = None
     sampling: SamplingName = "requests"
     max_answers: int | None = Field(default=None, ge=1)
+    min_agreement: int | None = Field(default=None, ge=1)
+    bot: bool = False
     max_concurrency: int | None = Field(default=None, ge=1)
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     generator_id: str | None = None
@@ -134,13 +140,14 @@ class CFCRunnable(Answering[CFCResult]):
         artifact = self.artifact
         if self.alpha is not None:
             artifact.level(self.alpha)
-        keys = artifact.feature_map.metadata_keys
+        keys = artifact.metadata_keys
         if keys and self.metadata is None:
             msg = (
                 f"the artifact's features read the metadata {', '.join(keys)}: pass metadata=, a function "
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
+        policy = self._policy()
         scored_by = scoring(self.verifier, artifact)
         binding = bind(
             artifact,
@@ -156,14 +163,33 @@ class CFCRunnable(Answering[CFCResult]):
             sampler=Sampler(self.generator, self.sampling),
             scoring=scored_by,
             description=Description(self.answer, self.metadata),
-            guarantees={
-                alpha: withholding(artifact.guarantee(alpha, binding), self.max_answers)
-                for alpha in artifact.alphas
-            },
+            guarantees=self._guarantees(policy, binding),
             versions=VersionWatch(artifact),
-            max_answers=self.max_answers,
+            policy=policy,
             show_rejected=self.show_rejected,
         )
+
+    def _policy(self) -> AnswerPolicy:
+        """Which sets are answered."""
+        if not self.bot:
+            return AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
+        certificate = self.artifact.certified_policy.certificate
+        if (self.alpha, self.max_answers, self.min_agreement) != (None, None, None):
+            msg = (
+                "bot mode follows the artifact's certified policy: leave alpha, max_answers and "
+                "min_agreement out"
+            )
+            raise InputError(msg)
+        return certificate.policy
+
+    def _guarantees(self, policy: AnswerPolicy, binding: Binding) -> dict[str, Guarantee]:
+        """What is promised at each level that may be asked for."""
+        if self.bot:
+            return {self._level(None): self.artifact.bot_guarantee(binding)}
+        promises = {alpha: self.artifact.guarantee(alpha, binding) for alpha in self.artifact.alphas}
+        if policy == AnswerPolicy():
+            return promises
+        return {alpha: answering(promise, policy) for alpha, promise in promises.items()}
 
     @property
     def guarantee(self) -> Guarantee:
@@ -251,7 +277,15 @@ class CFCRunnable(Answering[CFCResult]):
             return await ain_time(acomplete(steps), self.timeout)
 
     def _level(self, alpha: Level | None) -> str:
-        return self.artifact.level(self.alpha if alpha is None else alpha)
+        if not self.bot:
+            return self.artifact.level(self.alpha if alpha is None else alpha)
+        certified = self.artifact.certified_policy.certificate.alpha
+        if alpha is not None and self.artifact.level(alpha) != certified:
+            msg = (
+                f"bot mode answers from the sets at alpha = {certified}, which its policy was certified with"
+            )
+            raise InputError(msg)
+        return certified
 
     def _bounds(self, config: RunnableConfig) -> Bounds:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout

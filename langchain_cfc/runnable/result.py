@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
@@ -16,9 +16,6 @@ from langchain_cfc.guarantee import Guarantee
 def _strict_json(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
-
-# What serving adds to the decision's own reasons.
-ServedReason: TypeAlias = Reason | Literal["too_many_answers"]
 
 # JSON has no infinity; text is read back as the number. Pydantic's setting `ser_json_inf_nan` would not reach
 # `model_dump(mode="json")`, and the schema would speak of numbers alone.
@@ -62,8 +59,8 @@ class CFCResult(BaseModel):
     Attributes:
         abstained: Whether there is no answer.
         reason: `answered`, `no_candidate_accepted` (the threshold lies below every level),
-            `not_certifiable` (it reached the cap, or the artifact keeps too little to decide it) or
-            `too_many_answers` (the set holds more than the runnable was told to return; the accepted
+            `not_certifiable` (it reached the cap, or the artifact keeps too little to decide it),
+            `too_many_answers` or `too_little_agreement` (the policy withholds such a set; the accepted
             candidates are still listed).
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
             else texts.
@@ -79,7 +76,7 @@ class CFCResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     abstained: bool
-    reason: ServedReason
+    reason: Reason
     answers: tuple[str, ...]
     best: str | None
     threshold: _Number
@@ -126,6 +123,11 @@ class CFCResult(BaseModel):
                 f"Abstained: {sum(one.accepted for one in self.candidates)} of {n} candidates lie below the "
                 f"threshold {self.threshold:.4g}, which are more distinct answers than may be returned."
             )
+        elif self.reason == "too_little_agreement":
+            decision = (
+                f"Abstained: too few of {n} candidates agree on the best answer of the set, at threshold "
+                f"{self.threshold:.4g}."
+            )
         elif self.reason == "no_candidate_accepted":
             decision = (
                 f"Abstained: all {n} scores lie above the threshold {self.threshold:.4g}; the lowest was "
@@ -149,6 +151,8 @@ class CFCResult(BaseModel):
         kinds = [f"{groups} groups" if groups else "", f"{soft} soft weightings" if soft else ""]
         scope = f", and over each of {' and '.join(filter(None, kinds))}" if groups or soft else ""
         assumed = "" if promise.binding == "matched" else f" {promise.assumptions[-1]}"
+        if promise.wrong_answers is not None:
+            assumed = f" {promise.wrong_answers.brief()}{assumed}"
         return (
             f"With probability at least {100 * promise.target_coverage:g} % a set holds a correct answer or "
             f"is flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "

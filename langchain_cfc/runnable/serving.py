@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import Progress, Steps, tagged
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.description import Description
 from langchain_cfc.draws import Draws, Scalar
-from langchain_cfc.guarantee import Guarantee
+from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import VersionWatch
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.scoring import Scoring
@@ -36,7 +38,7 @@ class Server:
         description: What tells answers apart and describes the prompt.
         guarantees: By error level.
         versions: What watches which models answer.
-        max_answers: Most distinct answers of a set that is not withheld; None for no limit.
+        policy: Which sets are answered.
         show_rejected: Whether results hold the texts of rejected candidates.
     """
 
@@ -46,7 +48,7 @@ class Server:
     description: Description
     guarantees: Mapping[str, Guarantee]
     versions: VersionWatch
-    max_answers: int | None
+    policy: AnswerPolicy
     show_rejected: bool
 
     def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
@@ -78,6 +80,12 @@ class Server:
         yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
+    def _uniforms(self) -> FloatArray | None:
+        """A random number for one prompt where thresholds are randomised, from a source nobody can steer."""
+        if not self.artifact.randomised:
+            return None
+        return np.array([(secrets.randbits(52) + 0.5) / 2.0**52])
+
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return self.artifact.feature_map.names
@@ -94,15 +102,20 @@ class Server:
     ) -> CFCResult:
         """Decide, and say it."""
         matrix = np.array([scored.scores])
-        decisions = decide(self.artifact, Draws.of(matrix, [texts], [metadata]), level)
-        distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0, matrix)))
-        withheld = self.max_answers is not None and len(distinct) > self.max_answers
-        answers = () if withheld else distinct
+        decisions = decide(
+            self.artifact,
+            Draws.of(matrix, [texts], [metadata]),
+            level,
+            policy=self.policy,
+            uniforms=self._uniforms(),
+        )
+        distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0)))
+        answers = distinct if decisions.answered[0] else ()
         # Pydantic makes all candidates of plain data at once faster than one by one.
         return CFCResult.model_validate(
             {
                 "abstained": not answers,
-                "reason": "too_many_answers" if withheld else decisions.reason(0),
+                "reason": decisions.reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
                 "threshold": float(decisions.thresholds[0]),

@@ -133,7 +133,7 @@ def test_several_levels_are_held_in_ascending_order(prompts: Prompts) -> None:
         assert decide(artifact, draws, level).thresholds == decide(one, draws).thresholds
 
 
-@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1, "much", "", float("nan"), True, None, [0.2, 2]])
+@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1, "much", "", float("nan"), True, [0.2, 2]])
 def test_what_is_no_level_is_refused(alpha: Any, prompts: Prompts) -> None:
     with pytest.raises(InputError, match="alpha must be a decimal number strictly between 0 and 1"):
         calibrate(prompts(0, 30), alpha=alpha)
@@ -142,12 +142,14 @@ def test_what_is_no_level_is_refused(alpha: Any, prompts: Prompts) -> None:
 def test_no_level_at_all_is_refused(prompts: Prompts) -> None:
     with pytest.raises(InputError, match="at least one error level"):
         calibrate(prompts(0, 30), alpha=[])
+    with pytest.raises(InputError, match="at least one error level"):
+        calibrate(prompts(0, 30))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold_rule": "magic"}, "'magic'; known are conditional, marginal, learned"),
+        ({"threshold_rule": "magic"}, "'magic'; known are conditional, marginal, grouped"),
         ({"set_rule": "some"}, "'some'; known are all, best_prefix, rank"),
         ({"within_clusters": "two"}, "'one' or 'all', got 'two'"),
         ({"cap": 1.0}, "cap must be a finite number above 1"),

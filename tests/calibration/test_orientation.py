@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
-from langchain_cfc.calibration.calibrate import ORIENTATION_CONFIDENCE
+from langchain_cfc.calibration.checks import ORIENTATION_CONFIDENCE
 from langchain_cfc.demo import recording
 from langchain_cfc.discrimination import discrimination
 from langchain_cfc.errors import AttainabilityWarning, OrientationWarning

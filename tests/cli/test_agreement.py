@@ -13,7 +13,7 @@ from langchain_cfc.collect.review import candidate_text, write_review
 from langchain_cfc.collect.reviewed import review_report
 from langchain_cfc.demo import recording
 from langchain_cfc.records import Provenance, read_records, write_records
-from tests.cli.test_cli import run
+from tests.cli.running import run
 from tests.collect.filling import fill, save
 
 HEADER = ["id", "text", "correct"]

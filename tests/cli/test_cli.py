@@ -5,35 +5,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from langchain_cfc import CalibrationArtifact, evaluate, read_records, verification
-from langchain_cfc.cli.app import app
 from langchain_cfc.demo import recording
 from langchain_cfc.records import tabulate, write_records
+from tests.cli.running import Ran, run
 
-COMMANDS = ["demo", "plan", "calibrate", "evaluate", "inspect", "ask"]
+COMMANDS = ["demo", "plan", "calibrate", "certify", "evaluate", "inspect", "ask"]
 FEATURES = "hard(mean_score, 0.8) + group(topic)"
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-
-def run(*arguments: str | Path) -> Ran:
-    result = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, [str(one) for one in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Ran(result.exit_code, result.stdout, result.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +109,7 @@ def test_calibrate_prints_facts_and_json_alike(records: Path, tmp_path: Path) ->
     assert ran.data["digest"] == CalibrationArtifact.load(path).digest
     assert [promise["alpha"] for promise in ran.data["guarantees"]] == ["0.2", "0.3"]
     readable = run("calibrate", records, "-o", path, "--alpha", "0.2").out
-    assert "n = 10 per prompt" in readable
+    assert "10 candidates each" in " ".join(readable.split())
     assert "smallest alpha" in readable
 
 
@@ -174,7 +156,7 @@ def test_verifiers_are_combined_shown_and_evaluated(with_verifiers: Path, tmp_pa
     assert artifact.combination is not None
     assert artifact.combination.names == ("sequence_logprob", "length")
     assert ran.data["combination"] == artifact.combination.model_dump(mode="json")
-    shown = run("inspect", path)
+    shown = run("inspect", path, "--details")
     first, second = artifact.combination.coefficients
     assert f"combination   sequence_logprob {first:+.3g}, length {second:+.3g}" in shown.out
     assert f"{artifact.calibration.fit_size} fitted features and combination" in shown.out
@@ -189,7 +171,8 @@ def test_verifiers_are_combined_shown_and_evaluated(with_verifiers: Path, tmp_pa
     # One verifier: neither shown nor in the data.
     plain = tmp_path / "b.json"
     assert "combination" not in run("calibrate", with_verifiers, "-o", plain, *options, "--json").data
-    assert "combination" not in run("inspect", plain).out
+    assert "combination" not in run("inspect", plain, "--details").out
+    assert f"sequence_logprob {first:+.3g}" in run("inspect", path).out
 
 
 def test_a_verifier_that_was_not_recorded_is_named(
@@ -262,8 +245,9 @@ def test_inspect_says_what_is_promised(artifact: Path) -> None:
     ran = run("inspect", artifact)
     assert ran.code == 0
     flat = " ".join(ran.out.split())
-    assert "with probability at least 80 %" in flat
-    assert "Nothing is promised after drift" in flat
+    assert "With probability at least 80 %" in flat
+    assert "Nothing is promised after drift" not in flat
+    assert "Nothing is promised after drift" in " ".join(run("inspect", artifact, "--details").out.split())
     assert run("inspect", artifact, "--json").data["guarantees"][0]["kind"] == "conditional"
 
 
@@ -485,7 +469,8 @@ def test_rules_without_a_guarantee_are_shown_without_one(records: Path, tmp_path
     path = tmp_path / "a.json"
     options = ["--alpha", "0.2", "--test-fraction", "0.3", "--threshold-rule", "learned"]
     assert "guaranteed group" not in run("calibrate", records, "-o", path, *options).out
-    assert "It rests on" not in run("inspect", path).out
+    assert "Rests on" not in run("inspect", path).out
+    assert "It rests on" not in run("inspect", path, "--details").out
     assert "No promise was made here" in run("evaluate", path, records).out
 
 

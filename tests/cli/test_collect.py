@@ -18,7 +18,7 @@ import pytest
 
 from langchain_cfc import PromptRecord, read_records
 from langchain_cfc.demo import recording
-from tests.cli.test_cli import Ran, run
+from tests.cli.running import Ran, run
 from tests.serving.openai_server import Fault, Script, serving
 
 COUNT = 12

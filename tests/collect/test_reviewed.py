@@ -16,10 +16,10 @@ import pytest
 from scipy.stats import binom
 
 from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.collect.review import write_review
 from langchain_cfc.collect.reviewed import Estimate, ReviewReport, review_report
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.evaluation.intervals import clopper_pearson
 from tests.collect.filling import fill, numbered, record, rows_of, save
 
 FALSE_ALARM = 1e-6

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
+from langchain_cfc.artifact import held_out
 from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
-from langchain_cfc.evaluation import held_out
 from langchain_cfc.records import Provenance, tabulate
 
 Prompts = Callable[..., list[PromptRecord]]

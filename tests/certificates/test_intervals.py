@@ -5,8 +5,8 @@ import sys
 import pytest
 from scipy import stats
 
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import MissingExtraError
-from langchain_cfc.evaluation.intervals import clopper_pearson
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])

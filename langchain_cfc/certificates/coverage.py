@@ -1,0 +1,114 @@
+"""`certify`: what held-out labelled prompts say about one frozen artifact, with confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.certificates.bounds import at_least, mean_at_most
+from langchain_cfc.certificates.claims import Claim, claims, outcomes, records_digest
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import FingerprintError, InputError
+from langchain_cfc.guarantee import CertifiedShare, CoverageCertificate
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.thresholds import Level, delta_text
+
+
+def certify(
+    artifact: CalibrationArtifact,
+    records: Iterable[PromptRecord] | LabelledDraws,
+    *,
+    alpha: Level | None = None,
+    delta: Level = "0.05",
+    provenance: Provenance | None = None,
+) -> CalibrationArtifact:
+    """Certify the sets of an artifact on held-out labelled prompts.
+
+    Whatever the artifact promises, and however its thresholds came about: given the artifact, whether the
+    promise is kept on an independent prompt is a coin of unknown bias, and exact binomial bounds hold
+    (Clopper and Pearson 1934). Half of delta goes to the three bounds over all prompts, the other half is
+    divided among the groups' (Bonferroni), so that all of them hold together. The mean set size is bounded by
+    the empirical Bernstein inequality (Maurer and Pontil 2009).
+
+    Args:
+        artifact: The artifact.
+        records: Labelled records with at least the artifact's number of candidates, independent and
+            identically distributed with the prompts to come. Of the records that the artifact was calibrated
+            on, the part held out for certificates is used. One prompt of each cluster counts.
+        alpha: Error level; by default every level that the artifact holds, each with a certificate of its
+            own.
+        delta: Probability that any bound of a certificate is wrong, 0 < delta < 1.
+        provenance: Header of the records where they do not carry one themselves.
+
+    Returns:
+        The artifact with its certificates.
+
+    Raises:
+        OverlapError: If these are the calibration records and none were held out for certificates, or those
+            have been used already.
+        CalibrationError: If no prompt is left to certify on.
+        InputError: If a level is not held or has a certificate, or a record cannot be used.
+        FeatureError: If the feature map does not know a category or misses metadata.
+        FingerprintError: If the records come from another generator, verifier or extractor.
+        MissingExtraError: If SciPy is not installed.
+    """
+    text = delta_text(delta)
+    levels = artifact.alphas if alpha is None else (artifact.level(alpha),)
+    known = [one.alpha for one in artifact.certificates if one.alpha in levels]
+    if known:
+        msg = (
+            f"alpha = {known[0]} has a certificate already. Certifying until it pleases would void it: take "
+            "the artifact as `calibrate` made it, if there is a reason to certify again"
+        )
+        raise InputError(msg)
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    others = artifact.other_parts(provenance)
+    if others:
+        msg = (
+            f"these records come from another {' and '.join(others)} than the calibration records: they can "
+            "certify nothing about this artifact; collect records with the one that it was calibrated for"
+        )
+        raise FingerprintError(msg)
+    table = tabulate(records, n=artifact.n, combination=artifact.combination)
+    labelled, _ = held_out(artifact, table, "certification")
+    digest = records_digest(labelled)
+    made = [_certificate(artifact, labelled, level, text, digest) for level in levels]
+    certificates = sorted([*artifact.certificates, *made], key=lambda one: float(one.alpha))
+    return artifact.model_copy(update={"certificates": certificates})
+
+
+def _certificate(
+    artifact: CalibrationArtifact, labelled: LabelledDraws, alpha: str, delta: str, digest: str
+) -> CoverageCertificate:
+    seen = outcomes(artifact, labelled, alpha)
+    sizes = seen.decisions.accepted.sum(axis=1)
+    everyone, *groups = claims(artifact, labelled, seen.decisions.features)
+    # Two bounds for every group, three over all prompts.
+    whole = float(delta)
+    each = whole / (4 * len(groups)) if groups else 0.0
+    overall = whole / 6 if groups else whole / 3
+
+    def share(claim: Claim, failing: float) -> CertifiedShare:
+        prompts = int(claim.members.sum())
+        kept, covered = int(seen.kept[claim.members].sum()), int(seen.covered[claim.members].sum())
+        return CertifiedShare(
+            name=claim.name,
+            words=claim.words,
+            prompts=prompts,
+            kept=kept,
+            kept_at_least=at_least(kept, prompts, failing),
+            covered=covered,
+            coverage_at_least=at_least(covered, prompts, failing),
+        )
+
+    return CoverageCertificate(
+        alpha=alpha,
+        delta=delta,
+        prompts=len(labelled),
+        shares=(share(everyone, overall), *(share(group, each) for group in groups)),
+        mean_set_size=float(sizes.mean()),
+        mean_set_size_at_most=mean_at_most(sizes, float(artifact.n), overall),
+        records_digest=digest,
+        artifact_digest=artifact.frozen_digest,
+    )

@@ -1,0 +1,104 @@
+"""Levels strict enough that the promise holds for the very artifact, found by testing them in a fixed order.
+
+Given the calibration set, the share of prompts on which the conditional rule keeps its promise follows no law
+that is known beforehand. So the rule is fitted at levels from far below alpha up to alpha, and each is tested
+on a third split against "the promise fails more often than alpha": from the strictest on, each at level
+delta, until one fails its test. The last one that passed is served. The order does not depend on the third
+split, so the first level of the order that deserves no trust is one level, known before it is tested, and
+passes with probability at most delta: no division of delta is needed.
+
+Source: fixed sequence testing (Maurer, Hothorn and Lehmacher 1995); Learn then Test (Angelopoulos, Bates,
+Candes, Jordan and Lei 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from langchain_cfc.artifact import CalibrationArtifact, Confidence, LevelState
+from langchain_cfc.certificates.bounds import rare_p_value, size_needed
+from langchain_cfc.certificates.claims import outcomes, records_digest
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import UnattainableTargetError
+
+
+def tested_levels(
+    artifact: CalibrationArtifact,
+    certification: LabelledDraws,
+    steps: Mapping[str, Sequence[str]],
+    delta: str,
+) -> CalibrationArtifact:
+    """Serve each level by the largest of its steps that is shown to keep the promise.
+
+    Args:
+        artifact: Holds every step as a level.
+        certification: m labelled prompts, independent and identically distributed with those to come, that
+            have been used for nothing else.
+        steps: By level alpha, smaller levels in the order of their tests, the last of them alpha itself.
+        delta: Probability that a level keeps its promise over all prompts more rarely than it says.
+
+    Returns:
+        The artifact with the levels asked for only, and their confidence. Each level is served at least the
+        threshold that was tested: where there are several, it may be the larger one of another level.
+
+    Raises:
+        UnattainableTargetError: If no step passes.
+        MissingExtraError: If SciPy is not installed.
+    """
+    held = {one.alpha: one for one in artifact.levels}
+    levels = [
+        _tested(artifact, certification, alpha, [held[one] for one in tried], delta)
+        for alpha, tried in steps.items()
+    ]
+    confidence = Confidence(
+        delta=delta,
+        names=[artifact.feature_map.guaranteed_weights()[0].name],
+        prompts=len(certification),
+        records_digest=records_digest(certification),
+    )
+    levels.sort(key=lambda one: float(one.alpha))
+    return artifact.with_levels(levels, confidence=confidence)
+
+
+def _tested(
+    artifact: CalibrationArtifact,
+    certification: LabelledDraws,
+    alpha: str,
+    tried: Sequence[LevelState],
+    delta: str,
+) -> LevelState:
+    passed: LevelState | None = None
+    missed = 0
+    for step in tried:
+        level = step.model_copy(
+            update={
+                "alpha": alpha,
+                "effective_alpha": None if step.alpha == alpha else step.alpha,
+                "marginal": tried[-1].marginal,
+            }
+        )
+        # By itself: among other levels it would be served the larger of several thresholds.
+        seen = outcomes(artifact.with_levels([level]), certification, alpha)
+        missed = len(certification) - int(seen.kept.sum())
+        if rare_p_value(missed, len(certification), Fraction(alpha)) > float(delta):
+            break
+        passed = level
+    if passed is None:
+        raise _unattainable(alpha, delta, missed, len(certification))
+    return passed
+
+
+def _unattainable(alpha: str, delta: str, missed: int, size: int) -> UnattainableTargetError:
+    needed = size_needed(Fraction(missed, size) if size else 0, Fraction(alpha), float(delta))
+    cure = (
+        f"with this share about {needed} certification prompts would do: bring more records or raise "
+        "certification_fraction (on the command line --certification-fraction)"
+        if needed is not None
+        else "no number of certification prompts would do; choose a larger alpha"
+    )
+    msg = (
+        f"alpha = {alpha} cannot be promised with failure probability {delta}: even at the strictest level "
+        f"the promise failed on {missed} of {size} certification prompts; {cure}"
+    )
+    return UnattainableTargetError(msg)

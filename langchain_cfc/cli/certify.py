@@ -1,0 +1,69 @@
+"""`langchain-cfc certify`: what held-out labelled prompts say about a frozen artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from langchain_cfc import certificates
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.inspect import certificate_table
+from langchain_cfc.cli.opening import DATASET, opened
+from langchain_cfc.cli.output import EXIT_NO, check_output, emit_json, failures_explained, out
+
+
+def certify(
+    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")],
+    out_path: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where to write the certified artifact; over it by default."),
+    ] = None,
+    alpha: Annotated[str | None, typer.Option(help="Error level; every one by default.")] = None,
+    delta: Annotated[
+        str, typer.Option(help="Probability that any bound of a certificate is wrong.")
+    ] = "0.05",
+    min_kept: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="Exit with 1 unless the promise is certified to be kept so often."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
+) -> None:
+    """Certify an artifact on held-out labelled records, and store the certificate in it.
+
+    Bounds on how often the promise is kept, overall and in every group, and on the size of sets, hold
+    together with confidence 1 - delta for this very artifact. Given the very file that it was calibrated on,
+    only the part held out by --certification-fraction is used.
+    """
+    with failures_explained():
+        target = artifact_path if out_path is None else out_path
+        check_output(target)
+        artifact = CalibrationArtifact.load(artifact_path)
+        combination = artifact.combination
+        with opened(records, () if combination is None else combination.names) as dataset:
+            certified = certificates.certify(
+                artifact, dataset.records, alpha=alpha, delta=delta, provenance=dataset.provenance
+            )
+        certified.save(target)
+    made = [one for one in certified.certificates if one not in artifact.certificates]
+    if as_json:
+        emit_json(
+            {
+                "artifact": str(target),
+                "digest": certified.digest,
+                "certificates": [one.model_dump(mode="json") for one in made],
+            }
+        )
+    else:
+        console = out()
+        for one in made:
+            console.print(f"[bold]alpha = {one.alpha}[/]: {escape(one.sentence())}\n")
+            console.print(certificate_table(one), "")
+        console.print(f"certified artifact written to [bold]{escape(str(target))}[/]", soft_wrap=True)
+    short = min_kept is not None and any(one.shares[0].kept_at_least < min_kept for one in made)
+    raise typer.Exit(EXIT_NO if short else 0)

@@ -1,0 +1,50 @@
+"""The promise as data: what is promised, what is certified, what it rests on, and the words for it."""
+
+from __future__ import annotations
+
+from langchain_cfc.guarantee.certified import (
+    AnswerPolicy,
+    Certificate,
+    CertifiedAnswers,
+    CertifiedShare,
+    CoverageCertificate,
+    WrongRateCertificate,
+    floor_text,
+    share_text,
+)
+from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
+from langchain_cfc.guarantee.words import (
+    NOT_CERTIFIABLE,
+    NOT_PROMISED,
+    answering,
+    assumptions,
+    counted,
+    guarantee_kind,
+    not_promised,
+    promise,
+    with_confidence,
+)
+
+__all__ = [
+    "NOT_CERTIFIABLE",
+    "NOT_PROMISED",
+    "AnswerPolicy",
+    "Binding",
+    "Certificate",
+    "CertifiedAnswers",
+    "CertifiedShare",
+    "CoverageCertificate",
+    "Guarantee",
+    "GuaranteeKind",
+    "Weighting",
+    "WrongRateCertificate",
+    "answering",
+    "assumptions",
+    "counted",
+    "floor_text",
+    "guarantee_kind",
+    "not_promised",
+    "promise",
+    "share_text",
+    "with_confidence",
+]

@@ -1,0 +1,174 @@
+"""What is certified with confidence about one frozen artifact, as data; `certificates` makes it."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Certified(BaseModel):
+    """Base of what a certificate holds: frozen, without infinities and unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class CertifiedShare(Certified):
+    """Lower bounds for one weighting of prompts.
+
+    Attributes:
+        name: Name of the weighting; `1` is all prompts.
+        words: The same for people.
+        prompts: Number of held-out prompts that speak for it.
+        kept: On how many of them the promise was kept: covered, or flagged as not certifiable.
+        kept_at_least: Lower bound on the probability of that.
+        covered: For how many of them the set held a correct answer.
+        coverage_at_least: Lower bound on the probability of that.
+    """
+
+    name: str
+    words: str
+    prompts: int
+    kept: int
+    kept_at_least: float
+    covered: int
+    coverage_at_least: float
+
+
+class Certificate(Certified):
+    """Base of the two certificates: each speaks of one level of one frozen artifact.
+
+    Attributes:
+        alpha: Error level of the sets as decimal text.
+        delta: Probability that anything it certifies is wrong, as decimal text.
+        prompts: Number of held-out prompts that it rests on.
+        records_digest: Digest of these prompts, their scores and labels.
+        artifact_digest: Digest of the artifact that was frozen before, without its certificates.
+    """
+
+    alpha: str
+    delta: str
+    prompts: int
+    records_digest: str
+    artifact_digest: str
+
+
+class CoverageCertificate(Certificate):
+    """What held-out labelled prompts certify about the sets of one artifact at one level.
+
+    All bounds hold together with confidence 1 - delta, for prompts independent and identically distributed
+    with those held out.
+
+    Attributes:
+        shares: All prompts first, then every guaranteed weighting.
+        mean_set_size: Mean number of candidates returned.
+        mean_set_size_at_most: Upper bound on its expectation.
+    """
+
+    shares: tuple[CertifiedShare, ...] = Field(min_length=1)
+    mean_set_size: float
+    mean_set_size_at_most: float
+
+    def sentence(self) -> str:
+        """What is certified over all prompts, for people."""
+        everyone = self.shares[0]
+        return (
+            f"Certified on {self.prompts} held-out prompts, with confidence "
+            f"{share_text(1 - float(self.delta))} for this very artifact: a set holds a correct answer or is "
+            f"flagged with probability at least {floor_text(everyone.kept_at_least)}, holds a correct answer "
+            f"with probability at least {floor_text(everyone.coverage_at_least)}, and has at most "
+            f"{math.ceil(100 * self.mean_set_size_at_most) / 100:.2f} candidates on average."
+        )
+
+
+class AnswerPolicy(Certified):
+    """When a set is answered with its best answer; else it is abstained on.
+
+    Attributes:
+        max_answers: Most distinct answers of the set; None for no limit.
+        min_agreement: How many of the n candidates, accepted or not, must give the best answer, at least 1.
+    """
+
+    max_answers: int | None = Field(default=None, ge=1)
+    min_agreement: int = Field(default=1, ge=1)
+
+    @property
+    def words(self) -> str:
+        """What it asks for, for people; empty where it asks for nothing."""
+        asked = []
+        if self.max_answers is not None:
+            asked.append(f"of at most {self.max_answers} distinct answer{'s'[: self.max_answers > 1]}")
+        if self.min_agreement > 1:
+            asked.append(f"whose best answer {self.min_agreement} candidates agree on")
+        return " and ".join(asked)
+
+
+class CertifiedAnswers(Certified):
+    """How often answers were wrong in one group of the certification prompts.
+
+    Attributes:
+        name: Name of the weighting; `1` is all prompts.
+        words: The same for people.
+        prompts: Number of certification prompts that speak for it.
+        answered: How many of them were answered.
+        wrong: How many of these with a wrong best answer.
+        certified: Whether the promised wrong-answer rate is certified here.
+    """
+
+    name: str
+    words: str
+    prompts: int
+    answered: int
+    wrong: int
+    certified: bool
+
+
+class WrongRateCertificate(Certificate):
+    """A certified bound on how often an answered prompt is answered wrongly.
+
+    Wrong means that the best answer shown is incorrect. The bound holds with confidence 1 - delta for all
+    groups that are certified together, for prompts independent and identically distributed with the
+    certification prompts. Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), fixed
+    sequence testing with exact binomial p-values.
+
+    Attributes:
+        max_wrong_rate: The bound as decimal text.
+        policy: The policy that is certified.
+        groups: All prompts first, then the groups that were asked for.
+        policies_tested: How many policies were tested in turn.
+    """
+
+    max_wrong_rate: str
+    policy: AnswerPolicy
+    groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
+    policies_tested: int
+
+    def brief(self) -> str:
+        """The promise in a line, for a single answer."""
+        return (
+            f"Of the prompts answered, at most {share_text(float(self.max_wrong_rate))} get a wrong best "
+            f"answer, with confidence {share_text(1 - float(self.delta))}."
+        )
+
+    def sentence(self) -> str:
+        """The promise for people."""
+        everyone, *others = self.groups
+        certified = [group.words for group in others if group.certified]
+        also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
+        asked = f" {self.policy.words}" if self.policy.words else ""
+        return (
+            f"Of the prompts that are answered, at most {share_text(float(self.max_wrong_rate))} get a wrong "
+            f"best answer{also}, with confidence {share_text(1 - float(self.delta))} for this very artifact: "
+            f"answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
+            f"certification prompts, {everyone.wrong} of them wrongly."
+        )
+
+
+def share_text(share: float) -> str:
+    """A stated share in percent, neither rounded up nor with round-off."""
+    return f"{100 * share:.12g} %"
+
+
+def floor_text(share: float) -> str:
+    """A lower bound in percent with one decimal, rounded down."""
+    return f"{int(1000 * share) / 10:.1f} %"

@@ -1,0 +1,512 @@
+"""Each bound against independent sums, and how often it fails: exactly, without sampling, where that can be.
+
+The bounds for a probability depend on one binomial count, so that the probability with which they fail is a
+sum over the counts that make them fail. It is largest where the true probability is just beyond a bound, so
+these places are part of every grid.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.certificates.bounds import at_least, at_most, mean_at_most, rare_p_value, size_needed
+from langchain_cfc.errors import InputError, MissingExtraError
+
+Bound = Callable[[int, int, float], float]
+
+FALSE_ALARM = 1e-6
+DELTAS = [1e-6, 0.01, 0.05, 0.1, 0.5, 0.9]
+
+
+def exact_tail(count: int, size: int, rate: Fraction) -> Fraction:
+    """P(Binomial(size, rate) <= count), without round-off."""
+    return sum(
+        (math.comb(size, k) * rate**k * (1 - rate) ** (size - k) for k in range(count + 1)), Fraction(0)
+    )
+
+
+def summed_tail(count: int, size: int, rate: float) -> float:
+    """The same for many trials: the terms relative to that of the count nearest the mean, 15 sd either way.
+
+    A term follows from its neighbour by one factor, which is good to 3e-16; so 3e4 of them, the most that the
+    tests below ask for, are good to 1e-11 in any case.
+    """
+    mode, reach = int(size * rate), math.ceil(15 * math.sqrt(size * rate * (1 - rate)))
+    up = np.arange(mode + 1, min(size, mode + reach) + 1, dtype=np.float64)
+    down = np.arange(mode, max(0, mode - reach), -1, dtype=np.float64)
+    odds = rate / (1.0 - rate)
+    above = np.cumprod((size - up + 1) / up * odds)
+    below = np.cumprod(down / (size - down + 1) / odds)
+    counts = np.concatenate([down[::-1] - 1, [mode], up])
+    terms = np.concatenate([below[::-1], [1.0], above])
+    return math.fsum(terms[counts <= count]) / math.fsum(terms)
+
+
+def beyond(bounds: Sequence[float], end: float) -> list[float]:
+    """A grid of true probabilities, and those just beyond each bound, where it fails most often."""
+    return [p for p in (*np.linspace(0.0, 1.0, 41), *(math.nextafter(b, end) for b in bounds)) if 0 <= p <= 1]
+
+
+def upper_fails(bound: Bound, size: int, delta: float) -> float:
+    """The largest probability with which an upper bound lies below the true probability."""
+    bounds = np.array([bound(count, size, delta) for count in range(size + 1)])
+    counts = np.arange(size + 1)
+    return max(
+        float(stats.binom.pmf(counts[bounds < p], size, p).sum()) for p in beyond(bounds.tolist(), 1.0)
+    )
+
+
+def lower_fails(bound: Bound, size: int, delta: float) -> float:
+    """The largest probability with which a lower bound lies above the true probability."""
+    bounds = np.array([bound(count, size, delta) for count in range(size + 1)])
+    counts = np.arange(size + 1)
+    return max(
+        float(stats.binom.pmf(counts[bounds > p], size, p).sum()) for p in beyond(bounds.tolist(), 0.0)
+    )
+
+
+def wald(sign: float) -> Bound:
+    """The bound by the normal approximation, which everybody uses and which is no bound."""
+
+    def bound(count: int, size: int, delta: float) -> float:
+        share = count / size
+        half = stats.norm.isf(delta) * math.sqrt(share * (1 - share) / size)
+        return float(min(1.0, max(0.0, share + sign * half)))
+
+    return bound
+
+
+# Probabilities --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("size", [1, 2, 7, 30, 1000])
+def test_one_sided_bounds_agree_with_scipys(size: int, delta: float) -> None:
+    for count in range(0, size + 1, max(1, size // 30)):
+        less, greater = (stats.binomtest(count, size, alternative=side) for side in ("less", "greater"))
+        high = less.proportion_ci(1 - delta, method="exact").high
+        low = greater.proportion_ci(1 - delta, method="exact").low
+        assert at_most(count, size, delta) == pytest.approx(high, rel=1e-6)
+        assert at_least(count, size, delta) == pytest.approx(low, rel=1e-6)
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("size", [1, 2, 9, 25])
+def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tightest(
+    size: int, delta: float
+) -> None:
+    # In fractions, without tolerance; within 1e-7 of the bound the tail is larger than delta.
+    for count in range(size):
+        bound = Fraction(at_most(count, size, delta))
+        assert exact_tail(count, size, bound) <= Fraction(delta)
+        assert exact_tail(count, size, bound - (1 - bound) * bound / 10**7) > Fraction(delta)
+        # At least size - count successes are at most count failures.
+        bound = Fraction(at_least(size - count, size, delta))
+        assert exact_tail(count, size, 1 - bound) <= Fraction(delta)
+        assert exact_tail(count, size, 1 - bound - (1 - bound) * bound / 10**7) > Fraction(delta)
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("size", [1, 5, 40, 300])
+def test_bounds_fail_with_probability_delta_at_most(size: int, delta: float) -> None:
+    for failure in (upper_fails(at_most, size, delta), lower_fails(at_least, size, delta)):
+        # Just beyond a bound the failure has all but probability delta, so the check can tell.
+        assert delta * (1 - 1e-6) < failure <= delta
+
+
+@pytest.mark.parametrize("size", [5, 40, 300])
+def test_the_same_check_refuses_the_normal_approximation(size: int) -> None:
+    # With true probability just beyond 0, no success (all but sure) makes Wald's upper bound 0.
+    assert upper_fails(wald(+1.0), size, 0.05) > 0.9
+    assert lower_fails(wald(-1.0), size, 0.05) > 0.9
+    # Also for probabilities that are not tiny: Wald's bound for 2 % and 40 trials.
+    counts = np.arange(41)
+    missing = np.array([wald(+1.0)(int(count), 40, 0.05) < 0.02 for count in counts])
+    assert stats.binom.pmf(counts[missing], 40, 0.02).sum() > 0.4
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_without_trials_anything_is_possible(delta: float) -> None:
+    assert (at_least(0, 0, delta), at_most(0, 0, delta)) == (0.0, 1.0)
+    assert all(rare_p_value(0, 0, rate) == 1.0 for rate in (0.0, 0.3, 1.0))
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("size", [1, 10, 10_000, 10**8])
+def test_at_no_and_all_successes_the_bounds_are_known(size: int, delta: float) -> None:
+    assert (at_least(0, size, delta), at_most(size, size, delta)) == (0.0, 1.0)
+    # (1 - p)^n = delta, and its mirror image.
+    assert at_most(0, size, delta) == pytest.approx(-math.expm1(math.log(delta) / size), rel=1e-8)
+    assert at_least(size, size, delta) == pytest.approx(math.exp(math.log(delta) / size), rel=1e-8)
+
+
+def test_the_inverse_of_the_tail_is_not_trusted() -> None:
+    # Ten million trials at p = 0.9, five standard deviations below the mean: SciPy's own inverse ends where
+    # the tail is off by a relative 2e-8 of delta. The bound is on the right side of delta, and nearer.
+    count, size = 8_995_256, 10**7
+    delta = summed_tail(count, size, 0.9)
+    bound = at_most(count, size, delta)
+    assert delta * (1 - 1e-8) < summed_tail(count, size, bound) <= delta
+    inverse = float(special.betainccinv(count + 1, size - count, delta))
+    assert abs(summed_tail(count, size, inverse) / delta - 1) > 1e-8
+
+
+# The p-value ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [Fraction(1, 1000), Fraction(1, 20), Fraction(1, 3), Fraction(9, 10)])
+@pytest.mark.parametrize("size", [1, 2, 20, 60])
+def test_p_values_are_exact_and_never_too_small(size: int, rate: Fraction) -> None:
+    for count in range(size + 1):
+        exact = exact_tail(count, size, rate)
+        value = rare_p_value(count, size, rate)
+        assert exact <= Fraction(value) <= exact * (1 + Fraction(1, 10**8))
+        peer = stats.binomtest(count, size, float(rate), alternative="less").pvalue
+        assert value == pytest.approx(peer, rel=1e-8)
+
+
+@pytest.mark.parametrize(("count", "size", "rate"), [(49_300, 10**6, 0.05), (9_990, 10**8, 1e-4)])
+def test_p_values_of_many_trials_are_sums_of_terms(count: int, size: int, rate: float) -> None:
+    assert rare_p_value(count, size, rate) == pytest.approx(summed_tail(count, size, rate), rel=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 30, 500])
+def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> None:
+    # P(p <= delta) for a probability above the rate: exact, for each delta that is some count's p-value.
+    counts = np.arange(size + 1)
+    for rate in (0.0, 0.01, 0.05, 0.3, 0.99):
+        values = np.array([rare_p_value(int(count), size, rate) for count in counts])
+        for truth in (math.nextafter(rate, 1.0), rate + 0.005, (1 + rate) / 2):
+            for delta in (*values, *DELTAS):
+                assert stats.binom.pmf(counts[values <= delta], size, truth).sum() <= delta + 1e-12
+        # With half the rate as its truth, the check notices that the null is not true.
+        if rate >= 0.3 and size >= 30:
+            assert stats.binom.pmf(counts[values <= 0.05], size, rate / 2).sum() > 0.5
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("size", [1, 10, 200])
+def test_rejecting_a_rate_is_having_a_bound_below_it(size: int, delta: float) -> None:
+    for count in range(0, size + 1, max(1, size // 20)):
+        bound = at_most(count, size, delta)
+        around = [bound, math.nextafter(bound, 0.0), math.nextafter(bound, 1.0)]
+        for rate in (*around, *np.linspace(0.0, 1.0, 101).tolist(), Fraction(1, 3)):
+            rejected = rare_p_value(count, size, rate) <= delta
+            # At a bound of 1 nothing has been shown, and nothing is above a rate of 1.
+            assert rejected == (bound <= rate) or (count == size and rate == 1.0)
+        assert count < size or rare_p_value(count, size, 1.0) == 1.0
+
+
+def test_what_is_exactly_at_the_level_is_not_rejected() -> None:
+    # P(Binomial(10, 1/2) = 0) = 1 / 1024.
+    value = rare_p_value(0, 10, 0.5)
+    assert 1 / 1024 < value <= 1.00000001 / 1024
+
+
+@pytest.mark.parametrize("size", [1, 7, 10**6])
+def test_rates_of_0_and_1(size: int) -> None:
+    for count in (0, size // 2, size):
+        # No event is too few where none can be expected.
+        assert rare_p_value(count, size, 0) == rare_p_value(count, size, Fraction(0)) == 1.0
+    # A probability above 1 is ruled out by any trial without the event; all events rule nothing out.
+    assert rare_p_value(size - 1, size, 1.0) == rare_p_value(0, size, Fraction(1)) == 0.0
+    assert rare_p_value(size, size, 1) == 1.0
+
+
+def test_a_rate_between_floats_is_read_as_the_smaller_one() -> None:
+    # 0.05 as a float is above one twentieth; its p-value, which falls with the rate, may not be smaller.
+    assert Fraction(0.05) > Fraction(1, 20)
+    assert rare_p_value(3, 100, 0.05) == rare_p_value(3, 100, Fraction(1, 20))
+    assert rare_p_value(3, 100, math.nextafter(0.05, 0.0)) == rare_p_value(3, 100, 0.05)
+
+
+# How many trials ------------------------------------------------------------------------------------------
+
+
+def enough(share: Fraction, rate: Fraction, delta: float) -> tuple[int, int]:
+    """By trying every size: the first at which the p-value is at most delta, and the one from which on it is.
+
+    P(Binomial(m, rate) <= share m) <= exp(-m K) with the relative entropy K of share to rate (Chernoff), so
+    that no size beyond ln(1 / delta) / K can fail.
+    """
+    s, r = float(share), float(rate)
+    entropy = (s * math.log(s / r) if s else 0.0) + (1 - s) * math.log((1 - s) / (1 - r))
+    sizes = np.arange(1, math.ceil(math.log(1 / delta) / entropy) + 2)
+    counts = sizes * share.numerator // share.denominator
+    holds = np.asarray(stats.binom.cdf(counts, sizes, r)) <= delta
+    return int(sizes[holds.argmax()]), int(sizes[~holds][-1]) + 1 if not holds.all() else 1
+
+
+SHARES = [
+    ("0", "0.05"),
+    ("0.001", "0.05"),
+    ("0.02", "0.05"),
+    ("0.04", "0.05"),
+    ("0.04", "0.1"),
+    ("1/3", "0.35"),
+    ("0.123456", "0.13"),
+    ("0.49", "0.5"),
+    ("0.5", "0.9"),
+    ("0.9", "0.99"),
+    ("0.995", "0.999"),
+]
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.03, 0.11, 0.51, 0.91])  # No p-value equals one of these.
+@pytest.mark.parametrize(("share", "rate"), SHARES)
+def test_the_size_needed_is_the_one_from_which_on_every_size_does(
+    share: str, rate: str, delta: float
+) -> None:
+    exact_share, exact_rate = Fraction(share), Fraction(rate)
+    assert size_needed(exact_share, exact_rate, delta) == enough(exact_share, exact_rate, delta)[1]
+
+
+def test_the_first_size_that_does_is_another() -> None:
+    # The negative control of the test above: a size that does by luck, before more prompts undo it.
+    first, always = enough(Fraction("0.04"), Fraction("0.1"), 0.05)
+    assert (first, always) == (46, 76)
+    assert rare_p_value(1, 46, 0.1) <= 0.05 < rare_p_value(2, 50, 0.1)
+
+
+@pytest.mark.parametrize(("share", "rate", "delta"), [(0.0499, 0.05, 0.05), (0.4995, 0.5, 0.01)])
+def test_a_share_just_below_the_rate_needs_millions(share: float, rate: float, delta: float) -> None:
+    # Trying every size up to Chernoff's would take a minute; every step's beginning is tried instead.
+    size = size_needed(share, rate, delta)
+    assert size is not None
+    exact = Fraction(str(share))
+    assert rare_p_value(math.floor(exact * size), size, rate) <= delta
+    assert rare_p_value(math.floor(exact * (size - 1)), size - 1, rate) > delta
+    counts = np.arange(math.floor(exact * size) + 1, math.floor(exact * size) + 200_000)
+    begins = -(-counts * exact.denominator // exact.numerator)
+    assert np.all(stats.binom.cdf(counts, begins, rate) <= delta)
+    # As the normal approximation has it, up to its own error.
+    rough = (stats.norm.isf(delta) / (rate - share)) ** 2 * rate * (1 - rate)
+    assert size == pytest.approx(rough, rel=0.01)
+
+
+def test_the_tail_for_fractional_counts_falls_with_the_size() -> None:
+    # What the search by bisection rests on, proven beside the code.
+    sizes = np.concatenate([np.linspace(0.01, 30, 3000), np.geomspace(31, 1e5, 500)])
+    for rate in (0.01, 0.05, 0.3, 0.5, 0.9, 0.999):
+        for part in (1.0, 0.999, 0.9, 0.5, 0.01):
+            share = part * rate
+            tail = special.betaincc(share * sizes + 1, (1 - share) * sizes, rate)
+            assert (np.diff(tail) <= 1e-14).all()
+    # With a share above the rate it does not.
+    assert (np.diff(special.betaincc(0.1 * sizes + 1, 0.9 * sizes, 0.05)) > 1e-14).any()
+
+
+def test_some_shares_show_nothing_at_any_size() -> None:
+    for share, rate in ((0.05, 0.05), (0.3, 0.1), (0.0, 0.0), (1.0, 1.0), (1, 0)):
+        assert size_needed(share, rate, 0.05) is None
+    # A hundred million are too few here, but not for ten times the distance.
+    assert size_needed(0.04999, 0.05, 0.05) is None
+    assert size_needed(0.0499, 0.05, 0.05) is not None
+
+
+def test_a_size_at_which_the_p_value_equals_delta_does_not_do() -> None:
+    # 1 - 0.1 = 0.9, and of 1, 3, ..., 49 trials at 1/2 the smaller half has probability 1/2.
+    assert (size_needed(0.04, 0.1, 0.9), size_needed(0.04, 0.1, 0.9 + 1e-6)) == (2, 1)
+    assert (size_needed(0.49, 0.5, 0.5), size_needed(0.49, 0.5, 0.5 + 1e-6)) == (50, 1)
+
+
+def test_sizes_at_the_ends() -> None:
+    assert size_needed(0.0, 1.0, 0.05) == size_needed(0.999, 1.0, 1e-9) == 1
+    assert size_needed(0.0, 0.05, 0.05) == math.ceil(math.log(0.05) / math.log(0.95)) == 59
+
+
+# Means ----------------------------------------------------------------------------------------------------
+
+
+def test_the_bound_on_a_mean_is_that_of_maurer_and_pontil() -> None:
+    rng = np.random.default_rng(0)
+    for size, largest, delta in ((2, 1.0, 0.05), (400, 1.0, 0.1), (5000, 20.0, 1e-4)):
+        values = (largest * rng.random(size)).tolist()
+        log = math.log(2 / delta)
+        spread = math.sqrt(2 * statistics.variance(values) * log / size)
+        bound = statistics.fmean(values) + spread + 7 * largest * log / (3 * (size - 1))
+        found = mean_at_most(values, largest, delta)
+        assert found == pytest.approx(min(bound, largest), rel=1e-8)
+        assert found >= min(bound, largest)
+
+
+def test_the_bound_on_a_mean_never_exceeds_the_largest_value() -> None:
+    assert mean_at_most([], 5.0, 0.05) == mean_at_most([1.0], 5.0, 0.05) == 5.0
+    assert mean_at_most([0.0, 1.0], 5.0, 0.05) == mean_at_most([5.0] * 10_000, 5.0, 0.05) == 5.0
+    assert mean_at_most([0.0] * 100, 0.0, 0.05) == 0.0
+    assert mean_at_most(np.full(10**6, 1e300), 1.5e308, 0.05) < 1e304
+
+
+def test_the_bound_on_a_mean_scales_with_its_values() -> None:
+    values = np.random.default_rng(1).random(300)
+    assert mean_at_most(20 * values, 20.0, 0.05) == pytest.approx(20 * mean_at_most(values, 1.0, 0.05))
+
+
+def by_normal_law(values: FloatArray, largest: float, delta: float) -> float:
+    """Mean plus a normal quantile of standard errors, which is no bound."""
+    deviation = float(values.std(ddof=1))
+    return min(
+        largest, float(values.mean()) + float(stats.norm.isf(delta)) * deviation / math.sqrt(len(values))
+    )
+
+
+def without_the_range(values: FloatArray, largest: float, delta: float) -> float:
+    """The empirical Bernstein bound without its last term."""
+    spread = math.sqrt(2 * float(values.var(ddof=1)) * math.log(2 / delta) / len(values))
+    return min(largest, float(values.mean()) + spread)
+
+
+def fails_on_two_points(bound: Any, size: int, delta: float) -> float:
+    """The largest failure probability for values 0 and 1, exactly: the bound depends on a binomial count."""
+    counts = np.arange(size + 1)
+    bounds = np.array([bound(np.repeat([0.0, 1.0], [size - k, k]), 1.0, delta) for k in counts])
+    assert (bounds[: size // 2] < 1.0).all()  # A bound that says nothing would never fail.
+    return max(
+        float(stats.binom.pmf(counts[bounds < p], size, p).sum()) for p in beyond(bounds.tolist(), 1.0)
+    )
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.1, 0.5])
+def test_the_bound_on_a_mean_of_two_points_fails_with_probability_delta_at_most(delta: float) -> None:
+    for size in (100, 400):
+        assert fails_on_two_points(mean_at_most, size, delta) <= delta
+        assert fails_on_two_points(by_normal_law, size, delta) > delta
+        assert fails_on_two_points(without_the_range, size, delta) > delta
+
+
+# Law: R independent samples; the bound fails in at most delta of them, so that the number of failures is
+# stochastically at most Binomial(R, delta), and its upper tail is the exact p-value of the claim.
+ROUNDS, SAMPLE, DELTA = 2000, 300, 0.1
+LAWS: dict[str, tuple[float, Callable[[np.random.Generator], FloatArray]]] = {
+    "two points": (0.5, lambda rng: np.where(rng.random(SAMPLE) < 0.05, 10.0, 0.0)),
+    "uniform": (5.0, lambda rng: 10.0 * rng.random(SAMPLE)),
+    "skewed": (10.0 / 101.0, lambda rng: 10.0 * rng.beta(0.01, 1.0, SAMPLE)),
+    "skewed to the left": (10.0 * 100 / 101.0, lambda rng: 10.0 * rng.beta(1.0, 0.01, SAMPLE)),
+}
+
+
+def failures(law: str, bound: Any) -> int:
+    truth, draw = LAWS[law]
+    rng = np.random.default_rng(5)
+    return sum(bound(draw(rng), 10.0, DELTA) < truth for _ in range(ROUNDS))
+
+
+def alarm(failed: int) -> bool:
+    return bool(stats.binom.sf(failed - 1, ROUNDS, DELTA) <= FALSE_ALARM / len(LAWS))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_bound_on_a_mean_holds_for_many_laws(law: str) -> None:
+    assert not alarm(failures(law, mean_at_most))
+    # The bound says something, or it could not fail.
+    _, draw = LAWS[law]
+    rng = np.random.default_rng(6)
+    assert law == "skewed to the left" or all(mean_at_most(draw(rng), 10.0, DELTA) < 9.0 for _ in range(20))
+
+
+def test_the_same_check_refuses_the_normal_approximation_on_a_skewed_law() -> None:
+    assert alarm(failures("skewed", by_normal_law))
+
+
+# Refusals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", [at_least, at_most])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1, 3, 0.05), r"successes is -1; expected a whole number in 0 \.\.\. 3"),
+        ((4, 3, 0.05), "successes is 4"),
+        ((1.0, 3, 0.05), "successes is 1.0"),
+        ((True, 3, 0.05), "successes is True"),
+        ((0, 3.0, 0.05), "size is 3.0; expected a whole number, at least 0"),
+        ((1, 3, 0.0), "delta is 0.0; expected strictly between 0 and 1"),
+        ((1, 3, 1.0), "delta is 1.0"),
+        ((1, 3, math.nan), "delta is nan"),
+    ],
+)
+def test_bounds_refuse_what_is_no_count_and_no_level(bound: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        bound(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((4, 3, 0.05), r"count is 4; expected a whole number in 0 \.\.\. 3"),
+        ((0.5, 3, 0.05), "count is 0.5"),
+        ((0, -1, 0.05), "size is -1; expected a whole number, at least 0"),
+        ((1, 3, 1.1), r"rate is 1\.1; expected in \[0, 1\]"),
+        ((1, 3, math.nan), "rate is nan"),
+        ((1, 3, Fraction(-1, 2)), "rate is Fraction"),
+    ],
+)
+def test_p_values_refuse_what_is_no_count_and_no_rate(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rare_p_value(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0.5, -0.1], 1.0, 0.05), r"values\[1\] is .*-0\.1.*; expected in \[0, 1\]"),
+        (([0.5, 1.1], 1.0, 0.05), r"values\[1\]"),
+        (([math.nan, 0.5], 1.0, 0.05), r"values\[0\]"),
+        (([math.inf], 1.0, 0.05), r"values\[0\]"),
+        (([[0.5], [0.5]], 1.0, 0.05), r"values is \(2, 1\); expected one row"),
+        (([0.5], math.inf, 0.05), "largest is inf; expected a finite number"),
+        (([0.5], math.nan, 0.05), "largest is nan"),
+        (([], -1.0, 0.05), "largest is -1.0"),
+        (([0.5], 1.0, 0.0), "delta is 0.0"),
+    ],
+)
+def test_means_refuse_values_out_of_range(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        mean_at_most(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-0.1, 0.5, 0.1), "share"),
+        ((0.1, 1.5, 0.1), "rate"),
+        ((0.1, 0.5, 1), "delta"),
+        ((0.5, 0.1, 0), "delta"),
+    ],
+)
+def test_sizes_refuse_what_is_no_share(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"{message} is"):
+        size_needed(*arguments)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert at_most(np.int64(2), np.int64(9), np.float64(0.05)) == at_most(2, 9, 0.05)  # type: ignore[arg-type]
+    assert rare_p_value(2, 9, np.float64(0.3)) == rare_p_value(2, 9, 0.3)
+    assert size_needed(np.float64(0.3), 0.5, 0.05) == size_needed(0.3, 0.5, 0.05)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: at_least(1, 2, 0.05),
+        lambda: at_most(1, 2, 0.05),
+        lambda: rare_p_value(1, 2, 0.05),
+        lambda: size_needed(0.1, 0.2, 0.05),
+    ],
+)
+def test_a_missing_scipy_is_named(use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(
+        MissingExtraError, match=r"a certificate needs scipy, .* 'langchain-cfc\[calibrate\]'"
+    ):
+        use()

@@ -1,0 +1,129 @@
+"""What the commands say of promises: inspect in half a screen, certify, bot mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.demo import run_demo
+from tests.cli.running import run
+
+FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"
+RECORDING = Path(__file__).parents[2] / "langchain_cfc" / "demo" / "facts.jsonl.gz"
+SCREEN, WIDTH = 48, 80
+
+
+def test_inspect_explains_the_demo_in_half_a_screen(tmp_path: Path) -> None:
+    artifact = tmp_path / "demo.json"
+    run_demo(0, artifact)
+    lines = run("inspect", artifact).out.splitlines()
+    assert len(lines) <= SCREEN // 2
+    assert max(map(len, lines)) <= WIDTH
+    said = " ".join(" ".join(lines).split())
+    for needed in (
+        "With probability at least 80 %",
+        "flagged as not certifiable",
+        "11 groups",
+        "On average over calibration sets",
+        "How often an answered prompt is wrong is not certified",
+        "qwen2.5-coder-1.5b",
+        "calibration prompts",
+        "sha256:",
+    ):
+        assert needed in said, needed
+    # The whole of it is longer, and names every group.
+    details = run("inspect", artifact, "--details").out
+    assert len(details.splitlines()) > SCREEN
+    assert "multiplication" in details
+    assert "multiplication" not in said
+
+
+def test_certify_stores_a_certificate_that_inspect_shows(tmp_path: Path) -> None:
+    artifact, certified = tmp_path / "a.json", tmp_path / "certified.json"
+    plain = ["--alpha", "0.2", "--features", FEATURES]
+    split = ["--certification-fraction", "0.4", "--set-rule", "unique(all)"]
+    assert run("calibrate", RECORDING, "-o", artifact, *plain, *split).code == 0
+    before = artifact.read_bytes()
+    ran = run("certify", artifact, RECORDING, "--out", certified, "--delta", "0.1", "--json")
+    assert ran.code == 0
+    assert artifact.read_bytes() == before
+    [certificate] = ran.data["certificates"]
+    assert certificate["delta"] == "0.1"
+    assert certificate["artifact_digest"] == CalibrationArtifact.load(artifact).digest
+    assert CalibrationArtifact.load(certified).digest == ran.data["digest"]
+    assert "Certified on" in " ".join(run("inspect", certified).out.split())
+    assert "Certified with failure probability 0.1" in " ".join(
+        run("inspect", certified, "--details").out.split()
+    )
+    # Once is enough, and the same prompts do not calibrate and certify.
+    assert "has a certificate already" in run("certify", certified, RECORDING).err
+    assert run("calibrate", RECORDING, "-o", artifact, *plain).code == 0
+    refused = run("certify", artifact, RECORDING)
+    assert refused.code == 2
+    assert "--certification-fraction" in refused.err
+
+
+def test_certify_can_be_a_check(tmp_path: Path) -> None:
+    artifact = tmp_path / "a.json"
+    options = ["--alpha", "0.2", "--certification-fraction", "0.4"]
+    run("calibrate", RECORDING, "-o", artifact, *options)
+    passed = run("certify", artifact, RECORDING, "-o", tmp_path / "b.json", "--min-kept", "0.7")
+    failed = run("certify", artifact, RECORDING, "-o", tmp_path / "c.json", "--min-kept", "0.8")
+    assert (passed.code, failed.code) == (0, 1)
+
+
+def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
+    artifact = tmp_path / "bot.json"
+    options = ["--max-wrong-rate", "0.15", "--test-fraction", "0.2", "--certification-fraction", "0.5"]
+    made = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, *options)
+    assert made.code == 0
+    assert "What answering more would cost" in made.out
+    assert "In bot mode: Of the prompts that are answered, at most 15 %" in " ".join(
+        run("inspect", artifact).out.split()
+    )
+    asked = ["--replay", "demo", "--bot", "--json"]
+    answer = run("ask", artifact, "What is the capital of Peru?", *asked)
+    assert answer.code == 0
+    assert answer.data["best"].lower() == "lima"
+    assert answer.data["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.15"
+    alpha = answer.data["guarantee"]["alpha"]
+    evaluated = run("evaluate", artifact, RECORDING, "--alpha", alpha)
+    assert evaluated.code == 0
+    assert "Bot mode" in evaluated.out
+    report = run("evaluate", artifact, RECORDING, "--alpha", alpha, "--json").data["answers"]
+    assert report["answered"] > 0
+    assert not report["contradicted"]
+
+
+def test_a_rate_out_of_reach_is_no_and_says_what_would_do(tmp_path: Path) -> None:
+    artifact = tmp_path / "bot.json"
+    ran = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, "--max-wrong-rate", "0.01")
+    assert ran.code == 1
+    assert "cannot be certified with these records" in ran.err
+    assert not artifact.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--delta", "0.1"], "nothing holds with confidence here"),
+        (["--wrong-rate-groups"], "there is no max_wrong_rate"),
+        (["--penalised", "all"], "there is no ridge"),
+        (["--confident", "--randomised"], "certify the artifact on held-out records instead"),
+        (["--max-wrong-rate", "0.1", "--confident"], "both would test on the same prompts"),
+        (["--threshold-rule", "marginal", "--ridge", "0.1"], "only the conditional rule has one"),
+        (["--threshold-rule", "grouped"], "calibrate with confident=True"),
+        (["--threshold-rule", "learned", "--confident"], "no theorem at all"),
+        (["--max-wrong-rate", "1.5"], "max_wrong_rate must be a decimal number"),
+        (["--ridge", "nan"], "ridge must be a finite number"),
+        (["--shift", "ratio"], "unknown name"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
+    ran = run("calibrate", RECORDING, "-o", tmp_path / "a.json", *options)
+    assert ran.code == 2
+    assert message in " ".join(ran.err.split())
