@@ -7,9 +7,27 @@ import pytest
 
 from langchain_cfc import Candidate, Guarantee, PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import certify
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.guarantee import NOT_PROMISED, Binding, Weighting, assumptions, guarantee_kind, promise
+from langchain_cfc.guarantee import (
+    NOT_PROMISED,
+    AnswerPolicy,
+    Binding,
+    CertifiedAnswers,
+    CertifiedShare,
+    CoverageCertificate,
+    Weighting,
+    WrongRateCertificate,
+    answering,
+    assumptions,
+    floor_text,
+    guarantee_kind,
+    promise,
+    with_confidence,
+)
+from langchain_cfc.guarantee.words import ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.stability import PaperStability
 
 ALL = Weighting(name="1", kind="constant", words="all prompts", coefficients=(1.0,))
 CAPITALS = Weighting(
@@ -143,6 +161,8 @@ def test_a_promise_carries_all_it_depends_on() -> None:
     assert found.calibration_size == artifact.calibration.size
     assert found.artifact_digest == artifact.digest
     assert found.failure_probability is None
+    assert (found.confident, found.heuristics, found.estimated_slack) == ((), (), {})
+    assert (found.certificate, found.wrong_answers) == (None, None)
     assert found.not_promised == NOT_PROMISED
     assert "covered or flagged" in found.not_certifiable
     assert "75 %" in found.sentence
@@ -178,3 +198,232 @@ def test_a_promise_is_plain_data() -> None:
         found.kind = "marginal"
     with pytest.raises(ValueError, match="Extra inputs"):
         Guarantee.model_validate({**found.model_dump(), "certified": True})
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "kind"),
+    [
+        ("grouped", {}, "conditional"),
+        ("conditional", {"ridge": True}, "marginal"),
+        ("conditional", {"ridge": True, "every_coefficient": True}, "heuristic"),
+        ("marginal", {"every_coefficient": True}, "heuristic"),
+        ("learned", {"ridge": True}, "heuristic"),
+    ],
+)
+def test_a_penalty_leaves_less_of_the_theorem(rule: str, options: dict[str, bool], kind: str) -> None:
+    assert guarantee_kind(rule, exchangeable=True, **options) == kind
+    assert guarantee_kind(rule, exchangeable=False, **options) == "heuristic"
+
+
+def test_under_a_shift_the_sentence_says_by_what_prompts_are_reweighted() -> None:
+    shifted = promise("conditional", 0.9, 500, (ALL,), shift="meta(ratio)")
+    assert "distributed as the 500 calibration prompts reweighted by meta(ratio)" in shifted
+    assert "exchangeable" not in shifted
+    assert "exchangeable" in promise("conditional", 0.9, 500, (ALL,))
+    assumed = assumptions(within_clusters="one", binding="matched", shift="meta(ratio)")
+    assert "meta(ratio) says by which factor" in assumed[0]
+    assert "the promise is as good as this ratio" in assumed[0]
+
+
+def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
+    exact = promise("conditional", 0.9, 500, (ALL,), randomised=True)
+    assert "at least 90 % (and no more than that where success scores are continuous)" in exact
+    assert "no more" not in promise("conditional", 0.9, 500, (ALL,))
+
+
+def test_many_weightings_may_be_counted_instead_of_listed() -> None:
+    soft = Weighting(name="s", kind="hat", words="soft ones", coefficients=(1.0,))
+    sentence = promise("conditional", 0.9, 500, (ALL, CAPITALS, CAPITALS, soft), listed=False)
+    assert sentence.endswith(
+        "on average, and over each of 2 groups and 1 soft weighting and any mix of them."
+    )
+    assert "capital" not in sentence
+    # Where there is nothing to count the sentence is the same.
+    assert promise("conditional", 0.9, 500, (ALL,), listed=False) == promise("conditional", 0.9, 500, (ALL,))
+
+
+def test_confidence_is_a_sentence_of_its_own() -> None:
+    assert with_confidence(0.05, ("1",), (ALL, CAPITALS)) == (
+        "With confidence 95 % it holds for this very artifact, not only on average over calibration sets: "
+        "over all prompts."
+    )
+    assert with_confidence(0.1, ("1", "g"), (ALL, CAPITALS)).endswith(
+        "over all prompts and over each of 1 group."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "features", "names"),
+    [
+        ("marginal", "group(topic)", ["1"]),
+        ("grouped", "group(topic)", ["1", "group(topic)=capital", "group(topic)=river"]),
+    ],
+)
+def test_confidence_by_the_law_of_an_order_statistic(rule: Any, features: str, names: list[str]) -> None:
+    found = artifact_for(features, alpha="0.4", threshold_rule=rule, confident=True, delta="0.1").guarantee()
+    assert (found.failure_probability, list(found.confident)) == (0.1, names)
+    assert [one.name for one in found.weightings] == names
+    assert "With confidence 90 % it holds for this very artifact" in found.sentence
+    assert ("over each of 2 groups" in found.sentence) == (rule == "grouped")
+    assert any("independent and identically distributed" in one for one in found.assumptions)
+    # It holds for this very artifact under all that is listed, so that nothing is on average only.
+    assert ON_AVERAGE not in found.not_promised
+    plain = artifact_for(features, alpha="0.4", threshold_rule="marginal").guarantee()
+    assert (plain.failure_probability, plain.confident) == (None, ())
+    assert ON_AVERAGE in plain.not_promised
+    assert "With confidence" not in plain.sentence
+    assert not any("independent and identically" in one for one in plain.assumptions)
+
+
+def test_confidence_over_all_prompts_leaves_groups_on_average() -> None:
+    found = calibrate(records(400), alpha="0.4", features="group(topic)", confident=True).guarantee()
+    assert (found.confident, len(found.weightings)) == (("1",), 3)
+    assert ON_AVERAGE in found.not_promised
+    assert found.sentence.endswith("not only on average over calibration sets: over all prompts.")
+
+
+def test_prompts_that_share_a_cluster_leave_no_confidence() -> None:
+    found = calibrate(
+        records(clusters=30),
+        alpha="0.4",
+        features="1",
+        threshold_rule="marginal",
+        confident=True,
+        within_clusters="all",
+    ).guarantee()
+    assert (found.kind, found.failure_probability, found.confident) == ("heuristic", None, ())
+    assert "confidence" not in found.sentence
+
+
+def test_what_has_no_theorem_is_called_a_heuristic() -> None:
+    stable = PaperStability.from_constant(0.1)
+    found = artifact_for(stability=stable).guarantee()
+    assert found.heuristics == (stable.statement("0.2", found.calibration_size),)
+    assert found.heuristics[0].startswith("CFC-PAC, a heuristic")
+    assert found.failure_probability is None
+    assert artifact_for().guarantee().heuristics == ()
+
+
+def test_a_ridge_penalising_everything_promises_nothing_and_lists_nothing() -> None:
+    found = artifact_for("mean_score", ridge=0.1, penalised="all", fit_fraction=0.2).guarantee()
+    assert (found.kind, found.weightings) == ("heuristic", ())
+    assert found.sentence.startswith("No guarantee: ")
+    slopes = artifact_for("mean_score", ridge=0.1, fit_fraction=0.2).guarantee()
+    assert (slopes.kind, [one.name for one in slopes.weightings]) == ("marginal", ["1"])
+    assert set(slopes.estimated_slack) > {"1"}
+    assert artifact_for("mean_score").guarantee().estimated_slack == {}
+
+
+COVERED = CertifiedShare(
+    name="1",
+    words="all prompts",
+    prompts=200,
+    kept=190,
+    kept_at_least=0.9129,
+    covered=180,
+    coverage_at_least=0.85,
+)
+CERTIFICATE = CoverageCertificate(
+    alpha="0.1",
+    delta="0.05",
+    prompts=200,
+    records_digest="sha256:r",
+    artifact_digest="sha256:a",
+    shares=(COVERED,),
+    mean_set_size=1.5,
+    mean_set_size_at_most=1.875,
+)
+EVERYONE = CertifiedAnswers(name="1", words="all prompts", prompts=200, answered=150, wrong=3, certified=True)
+
+
+def wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRateCertificate:
+    return WrongRateCertificate(
+        alpha="0.1",
+        delta="0.05",
+        prompts=200,
+        records_digest="sha256:r",
+        artifact_digest="sha256:a",
+        max_wrong_rate="0.05",
+        policy=policy,
+        groups=(EVERYONE, *groups),
+        policies_tested=4,
+    )
+
+
+def test_a_coverage_certificate_in_words() -> None:
+    sentence = CERTIFICATE.sentence()
+    assert "on 200 held-out prompts, with confidence 95 %" in sentence
+    assert "flagged with probability at least 91.2 %" in sentence  # rounded down
+    assert "holds a correct answer with probability at least 85.0 %" in sentence
+
+
+def test_a_mean_set_size_is_not_rounded_down() -> None:
+    # The bound is an upper one: 1.8712 candidates are at most 1.88, not at most 1.87.
+    assert (
+        "at most 1.88 candidates"
+        in CERTIFICATE.model_copy(update={"mean_set_size_at_most": 1.8712}).sentence()
+    )
+
+
+@pytest.mark.parametrize("share", [0.29, 0.57, 0.58, 0.999, 1.0])
+def test_a_bound_that_has_few_decimals_is_not_rounded_below_itself(share: float) -> None:
+    # 1000 * 0.57 is 569.9999999999999: cutting floats would say 56.9 %.
+    assert floor_text(share) == f"{100 * share:.1f} %"
+    assert floor_text(share - 0.0001) == f"{100 * share - 0.1:.1f} %"
+
+
+def test_a_wrong_answer_certificate_in_words() -> None:
+    capitals = EVERYONE.model_copy(update={"name": "g", "words": "prompts about capitals"})
+    rivers = EVERYONE.model_copy(update={"name": "h", "words": "prompts about rivers", "certified": False})
+    policy = AnswerPolicy(max_answers=1, min_agreement=3)
+    sentence = wrong_rate(policy, capitals, rivers).sentence()
+    assert "at most 5 % get a wrong best answer" in sentence
+    assert "prompts about capitals" in sentence
+    assert "rivers" not in sentence
+    assert "with confidence 95 % for this very artifact" in sentence
+    assert "of at most 1 distinct answer and whose best answer 3 candidates agree on" in sentence
+    assert "150 of 200 certification prompts, 3 of them wrongly" in sentence
+    assert AnswerPolicy(max_answers=2).words == "of at most 2 distinct answers"
+    assert AnswerPolicy().words == ""
+
+
+def test_an_answering_promise_says_what_it_takes_back() -> None:
+    plain = artifact_for().guarantee()
+    policy = AnswerPolicy(max_answers=1)
+    certificate = wrong_rate(policy)
+    uncertified, certified = answering(plain, policy), answering(plain, policy, certificate)
+    about_answers = [one for one in plain.not_promised if "answered prompt is wrong" in one]
+    assert len(about_answers) == 1
+    assert set(about_answers) <= set(uncertified.not_promised)
+    assert not set(about_answers) & set(certified.not_promised)
+    assert (uncertified.wrong_answers, certified.wrong_answers) == (None, certificate)
+    assert sum("withheld" in one for one in certified.not_promised) == 1
+    assert answering(plain, AnswerPolicy()) == plain
+    assert certified.sentence == plain.sentence
+
+
+def test_what_is_certified_rests_on_independent_prompts_and_says_so() -> None:
+    # Exchangeability is enough on average; exact binomial bounds need more.
+    artifact = calibrate(records(300), alpha="0.2", features="group(topic)")
+    certified = certify(artifact, [one.model_copy(update={"id": f"x{one.id}"}) for one in records(100)])
+    assert certified.guarantee().certificate is not None
+    assert any("independent and identically distributed" in one for one in certified.guarantee().assumptions)
+    assert not any(
+        "independent and identically distributed" in one for one in artifact.guarantee().assumptions
+    )
+    bot = calibrate(records(400), features="group(topic)", max_wrong_rate="0.4")
+    assert any("independent and identically distributed" in one for one in bot.bot_guarantee().assumptions)
+
+
+def test_certificates_are_plain_data() -> None:
+    found = (
+        artifact_for()
+        .guarantee()
+        .model_copy(update={"certificate": CERTIFICATE, "wrong_answers": wrong_rate(AnswerPolicy())})
+    )
+    assert Guarantee.model_validate_json(found.model_dump_json()) == found
+    with pytest.raises(ValueError, match="frozen"):
+        CERTIFICATE.delta = "0.5"
+    for field, value in (("kept_at_least", float("nan")), ("kept_at_least", float("inf")), ("more", 1)):
+        with pytest.raises(ValueError, match=field):
+            CertifiedShare.model_validate({**COVERED.model_dump(), field: value})

@@ -72,7 +72,7 @@ ROOMS: dict[str, set[str]] = {
     "combination": BASE,
     "records": BASE | {"_files", "_extras", "draws", "combination"},
     "splits": BASE | {"draws"},
-    "guarantee": BASE,
+    "guarantee": BASE | {"thresholds"},
     "stability": {"errors", "thresholds"},
     "artifact": FILES,
     "decision": FILES | {"artifact"},

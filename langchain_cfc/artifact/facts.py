@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
+from langchain_cfc.guarantee import Alpha, AnswerPolicy, Count, Delta, Share, WrongRateCertificate
 from langchain_cfc.splits import SplitPlan
 
 
@@ -67,7 +67,8 @@ class CalibrationFacts(ArtifactData):
         exchangeable: Whether no two calibration prompts share a cluster.
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
-        sketch: Keyed hashes of some ids and clusters of the first two parts, to recognise them later.
+        sketch: Keyed hashes of some ids and clusters of the first two parts, and of the third where it can
+            certify nothing any more, to recognise them later.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: The same for every guaranteed weighting.
         certification_size: Number of prompts of the third split, for certificates.
@@ -86,7 +87,7 @@ class CalibrationFacts(ArtifactData):
     sketch: list[str]
     attainable_coverage: float
     groups: list[AttainableGroup]
-    certification_size: int = 0
+    certification_size: Count = 0
 
 
 class Ridge(ArtifactData):
@@ -112,9 +113,9 @@ class Confidence(ArtifactData):
         records_digest: Digest of these prompts, their scores and labels; None where there are none.
     """
 
-    delta: str
+    delta: Delta
     names: list[str]
-    prompts: int = 0
+    prompts: Count = 0
     records_digest: str | None = None
 
 
@@ -130,11 +131,11 @@ class TradeOff(ArtifactData):
             together with confidence 1 - delta.
     """
 
-    alpha: str
+    alpha: Alpha
     policy: AnswerPolicy
-    answered: int
-    wrong: int
-    wrong_rate_at_most: float
+    answered: Count
+    wrong: Count
+    wrong_rate_at_most: Share
 
 
 class CertifiedPolicy(ArtifactData):

@@ -73,6 +73,16 @@ class LevelState(ArtifactData):
     effective_alpha: str | None = None
     slack: dict[str, float] = Field(default={})
 
+    @model_validator(mode="after")
+    def _is_stricter(self) -> LevelState:
+        level = self.effective_alpha
+        if level in {None, "0"}:
+            return self
+        if alpha_text(str(level)) != level or float(level) >= float(self.alpha):
+            msg = f"effective_alpha: expected decimal text below alpha = {self.alpha}, got {level!r}"
+            raise ValueError(msg)
+        return self
+
 
 class CalibrationArtifact(ArtifactData):
     """A calibrated threshold with everything it depends on. Data only: no code, no prompt or answer text.
@@ -167,6 +177,14 @@ class CalibrationArtifact(ArtifactData):
         if extras and self.threshold_rule != "conditional":
             msg = "only the conditional rule has a ridge, a shift or randomised thresholds"
             raise ValueError(msg)
+        if self.confidence is not None and not set(self.confidence.names) <= {
+            one.name for one in self._weightings
+        }:
+            msg = "confidence is claimed for a weighting that the feature map does not have"
+            raise ValueError(msg)
+        if self.policy is not None and self.policy.certificate.policy.min_agreement > self.n:
+            msg = f"min_agreement: {self.n} candidates cannot agree so often"
+            raise ValueError(msg)
         _ = self._shift
 
     def __repr__(self) -> str:
@@ -204,7 +222,8 @@ class CalibrationArtifact(ArtifactData):
         """Whether set rule, features or policy look at distinct answers, which serving must extract alike."""
         policy = None if self.policy is None else self.policy.certificate.policy
         asks = policy is not None and bool(policy.words)
-        return asks or self.feature_map.needs_answers or self.set_rule.startswith("unique")
+        shift = self._shift is not None and self._shift.needs_answers
+        return asks or shift or self.feature_map.needs_answers or self.set_rule.startswith("unique")
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:
@@ -245,6 +264,20 @@ class CalibrationArtifact(ArtifactData):
             for part in ("generator", "verifier", "answer")
             if getattr(theirs, part) != getattr(ours, part)
         ]
+
+    def check_answers(self, labelled: LabelledDraws) -> None:
+        """Refuse labelled prompts whose answers are not told apart as in calibration, where that matters.
+
+        Raises:
+            InputError: If an extractor made the answers of the one and not of the other.
+        """
+        if self.needs_answers and bool(labelled.extracted) != bool(self.calibration.extracted_answers):
+            made = "with" if self.calibration.extracted_answers else "without"
+            msg = (
+                f"the artifact was calibrated {made} extracted answers, on which its set rule, features or "
+                "policy depend, and these records are not: extract `answer` in the same way"
+            )
+            raise InputError(msg)
 
     def uniforms(self, labelled: LabelledDraws) -> FloatArray | None:
         """Random numbers of labelled prompts for randomised thresholds, the same each time; else None."""
@@ -420,12 +453,15 @@ class CalibrationArtifact(ArtifactData):
         )
         weightings = self._weightings[: {"conditional": None, "marginal": 1, "heuristic": 0}[kind]]
         target = float(exact_tau(text))
-        sentence = promise(kind, target, facts.size, weightings, shift=self.shift, randomised=self.randomised)
+        # Where there are larger levels, the running maximum over them may keep more.
+        exact = self.randomised and text == self.alphas[-1]
+        sentence = promise(kind, target, facts.size, weightings, shift=self.shift, randomised=exact)
         confident = () if self.confidence is None or kind == "heuristic" else tuple(self.confidence.names)
         delta = float(self.confidence.delta) if self.confidence is not None and confident else None
         if delta is not None:
             sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
         level = next(one for one in self.levels if one.alpha == text)
+        certificate = next((one for one in self.certificates if one.alpha == text), None)
         return Guarantee(
             kind=kind,
             sentence=sentence,
@@ -442,7 +478,7 @@ class CalibrationArtifact(ArtifactData):
                 map_came_fitted=facts.map_came_fitted,
                 fewer_than_recorded=self.n < facts.recorded_candidates,
                 combined=() if self.combination is None else self.combination.names,
-                independent=bool(confident),
+                independent=bool(confident) or certificate is not None,
                 shift=self.shift,
                 randomised=self.randomised,
             ),
@@ -452,7 +488,7 @@ class CalibrationArtifact(ArtifactData):
             confident=confident,
             estimated_slack=level.slack,
             heuristics=() if self.stability is None else (self.stability.statement(text, facts.size),),
-            certificate=next((one for one in self.certificates if one.alpha == text), None),
+            certificate=certificate,
             binding=binding,
             artifact_digest=self.digest,
         )

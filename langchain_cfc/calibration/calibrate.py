@@ -209,7 +209,9 @@ def calibrate(
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     labelled, combination = _scored(records, combine, plan, n=n, provenance=provenance)
+    ratio = None if request.shift is None else parse_statistic(request.shift)
     asks = given.needs_answers or rule.text.startswith("unique") or max_wrong_rate is not None
+    asks = asks or (ratio is not None and ratio.needs_answers)
     check_answers(labelled, provenance, needed=asks)
     parts = _parts(plan, labelled)
     fit_split = labelled.take(parts["fit"])
@@ -217,7 +219,7 @@ def calibrate(
     prompts = _calibration_prompts(plan, labelled.take(parts["calibration"]), within_clusters)
     with naming(prompts.ids):
         x = feature_map.transform(prompts.draws)
-        weights = None if shift is None else likelihood_ratios(parse_statistic(shift), prompts.draws)
+        weights = None if ratio is None else likelihood_ratios(ratio, prompts.draws)
     s = rule.success_scores(prompts, cap)
     units_of = None if request.ridge is None else _units(feature_map, fit_split)
     data = _Calibration(prompts, feature_map, x, s, weights, units_of, request.cap)
@@ -246,7 +248,15 @@ def calibrate(
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=_facts(plan, labelled, parts, data, within_clusters, came_fitted=_came_fitted(given)),
+        calibration=_facts(
+            plan,
+            labelled,
+            parts,
+            data,
+            within_clusters,
+            came_fitted=_came_fitted(given),
+            recognised=request.certifies or request.shift is not None,
+        ),
         combination=combination,
         ridge=request.ridge,
         stability=stability,
@@ -254,7 +264,7 @@ def calibrate(
         shift=request.shift,
         randomised=randomised,
     )
-    if not request.tested and request.max_wrong_rate is None:
+    if not request.certifies:
         return artifact
     certification = labelled.take(parts["certification"])
     if len(certification) == 0:
@@ -423,10 +433,14 @@ def _facts(
     within_clusters: Literal["one", "all"],
     *,
     came_fitted: bool,
+    recognised: bool,
 ) -> CalibrationFacts:
     used = [cluster for cluster in data.labelled.clusters if cluster is not None]
     ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in parts.items()}
-    clusters = [labelled.clusters[row] for name in ("fit", "calibration") for row in parts[name].tolist()]
+    known: tuple[Part, ...] = ("fit", "calibration")
+    if recognised:  # not fit for certificates any more, or never
+        known = (*known, "certification")
+    clusters = [labelled.clusters[row] for name in known for row in parts[name].tolist()]
     return CalibrationFacts(
         size=len(data.labelled),
         recorded_candidates=labelled.recorded or labelled.draws.n,
@@ -440,7 +454,7 @@ def _facts(
         digests={
             name: ids_digest(members) for name, members in ids.items() if members or name != "certification"
         },
-        sketch=list(plan.sketch(names_of([*ids["fit"], *ids["calibration"]], clusters))),
+        sketch=list(plan.sketch(names_of([one for name in known for one in ids[name]], clusters))),
         attainable_coverage=float(np.mean(data.reachable)),
         groups=data.groups,
         certification_size=len(parts["certification"]),

@@ -139,6 +139,11 @@ class Request:
         """Whether levels are tested on a third split: no law gives the conditional rule's confidence."""
         return self.confident and self.rule == "conditional"
 
+    @property
+    def certifies(self) -> bool:
+        """Whether the third split is used up to choose a level or a policy."""
+        return self.tested or self.max_wrong_rate is not None
+
     def threshold_rule(self, alpha: str, effective_alpha: str | None = None) -> ThresholdRule[Any]:
         """The rule to fit at one level."""
         return threshold_rule(
@@ -188,8 +193,7 @@ class Request:
             learns = learns or (feature_map.needs_fit and not feature_map.fitted)
             fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
         if certification_fraction is None:
-            certifies = self.tested or self.max_wrong_rate is not None
-            certification_fraction = DEFAULT_CERTIFICATION_FRACTION if certifies else 0.0
+            certification_fraction = DEFAULT_CERTIFICATION_FRACTION if self.certifies else 0.0
         return split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
 
 

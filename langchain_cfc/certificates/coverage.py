@@ -47,7 +47,8 @@ def certify(
         OverlapError: If these are the calibration records and none were held out for certificates, or those
             have been used already.
         CalibrationError: If no prompt is left to certify on.
-        InputError: If a level is not held or has a certificate, or a record cannot be used.
+        InputError: If a level is not held or has a certificate, a record cannot be used, or answers are not
+            told apart as in calibration.
         FeatureError: If the feature map does not know a category or misses metadata.
         FingerprintError: If the records come from another generator, verifier or extractor.
         MissingExtraError: If SciPy is not installed.
@@ -71,6 +72,7 @@ def certify(
         )
         raise FingerprintError(msg)
     table = tabulate(records, n=artifact.n, combination=artifact.combination)
+    artifact.check_answers(table)
     labelled, _ = held_out(artifact, table, "certification")
     digest = records_digest(labelled)
     made = [_certificate(artifact, labelled, level, text, digest) for level in levels]

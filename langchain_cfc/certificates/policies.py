@@ -191,27 +191,22 @@ def _unattainable(
         levels = ", ".join(dict.fromkeys(one.alpha for one in family))
         msg = f"{start}: at none of the levels ({levels}) is any prompt answered; give larger alphas"
         return UnattainableTargetError(msg)
-    seen = [_Seen.of(*pair) for pair in tested]
-    needed = [size_needed(one.share, rate, delta) for one in seen]
-    enough = [
-        (size * one.certification / one.answered, one)
-        for size, one in zip(needed, seen, strict=True)
-        if size is not None and one.answered
-    ]
-    if enough:
-        prompts, least = min(enough, key=lambda pair: pair[0])
+    # The first in turn: whatever comes behind it is tested only once this one has passed.
+    first = _Seen.of(*tested[0])
+    said = (
+        f"{start}. The policy that looked safest, {first.words}, answers {first.answered} of "
+        f"{first.certification} certification prompts, {first.wrong} of them wrongly"
+    )
+    size = size_needed(first.share, rate, delta)
+    if size is None:
         msg = (
-            f"{start}. The nearest policy, {least.words}, answers {least.answered} of {least.certification} "
-            f"certification prompts, {least.wrong} of them wrongly. If that stays so, about {ceil(prompts)} "
-            "would do: bring more records or raise certification_fraction (on the command line "
-            "--certification-fraction)"
+            f"{said}; if that stays so, no number of prompts would do. A better verifier or model is needed, "
+            "a larger rate, or more levels to choose from"
         )
         return UnattainableTargetError(msg)
-    best = min(seen, key=lambda one: one.share)
     msg = (
-        f"{start}, however many there were: the safest policy, {best.words}, answers {best.answered} of "
-        f"{best.certification} certification prompts, {best.wrong} of them wrongly. A better verifier or "
-        "model is needed, a larger rate, or more levels to choose from"
+        f"{said}. If that stays so, about {ceil(size / first.answering)} would do: "
+        "bring more records or raise certification_fraction (on the command line --certification-fraction)"
     )
     return UnattainableTargetError(msg)
 
@@ -225,6 +220,7 @@ class _Seen:
         certification: Number of certification prompts.
         answered: How many of them it answers.
         wrong: How many of these with a wrong best answer.
+        answering: Share of answered prompts to reckon with: theirs, or where none is that of all prompts.
         share: Share of wrong answers to reckon with: theirs, or that of all prompts looked at if larger.
     """
 
@@ -232,6 +228,7 @@ class _Seen:
     certification: int
     answered: int
     wrong: int
+    answering: Fraction
     share: Fraction
 
     @classmethod
@@ -240,4 +237,6 @@ class _Seen:
         wrong = int((found.wrong & found.decisions.answered).sum())
         pooled = Fraction(one.wrong + wrong, one.answered + answered)
         share = max(pooled, Fraction(wrong, max(answered, 1)))
-        return cls(one.words, len(found.kept), answered, wrong, share)
+        size = len(found.kept)
+        answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
+        return cls(one.words, size, answered, wrong, answering, share)

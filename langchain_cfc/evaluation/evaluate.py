@@ -47,7 +47,8 @@ def evaluate(
     Raises:
         OverlapError: If these are the calibration records and none were held out.
         CalibrationError: If no prompt is left to test on.
-        InputError: If a record cannot be used or the level is not held.
+        InputError: If a record cannot be used, the level is not held, or answers are not told apart as in
+            calibration.
         FeatureError: If the feature map does not know a category or misses metadata.
         MissingExtraError: If SciPy is not installed.
 
@@ -58,7 +59,9 @@ def evaluate(
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     _compare_provenance(artifact, provenance)
-    labelled, which = held_out(artifact, tabulate(records, n=artifact.n, combination=artifact.combination))
+    table = tabulate(records, n=artifact.n, combination=artifact.combination)
+    artifact.check_answers(table)
+    labelled, which = held_out(artifact, table)
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
     with naming(labelled.ids):

@@ -172,7 +172,7 @@ def metadata_value(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
     """
     if key not in entries:
         msg = (
-            f"prompt {row} has no metadata {key!r}, which the feature map reads; its metadata keys are: "
+            f"prompt {row} has no metadata {key!r}, which is read here; its metadata keys are: "
             f"{listed(entries)}"
         )
         raise FeatureError(msg, row)

@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from langchain_cfc.thresholds import Level, alpha_text, delta_text
+
+
+def canonical(text_of: Callable[[Level], str]) -> Callable[[str], str]:
+    """A validator of decimal text that is written as the package writes it."""
+
+    def checked(text: str) -> str:
+        if text_of(text) != text:
+            msg = f"expected decimal text such as 0.05, got {text!r}"
+            raise ValueError(msg)
+        return text
+
+    return checked
+
+
+Alpha: TypeAlias = Annotated[str, AfterValidator(canonical(alpha_text))]
+Delta: TypeAlias = Annotated[str, AfterValidator(canonical(delta_text))]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Certified(BaseModel):
@@ -28,11 +50,18 @@ class CertifiedShare(Certified):
 
     name: str
     words: str
-    prompts: int
-    kept: int
-    kept_at_least: float
-    covered: int
-    coverage_at_least: float
+    prompts: Count
+    kept: Count
+    kept_at_least: Share
+    covered: Count
+    coverage_at_least: Share
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> CertifiedShare:
+        if not self.covered <= self.kept <= self.prompts:
+            msg = "expected covered <= kept <= prompts"
+            raise ValueError(msg)
+        return self
 
 
 class Certificate(Certified):
@@ -46,9 +75,9 @@ class Certificate(Certified):
         artifact_digest: Digest of the artifact that was frozen before, without its certificates.
     """
 
-    alpha: str
-    delta: str
-    prompts: int
+    alpha: Alpha
+    delta: Delta
+    prompts: Count
     records_digest: str
     artifact_digest: str
 
@@ -66,8 +95,8 @@ class CoverageCertificate(Certificate):
     """
 
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
-    mean_set_size: float
-    mean_set_size_at_most: float
+    mean_set_size: Annotated[float, Field(ge=0.0)]
+    mean_set_size_at_most: Annotated[float, Field(ge=0.0)]
 
     def sentence(self) -> str:
         """What is certified over all prompts, for people."""
@@ -117,10 +146,17 @@ class CertifiedAnswers(Certified):
 
     name: str
     words: str
-    prompts: int
-    answered: int
-    wrong: int
+    prompts: Count
+    answered: Count
+    wrong: Count
     certified: bool
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> CertifiedAnswers:
+        if not self.wrong <= self.answered <= self.prompts:
+            msg = "expected wrong <= answered <= prompts"
+            raise ValueError(msg)
+        return self
 
 
 class WrongRateCertificate(Certificate):
@@ -138,10 +174,10 @@ class WrongRateCertificate(Certificate):
         policies_tested: How many policies were tested in turn.
     """
 
-    max_wrong_rate: str
+    max_wrong_rate: Alpha
     policy: AnswerPolicy
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
-    policies_tested: int
+    policies_tested: Count
 
     def brief(self) -> str:
         """The promise in a line, for a single answer."""

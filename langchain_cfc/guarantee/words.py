@@ -20,6 +20,9 @@ NOTHING_ABOUT_ANSWERS = (
 ON_AVERAGE = (
     "The probability is over calibration sets as well as prompts: for this one artifact it may be lower."
 )
+INDEPENDENT = (
+    "Prompts are independent and identically distributed, which confidence needs beyond exchangeability."
+)
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
     "Nothing is promised after drift: other prompts, another model, another verifier.",
@@ -27,7 +30,7 @@ NOT_PROMISED = (
     "A set left empty because the threshold is low counts as a miss of the promise.",
     ON_AVERAGE,
 )
-NOTHING_PROMISED = ("Nothing is promised: coverage may be lower, on average and in any group.",)
+NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
 _PROVEN: dict[str, GuaranteeKind] = {
     "conditional": "conditional",
     "grouped": "conditional",
@@ -180,13 +183,10 @@ def assumptions(
         f"The score combines {', '.join(combined)} as fitted on a split that calibration never saw; all of "
         "them are those calibrated."
     )
-    alike = (
-        "Prompts are independent and identically distributed, which confidence needs beyond exchangeability."
-    )
     drawn = "Each call draws a random number of its own: asked again, a prompt may get another set."
     return (
         exchangeable,
-        *([alike] if independent else []),
+        *([INDEPENDENT] if independent else []),
         fitted,
         *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
@@ -227,4 +227,9 @@ def answering(
         silent = tuple(sentence for sentence in silent if sentence != NOTHING_ABOUT_ANSWERS)
     if policy.words:
         silent = (*silent, lost)
-    return guarantee.model_copy(update={"not_promised": silent, "wrong_answers": certificate})
+    rests_on = guarantee.assumptions
+    if certificate is not None and INDEPENDENT not in rests_on:
+        rests_on = (rests_on[0], INDEPENDENT, *rests_on[1:])
+    return guarantee.model_copy(
+        update={"assumptions": rests_on, "not_promised": silent, "wrong_answers": certificate}
+    )

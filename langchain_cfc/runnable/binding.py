@@ -65,8 +65,8 @@ def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
             else "without an answer extractor"
         )
         msg = (
-            f"the artifact was calibrated {was}, and its set rule or features look at distinct answers: "
-            f"{'pass that extractor as answer=' if extracted else 'leave answer= out'}"
+            f"the artifact was calibrated {was}, and its set rule, features or policy look at distinct "
+            f"answers: {'pass that extractor as answer=' if extracted else 'leave answer= out'}"
         )
         raise FingerprintError(msg)
 

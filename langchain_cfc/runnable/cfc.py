@@ -143,7 +143,7 @@ class CFCRunnable(Answering[CFCResult]):
         keys = artifact.metadata_keys
         if keys and self.metadata is None:
             msg = (
-                f"the artifact's features read the metadata {', '.join(keys)}: pass metadata=, a function "
+                f"the artifact reads the metadata {', '.join(keys)}: pass metadata=, a function "
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
@@ -171,6 +171,9 @@ class CFCRunnable(Answering[CFCResult]):
 
     def _policy(self) -> AnswerPolicy:
         """Which sets are answered."""
+        if self.min_agreement is not None and self.min_agreement > self.artifact.n:
+            msg = f"min_agreement is {self.min_agreement}, but only {self.artifact.n} candidates are drawn"
+            raise InputError(msg)
         if not self.bot:
             return AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
         certificate = self.artifact.certified_policy.certificate

@@ -145,7 +145,8 @@ class CFCResult(BaseModel):
     def _promise(self) -> str:
         promise = self.guarantee
         if promise.kind == "heuristic":
-            return promise.sentence
+            certified = promise.wrong_answers
+            return promise.sentence if certified is None else f"{promise.sentence} {certified.brief()}"
         groups = sum(weighting.kind == "indicator" for weighting in promise.weightings)
         soft = len(promise.weightings) - 1 - groups
         kinds = [f"{groups} groups" if groups else "", f"{soft} soft weightings" if soft else ""]

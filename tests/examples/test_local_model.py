@@ -53,6 +53,7 @@ def test_a_real_model_is_collected_calibrated_and_asked(collected: tuple[Path, s
     assert generator.pop("prompt_digest").startswith("sha256:")
     assert generator == {
         "model": "smollm2-135m-instruct-q4_1",
+        "model_version": "smollm2-135m-instruct-q4_1",
         "temperature": 0.7,
         "max_tokens": 8,
         "stop": ["\n"],

@@ -73,7 +73,7 @@ def test_an_extractor_may_be_a_runnable(artifact: CalibrationArtifact, serve: Se
 def test_a_chain_without_the_metadata_that_its_features_read_is_refused(
     by_topics: CalibrationArtifact,
 ) -> None:
-    with pytest.raises(FingerprintError, match="features read the metadata topic: pass metadata="):
+    with pytest.raises(FingerprintError, match="artifact reads the metadata topic: pass metadata="):
         chain_of(by_topics)
 
 

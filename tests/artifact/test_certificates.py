@@ -1,0 +1,330 @@
+"""What is certified is part of the file, and certificates of something else are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import certify
+from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError, AttainabilityWarning
+from langchain_cfc.stability import PaperStability
+
+Recorded = Callable[..., list[PromptRecord]]
+Sealed = Callable[..., bytes]
+Load = Callable[[bytes], CalibrationArtifact]
+
+NEW = ("ridge", "stability", "confidence", "shift", "randomised", "certificates", "policy")
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def content_of(artifact: CalibrationArtifact, folder: Path) -> dict[str, Any]:
+    artifact.save(folder / "saved.json")
+    content: dict[str, Any] = json.loads((folder / "saved.json").read_bytes())["content"]
+    return content
+
+
+@pytest.fixture(scope="module")
+def certified(artifact: CalibrationArtifact, recorded: Recorded) -> CalibrationArtifact:
+    """The small artifact of two levels, with a certificate for each."""
+    return certify(artifact, recorded(9, 120))
+
+
+@pytest.fixture(scope="module")
+def bot(recorded: Recorded) -> CalibrationArtifact:
+    return calibrate(recorded(0, 400), alpha=["0.3", "0.5"], features="group(topic)", max_wrong_rate="0.5")
+
+
+@pytest.fixture
+def forged(certified: CalibrationArtifact, tmp_path: Path) -> dict[str, Any]:
+    """Content with certificates, to be tampered with."""
+    return content_of(certified, tmp_path)
+
+
+@pytest.fixture
+def forged_bot(bot: CalibrationArtifact, tmp_path: Path) -> dict[str, Any]:
+    """Content with a policy, to be tampered with."""
+    return content_of(bot, tmp_path)
+
+
+def test_certificates_and_policies_come_back(
+    certified: CalibrationArtifact, bot: CalibrationArtifact, recorded: Recorded, tmp_path: Path
+) -> None:
+    both = certify(bot, recorded(9, 120), alpha="0.3")
+    for number, one in enumerate((certified, bot, both)):
+        path = tmp_path / f"{number}.json"
+        one.save(path)
+        loaded = CalibrationArtifact.load(path)
+        assert (loaded, loaded.digest, loaded.frozen_digest) == (one, one.digest, one.frozen_digest)
+        loaded.save(tmp_path / "again.json")
+        assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    assert certified.frozen_digest != certified.digest
+    assert both.frozen_digest == bot.frozen_digest
+
+
+def test_without_any_of_it_the_content_is_that_of_before(
+    content: dict[str, Any], artifact: CalibrationArtifact
+) -> None:
+    assert not set(NEW) & set(content)
+    assert "certification_size" not in content["calibration"]
+    assert "certification" not in content["calibration"]["split"]
+    assert "certification" not in content["calibration"]["digests"]
+    for level in content["levels"]:
+        assert set(level) == {"alpha", "rule", "marginal"}
+    assert artifact.frozen_digest == artifact.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({}, set()),
+        ({"ridge": 0.1}, {"ridge"}),
+        ({"stability": PaperStability.from_constant(0.1)}, {"stability"}),
+        ({"shift": "meta(year)"}, {"shift"}),
+        ({"randomised": True}, {"randomised"}),
+        ({"threshold_rule": "marginal", "confident": True}, {"confidence"}),
+        ({"max_wrong_rate": "0.5"}, {"policy"}),
+    ],
+    ids=str,
+)
+def test_what_is_used_is_written_and_nothing_else(
+    options: dict[str, Any],
+    fields: set[str],
+    *,
+    recorded: Recorded,
+    sealed: Sealed,
+    load: Load,
+    tmp_path: Path,
+) -> None:
+    known = [
+        one.model_copy(update={"metadata": {**one.metadata, "year": 1 + row % 5}})
+        for row, one in enumerate(recorded(0, 300))
+    ]
+    artifact = calibrate(known, alpha="0.4", features="group(topic)", **options)
+    content = content_of(artifact, tmp_path)
+    assert set(NEW) & set(content) == fields
+    assert load(sealed(content)) == artifact
+    for name in set(NEW) - fields:  # defaults, which `save` does not write
+        default = type(artifact).model_fields[name].default
+        with pytest.raises(ArtifactFormatError, match="not in the form"):
+            load(sealed({**content, name: default}))
+
+
+def test_a_changed_number_of_a_certificate_is_refused(
+    certified: CalibrationArtifact, tmp_path: Path, load: Load
+) -> None:
+    certified.save(tmp_path / "artifact.json")
+    data = (tmp_path / "artifact.json").read_bytes()
+    before = f'"kept_at_least": {certified.certificates[0].shares[0].kept_at_least!r}'.encode()
+    assert data.count(before) == 1
+    load(data)
+    with pytest.raises(ArtifactDigestError, match="changed or damaged"):
+        load(data.replace(before, b'"kept_at_least": 0.99'))
+
+
+def test_a_certificate_grafted_onto_another_artifact_is_refused(
+    forged: dict[str, Any],
+    forged_bot: dict[str, Any],
+    *,
+    sealed: Sealed,
+    load: Load,
+    recorded: Recorded,
+    tmp_path: Path,
+) -> None:
+    load(sealed(forged))
+    other = calibrate(
+        recorded(3, 60), alpha=["0.3", "0.2"], features="bins(mean_score, 2) + group(topic)", fit_fraction=0.3
+    )
+    grafted = content_of(other, tmp_path)
+    load(sealed(grafted))
+    with pytest.raises(ArtifactFormatError, match="speaks of another artifact"):
+        load(sealed({**grafted, "certificates": forged["certificates"]}))
+    with pytest.raises(ArtifactFormatError, match="speaks of another artifact"):
+        load(sealed({**grafted, "policy": forged_bot["policy"]}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("set_rule",), "rank"),
+        (("created_at",), "2000-01-01T00:00:00+00:00"),
+        (("calibration", "size"), 10_000),
+        (("calibration", "exchangeable"), False),
+        (("cap",), 3.0),
+    ],
+)
+def test_an_artifact_changed_below_its_certificate_is_refused(
+    path: tuple[str, ...], value: Any, forged: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    place = forged
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(ArtifactFormatError, match="speaks of another artifact"):
+        load(sealed(forged))
+
+
+def test_two_certificates_of_one_level_are_refused(
+    forged: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    first, second = forged["certificates"]
+    for several in ([first, first], [first, {**second, "alpha": first["alpha"]}], [first, second, second]):
+        with pytest.raises(ArtifactFormatError, match="or two of the same"):
+            load(sealed({**forged, "certificates": several}))
+    assert len(load(sealed({**forged, "certificates": [second]})).certificates) == 1
+
+
+def test_a_certificate_of_a_level_not_held_is_refused(
+    forged: dict[str, Any], forged_bot: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    forged["certificates"][0]["alpha"] = "0.25"
+    with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
+        load(sealed(forged))
+    forged_bot["policy"]["certificate"]["alpha"] = "0.25"
+    with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
+        load(sealed(forged_bot))
+
+
+def test_a_certificate_without_its_artifact_digest_is_refused(
+    forged: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    del forged["certificates"][0]["artifact_digest"]
+    with pytest.raises(ArtifactFormatError, match="artifact_digest"):
+        load(sealed(forged))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("surprise", 1, "surprise"),
+        ("delta", "much", "delta"),
+        ("delta", "2", "delta"),
+        ("delta", 0.05, "delta"),
+        ("prompts", -1, "prompts"),
+        ("prompts", "120", "not in the form"),
+        ("shares", [], "shares"),
+        ("mean_set_size_at_most", None, "mean_set_size_at_most"),
+    ],
+)
+def test_an_impossible_certificate_is_refused(
+    field: str, value: Any, message: str, *, forged: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    forged["certificates"][0][field] = value
+    with pytest.raises(ArtifactFormatError, match=message):
+        load(sealed(forged))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("kept", 121), ("covered", -1), ("kept_at_least", 1.5), ("coverage_at_least", -0.1), ("kept", "1")],
+)
+def test_an_impossible_share_is_refused(
+    field: str, value: Any, forged: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    forged["certificates"][0]["shares"][0][field] = value
+    with pytest.raises(ArtifactFormatError):
+        load(sealed(forged))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("certificate", "policy", "max_answers"), 0),
+        (("certificate", "policy", "min_agreement"), 0),
+        (("certificate", "policy", "min_agreement"), 99),
+        (("certificate", "max_wrong_rate"), "often"),
+        (("certificate", "delta"), "1.5"),
+        (("certificate", "groups"), []),
+        (("certificate", "surprise"), 1),
+        (("curve",), None),
+    ],
+)
+def test_an_impossible_policy_is_refused(
+    path: tuple[str, ...], value: Any, forged_bot: dict[str, Any], sealed: Sealed, load: Load
+) -> None:
+    load(sealed(forged_bot))
+    place = forged_bot["policy"]
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(ArtifactFormatError):
+        load(sealed(forged_bot))
+
+
+def test_what_only_the_conditional_rule_has_is_refused_elsewhere(
+    recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
+) -> None:
+    content = content_of(
+        calibrate(recorded(0, 60), alpha="0.3", features="1", threshold_rule="marginal"), tmp_path
+    )
+    load(sealed(content))
+    extras: dict[str, Any] = {
+        "ridge": {"strength": 0.1, "penalised": "slopes"},
+        "shift": "meta(year)",
+        "randomised": True,
+    }
+    for name, value in extras.items():
+        with pytest.raises(ArtifactFormatError, match="only the conditional rule has"):
+            load(sealed({**content, name: value}))
+
+
+def test_grouped_thresholds_without_their_confidence_are_refused(
+    recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
+) -> None:
+    artifact = calibrate(
+        recorded(0, 200), alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
+    )
+    content = content_of(artifact, tmp_path)
+    assert load(sealed(content)) == artifact
+    confidence = content.pop("confidence")
+    with pytest.raises(ArtifactFormatError, match="calibrate with confident=True"):
+        load(sealed(content))
+    with pytest.raises(ArtifactFormatError, match="delta"):
+        load(sealed({**content, "confidence": {**confidence, "delta": "2"}}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("delta", "much"), ("delta", "0.050"), ("names", ["nobody"]), ("names", "1"), ("prompts", -3)],
+)
+def test_an_impossible_confidence_is_refused(
+    field: str, value: Any, *, recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
+) -> None:
+    artifact = calibrate(recorded(0, 300), alpha="0.5", features="group(topic)", confident=True)
+    content = content_of(artifact, tmp_path)
+    assert load(sealed(content)) == artifact
+    content["confidence"][field] = value
+    with pytest.raises(ArtifactFormatError):
+        load(sealed(content))
+
+
+@pytest.mark.parametrize("effective", ["0.9", "x", "0.050", "-1", 0.1])
+def test_an_effective_level_that_is_none_or_no_stricter_is_refused(
+    effective: Any, recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
+) -> None:
+    artifact = calibrate(
+        recorded(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
+    )
+    content = content_of(artifact, tmp_path)
+    assert load(sealed(content)) == artifact
+    content["levels"][0]["effective_alpha"] = effective
+    with pytest.raises(ArtifactFormatError):
+        load(sealed(content))
+
+
+def test_a_shift_that_is_no_statistic_is_refused(
+    recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
+) -> None:
+    content = content_of(calibrate(recorded(0, 60), alpha="0.5", features="1"), tmp_path)
+    for text in ("nonsense", "meta(", "1", ""):
+        with pytest.raises(ArtifactFormatError):
+            load(sealed({**content, "shift": text}))
+    assert load(sealed({**content, "shift": "meta(year)"})).metadata_keys == ("year",)

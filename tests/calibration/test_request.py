@@ -1,0 +1,400 @@
+"""What may be asked of a calibration, what does not go together, and what comes of what does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
+from langchain_cfc.calibration.request import POLICY_ALPHAS, STEPS, Request
+from langchain_cfc.decision import decide
+from langchain_cfc.draws import Draws
+from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
+from langchain_cfc.records import tabulate
+from langchain_cfc.stability import PaperStability
+from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
+
+Prompts = Callable[..., list[PromptRecord]]
+STABLE = PaperStability.from_constant()
+DEFAULTS: dict[str, Any] = {
+    "alpha": "0.3",
+    "rule": "conditional",
+    "cap": 2.0,
+    "window": None,
+    "ridge": 0.0,
+    "penalised": "slopes",
+    "stability": None,
+    "confident": False,
+    "max_wrong_rate": None,
+    "by_group": False,
+    "delta": None,
+    "shift": None,
+    "randomised": False,
+}
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def request_of(**options: Any) -> Request:
+    return Request.of(**{**DEFAULTS, **options})
+
+
+def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
+    """The same prompts with a likelihood ratio in their metadata."""
+    return [
+        one.model_copy(update={"metadata": {**one.metadata, "ratio": ratio(row)}})
+        for row, one in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rule": "marginal", "ridge": 0.1}, "a ridge: only the conditional rule"),
+        ({"rule": "learned", "ridge": 0.1}, "a ridge: only the conditional rule"),
+        ({"rule": "marginal", "stability": STABLE}, "stability: it is the paper's slack"),
+        ({"rule": "marginal", "shift": "meta(ratio)"}, "a shift: only the conditional rule"),
+        ({"rule": "learned", "randomised": True}, "randomised thresholds: only the conditional rule"),
+        ({"rule": "learned", "confident": True}, "the learned rule has no theorem"),
+        ({"confident": True, "shift": "meta(ratio)"}, "certify the artifact on held-out records"),
+        ({"confident": True, "randomised": True}, "certify the artifact on held-out records"),
+        ({"confident": True, "stability": STABLE}, "certify the artifact on held-out records"),
+        ({"max_wrong_rate": "0.1", "shift": "meta(ratio)"}, "come from where it was calibrated"),
+        ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
+        ({"rule": "grouped"}, "calibrate with confident=True"),
+        ({"rule": "grouped", "confident": True, "ridge": 0.1}, "a ridge: only the conditional rule"),
+        ({"alpha": None}, "at least one error level"),
+        ({"alpha": []}, "at least one error level"),
+        ({"delta": 1}, "delta must be a decimal number strictly between 0 and 1"),
+        ({"delta": "x"}, "delta must be a decimal number strictly between 0 and 1"),
+        ({"max_wrong_rate": 0}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
+        ({"max_wrong_rate": 1.0}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
+        ({"max_wrong_rate": True}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
+        ({"ridge": -0.1}, "ridge must be a finite number of at least 0"),
+        ({"cap": 1.0}, "cap must be"),
+        ({"shift": "meta(ratio) + 1"}, "the end: one statistic alone"),
+        ({"shift": "no_such"}, "unknown name"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        request_of(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ridge": 0.1, "stability": STABLE, "randomised": True, "shift": "meta(ratio)"},
+        {"ridge": 0.1, "confident": True},
+        {"rule": "marginal", "confident": True, "max_wrong_rate": "0.1"},
+        {"rule": "grouped", "confident": True, "max_wrong_rate": "0.1"},
+        {"rule": "learned", "max_wrong_rate": "0.1"},
+        {"max_wrong_rate": "0.1", "randomised": True, "stability": STABLE},
+    ],
+)
+def test_what_goes_together_is_not(options: dict[str, Any]) -> None:
+    assert request_of(**options).alphas == ("0.3",)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ridge": math.nan},
+        {"ridge": math.inf},
+        {"ridge": 0.1, "penalised": "none"},
+    ],
+    ids=str,
+)
+def test_an_impossible_option_is_an_error_of_this_package(options: dict[str, Any], prompts: Prompts) -> None:
+    with pytest.raises(CFCError):
+        calibrate(prompts(0, 60), alpha="0.3", features="group(topic)", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"penalised": "all"}, {"wrong_rate_groups": True}, {"delta": "0.2"}], ids=str
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], prompts: Prompts) -> None:
+    # Each asks for something that needs another option: a ridge, max_wrong_rate, confidence.
+    with pytest.raises(InputError):
+        calibrate(prompts(0, 60), alpha="0.3", features="group(topic)", **options)
+
+
+def test_levels_may_be_left_out_for_a_policy_only() -> None:
+    assert request_of(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
+    assert not request_of(alpha=None, max_wrong_rate="0.1").levels_named
+    assert request_of(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
+    assert request_of().levels_named
+
+
+@pytest.mark.parametrize("alpha", ["0.2", "0.05", "0.000000000001", "0.123456789012", "0.999999999999"])
+def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -> None:
+    steps = request_of().steps(alpha)
+    numbers = [Decimal(step) for step in steps]
+    assert steps[-1] == alpha
+    assert numbers == sorted(set(numbers))
+    assert all(0 < number <= Decimal(alpha) for number in numbers)
+    unit = Decimal(1).scaleb(-12)
+    exact = [Decimal(alpha) * step / STEPS for step in range(1, STEPS + 1)]
+    # Cut, never rounded up: a step is never larger than its part of the level.
+    for number in numbers:
+        assert any(0 <= part - number < unit for part in exact)
+    assert len(steps) == (20 if alpha != "0.000000000001" else 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "delta"),
+    [
+        ({"rule": "marginal"}, MarginalThreshold, None),
+        ({"rule": "marginal", "confident": True}, MarginalThreshold, "0.05"),
+        ({"rule": "grouped", "confident": True}, GroupedThreshold, "0.05"),
+    ],
+)
+def test_confidence_reaches_the_rules_that_have_a_law(
+    options: dict[str, Any], kind: type, delta: str | None
+) -> None:
+    request = request_of(**options)
+    rule = request.threshold_rule("0.3")
+    assert isinstance(rule, kind)
+    assert getattr(rule, "delta", None) == delta
+    assert not request.tested
+
+
+def test_confidence_of_the_conditional_rule_is_tested() -> None:
+    assert request_of(confident=True).tested
+    assert isinstance(request_of(confident=True).threshold_rule("0.3"), ConditionalThreshold)
+    assert not request_of().tested
+
+
+def test_the_third_split_takes_its_share_only_where_it_is_needed(prompts: Prompts) -> None:
+    records = prompts(0, 400)
+    shares = {
+        (): 0.0,
+        (("confident", True),): 0.3,
+        (("max_wrong_rate", "0.9"),): 0.3,
+        (("confident", True), ("threshold_rule", "marginal")): 0.0,
+        (("certification_fraction", 0.25),): 0.25,
+    }
+    for options, share in shares.items():
+        artifact = calibrate(records, alpha="0.5", features="1", **dict[str, Any](options))
+        assert artifact.calibration.split.certification == share
+        assert (artifact.calibration.certification_size > 0) == (share > 0)
+        assert ("certification" in artifact.calibration.digests) == (share > 0)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, math.nan])
+def test_a_share_out_of_range_is_refused(fraction: float, prompts: Prompts) -> None:
+    with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
+        calibrate(prompts(0, 60), alpha="0.3", features="1", certification_fraction=fraction)
+
+
+def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic(
+    prompts: Prompts, tmp_path: Path
+) -> None:
+    records = prompts(0, 400)
+    stability = PaperStability.from_constant(0.5)
+    artifact = calibrate(records, alpha=["0.2", "0.4"], features="group(topic)", stability=stability)
+    size = artifact.calibration.size
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert loaded == artifact
+    draws = tabulate(prompts(1, 50)).draws
+    for level in loaded.levels:
+        expected = stability.effective_alpha(level.alpha, size)
+        assert level.effective_alpha == expected
+        assert float(expected) < float(level.alpha)
+        direct = calibrate(records, alpha=expected, features="group(topic)")
+        plain = calibrate(records, alpha=level.alpha, features="group(topic)")
+        served = decide(loaded, draws, level.alpha).thresholds
+        assert served.tobytes() == decide(direct, draws).thresholds.tobytes()
+        assert served.tobytes() != decide(plain, draws).thresholds.tobytes()
+        promise = loaded.guarantee(level.alpha)
+        # The promise that does hold is that of the level asked for; the paper's claim stands beside it.
+        assert (promise.kind, promise.alpha, promise.confident) == ("conditional", level.alpha, ())
+        assert promise.failure_probability is None
+        assert promise.heuristics == (stability.statement(level.alpha, size),)
+        assert promise.heuristics[0].startswith("CFC-PAC, a heuristic.")
+        assert plain.guarantee().heuristics == ()
+
+
+def test_where_the_slack_leaves_nothing_every_prompt_is_flagged(prompts: Prompts, tmp_path: Path) -> None:
+    stability = PaperStability.from_constant(10.0)
+    artifact = calibrate(prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", stability=stability)
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert (loaded, loaded.digest) == (artifact, artifact.digest)
+    assert [one.effective_alpha == "0" for one in loaded.levels] == [True, False]
+    draws = tabulate(prompts(1, 50)).draws
+    flagged = decide(loaded, draws, "0.2")
+    assert flagged.not_certifiable.all()
+    assert not flagged.accepted.any()
+    assert flagged.reason(0) == "not_certifiable"
+    assert "the claim is vacuous, and every prompt is flagged" in loaded.guarantee("0.2").heuristics[0]
+    # The other level is served as ever, and so is the marginal rule beside the first.
+    assert decide(loaded, draws, "0.9").accepted.any()
+    assert decide(loaded, draws, "0.2", marginal=True).accepted.any()
+
+
+@pytest.mark.parametrize(
+    ("penalised", "kind", "names"), [("slopes", "marginal", ["1"]), ("all", "heuristic", [])]
+)
+def test_a_ridge_promises_less_and_says_what_it_costs(
+    penalised: Any, kind: str, names: list[str], prompts: Prompts, tmp_path: Path
+) -> None:
+    artifact = calibrate(
+        prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
+    )
+    promise = artifact.guarantee()
+    assert promise.kind == kind
+    assert [one.name for one in promise.weightings] == names
+    every = [one.name for one in artifact.feature_map.guaranteed_weights()]
+    assert list(promise.estimated_slack) == every
+    # The constant pays nothing unless it is penalised as well.
+    assert (promise.estimated_slack["1"] == pytest.approx(0.0, abs=1e-12)) == (penalised == "slopes")
+    assert any(abs(value) > 1e-3 for value in promise.estimated_slack.values())
+    assert artifact.calibration.split.fit == 0.2  # its units are fitted on a split of their own
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert loaded.guarantee() == promise
+    assert calibrate(prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)").guarantee().kind == (
+        "conditional"
+    )
+
+
+def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served(prompts: Prompts) -> None:
+    rng = np.random.default_rng(0)
+    records = weighted(prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
+    artifact = calibrate(
+        records, alpha="0.3", features="mean_score", ridge=0.1, shift="meta(ratio)", fit_fraction=0.25
+    )
+    split = artifact.calibration.split
+    labelled = tabulate([one for one in records if split.part(one.id, None) == "calibration"])
+    x, w = artifact.feature_map.transform(labelled.draws), artifact.weights(labelled.draws)
+    rule = artifact.rule()
+    assert isinstance(rule, ConditionalThreshold)
+    last = artifact.feature_map.guaranteed_weights()[-1]
+    coefficients = np.array(last.coefficients)
+    found = artifact.guarantee().estimated_slack[last.name]
+    assert rule.ridge_slack(coefficients, x) != pytest.approx(rule.ridge_slack(coefficients, x, w), rel=1e-6)
+    assert found == pytest.approx(rule.ridge_slack(coefficients, x, w), rel=1e-9)
+
+
+def test_confidence_names_what_it_speaks_of(prompts: Prompts) -> None:
+    records = prompts(0, 400)
+    names: dict[str, Any] = {}
+    rules: tuple[Any, ...] = ("marginal", "grouped", "conditional")
+    for rule in rules:
+        artifact = calibrate(
+            records, alpha="0.3", features="group(topic)", threshold_rule=rule, confident=True
+        )
+        promise = artifact.guarantee()
+        assert artifact.confidence is not None
+        assert (promise.failure_probability, list(promise.confident)) == (0.05, artifact.confidence.names)
+        names[rule] = promise.confident
+        assert (artifact.confidence.prompts > 0) == (artifact.confidence.records_digest is not None)
+        assert (artifact.confidence.prompts > 0) == (rule == "conditional") == artifact.spent
+    groups = ("group(topic)=capital", "group(topic)=river")
+    assert names == {"marginal": ("1",), "conditional": ("1",), "grouped": ("1", *groups)}
+
+
+def test_groups_that_overlap_have_no_law(prompts: Prompts) -> None:
+    with pytest.raises(InputError, match="disjoint groups"):
+        calibrate(
+            prompts(0, 400),
+            alpha="0.3",
+            features="group(topic) + bins(mean_score, 3)",
+            threshold_rule="grouped",
+            confident=True,
+        )
+
+
+BAD_RATIOS: list[Any] = [0.0, -1.0, math.nan, math.inf, "2", True]
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, "2", True])
+def test_a_ratio_that_is_none_is_refused_when_calibrating(ratio: Any, prompts: Prompts) -> None:
+    records = weighted(prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
+    with pytest.raises(FeatureError, match="'p7'"):
+        calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
+
+
+@pytest.mark.parametrize("ratio", BAD_RATIOS)
+def test_and_when_deciding(ratio: Any, prompts: Prompts) -> None:
+    records = weighted(prompts(0, 60), lambda row: 1.0 + row % 3)
+    artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
+    assert artifact.metadata_keys == ("ratio",)
+    good, bad = {"ratio": 1.5}, {"ratio": ratio}
+    with pytest.raises(FeatureError):
+        decide(artifact, Draws.of([[0.5] * 4] * 2, metadata=[good, bad]))
+    with pytest.raises(FeatureError, match="no metadata 'ratio'"):
+        decide(artifact, Draws.of([[0.5] * 4] * 2, metadata=[good, {}]))
+    assert decide(artifact, Draws.of([[0.5] * 4] * 2, metadata=[good, good])).accepted.shape == (2, 4)
+
+
+def test_a_shift_is_served_by_the_weighted_order_statistic(prompts: Prompts, tmp_path: Path) -> None:
+    # With the constant alone the threshold is the smallest score at which the weights of those at or below
+    # reach tau of all weights, the prompt's own included.
+    records = weighted(prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
+    calibrate(records, alpha="0.3", features="1", shift="meta(ratio)").save(tmp_path / "artifact.json")
+    artifact = CalibrationArtifact.load(tmp_path / "artifact.json")
+    success = np.array([min(one.score for one in record.candidates) for record in records])
+    weights = np.array([float(one.metadata["ratio"]) for one in records])
+    order = np.argsort(success)
+    for ratio in (0.5, 1.0, 30.0, 1000.0):
+        reached = np.cumsum(weights[order]) >= 0.7 * (weights.sum() + ratio)
+        expected = success[order][reached.argmax()] if reached.any() else np.inf
+        found = decide(artifact, Draws.of([[0.5] * 4], metadata=[{"ratio": ratio}])).thresholds
+        assert found[0] == pytest.approx(expected)
+    # Without the weights it is another.
+    plain = decide(calibrate(records, alpha="0.3", features="1"), Draws.of([[0.5] * 4])).thresholds[0]
+    shifted = decide(artifact, Draws.of([[0.5] * 4], metadata=[{"ratio": 30.0}])).thresholds[0]
+    assert shifted != plain
+
+
+def test_a_shift_that_looks_at_answers_needs_them(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(0, 60), alpha="0.3", features="1", shift="distinct_answers")
+    assert artifact.needs_answers
+    assert not calibrate(prompts(0, 60), alpha="0.3", features="1", shift="mean_score").needs_answers
+
+
+def test_uniforms_are_for_randomised_thresholds_and_for_no_others(prompts: Prompts) -> None:
+    draws = tabulate(prompts(1, 3)).draws
+    plain = calibrate(prompts(0, 60), alpha="0.3", features="1")
+    drawn = calibrate(prompts(0, 60), alpha="0.3", features="1", randomised=True)
+    u = np.array([0.1, 0.5, 0.9])
+    with pytest.raises(InputError, match="asked for with uniforms"):
+        decide(drawn, draws)
+    with pytest.raises(InputError, match="asked for without uniforms"):
+        decide(plain, draws, uniforms=u)
+    for bad in ([0.1, 0.5], [0.0, 0.5, 0.9], [0.1, 0.5, 1.0], [0.1, 0.5, math.nan]):
+        with pytest.raises(InputError):
+            decide(drawn, draws, uniforms=np.array(bad))
+    thresholds = decide(drawn, draws, uniforms=u).thresholds
+    assert thresholds.tolist() == sorted(thresholds.tolist())
+    assert thresholds[0] < thresholds[-1]
+    assert drawn.uniforms(tabulate(prompts(1, 3))) is not None
+    assert plain.uniforms(tabulate(prompts(1, 3))) is None
+
+
+def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(prompts: Prompts) -> None:
+    # No calibration prompt is about lakes: all is kept where the number drawn is large, else nothing is.
+    topics = ("capital", "lake", "river")
+    groups = FeatureMap.parse("group(topic)").fit(
+        Draws.of([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
+    )
+    artifact = calibrate(prompts(0, 200), alpha="0.3", features=groups, randomised=True)
+    asked = Draws.of([[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}])
+    found = decide(artifact, asked, uniforms=np.array([0.29, 0.31, 0.5]))
+    assert found.thresholds[:2].tolist() == [-np.inf, np.inf]
+    assert found.not_certifiable.tolist() == [False, True, False]
+    reasons = [found.reason(row) for row in range(2)]
+    assert reasons == ["no_candidate_accepted", "not_certifiable"]
+    assert not found.accepted[:2].any()

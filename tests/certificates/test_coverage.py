@@ -1,0 +1,439 @@
+"""`certify`: exact bounds about one frozen artifact, from prompts that it has never seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.runnables import RunnableConfig
+from scipy import stats
+
+from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
+from langchain_cfc.certificates import certify
+from langchain_cfc.certificates.claims import claims, outcomes, records_digest
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    FeatureError,
+    FingerprintError,
+    InputError,
+    OverlapError,
+)
+from langchain_cfc.guarantee import CoverageCertificate
+from langchain_cfc.records import Provenance, read_records, tabulate, write_records
+
+from .parts import TOPICS, part_of, prompts, replayed
+
+KNOWN = prompts(0, 400)
+FRESH = prompts(1, 300)
+# Of all tests of this file together that could fail by bad luck, were their seeds not fixed.
+FALSE_ALARMS = 1e-6
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def made(features: str = "group(topic)", **options: Any) -> CalibrationArtifact:
+    return calibrate(KNOWN, **{"alpha": "0.2", "features": features, **options})
+
+
+def certificate_of(
+    artifact: CalibrationArtifact, records: Any = FRESH, **options: Any
+) -> CoverageCertificate:
+    (certificate,) = certify(artifact, records, **options).certificates
+    return certificate
+
+
+def lower(successes: int, size: int, delta: float) -> float:
+    """The one-sided bound of Clopper and Pearson, by SciPy's own test."""
+    if size == 0:
+        return 0.0
+    test = stats.binomtest(successes, size, alternative="greater")
+    return float(test.proportion_ci(1.0 - delta, method="exact").low)
+
+
+def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: str) -> dict[str, Any]:
+    """By prompt, one at a time: its topic, size of the set, whether it is covered, whether flagged."""
+    found: dict[str, Any] = {"topic": [], "size": [], "covered": [], "kept": []}
+    for record in records:
+        scores = [one.score for one in record.candidates]
+        draws = Draws.of([scores], metadata=[record.metadata])
+        solved = artifact.solve(artifact.feature_map.transform(draws), alpha)
+        threshold, error = float(solved.values[0]), float(solved.errors[0])
+        inside = [one for one in record.candidates if one.score <= threshold + error and threshold < math.inf]
+        covered = any(one.correct for one in inside)
+        found["topic"].append(record.metadata["topic"])
+        found["size"].append(len(inside))
+        found["covered"].append(covered)
+        found["kept"].append(covered or threshold == math.inf)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize("delta", ["0.05", "0.3"])
+@pytest.mark.parametrize("alpha", ["0.1", "0.3"])
+def test_bounds_are_those_of_an_independent_computation(alpha: str, delta: str) -> None:
+    artifact = made(alpha=["0.1", "0.3"])
+    found = certificate_of(artifact, alpha=alpha, delta=delta)
+    seen = counts(artifact, FRESH, alpha)
+    everyone, *groups = found.shares
+    whole = float(delta)
+    assert (found.alpha, found.delta, found.prompts) == (alpha, delta, 300)
+    assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
+    # Half of delta for three bounds over all prompts, half for two bounds on each of three groups.
+    members = {everyone.name: np.ones(300, dtype=np.bool_)}
+    members |= {f"group(topic)={topic}": seen["topic"] == topic for topic in TOPICS}
+    for share in found.shares:
+        failing = whole / 6 if share is everyone else whole / (2 * 2 * 3)
+        inside = members[share.name]
+        assert share.prompts == inside.sum()
+        assert (share.kept, share.covered) == (seen["kept"][inside].sum(), seen["covered"][inside].sum())
+        assert share.kept_at_least == pytest.approx(lower(share.kept, share.prompts, failing), abs=1e-7)
+        assert share.coverage_at_least == pytest.approx(
+            lower(share.covered, share.prompts, failing), abs=1e-7
+        )
+        # With all of delta for one bound it would be larger, and five others would have nothing left.
+        assert share.kept_at_least < lower(share.kept, share.prompts, whole) - 1e-3
+    sizes = seen["size"]
+    logarithm = math.log(2 / (whole / 6))
+    bernstein = (
+        sizes.mean() + math.sqrt(2 * sizes.var(ddof=1) * logarithm / 300) + 7 * 4 * logarithm / (3 * 299)
+    )
+    assert found.mean_set_size == pytest.approx(sizes.mean())
+    assert found.mean_set_size_at_most == pytest.approx(min(4.0, bernstein), rel=1e-6)
+
+
+def test_without_groups_all_of_delta_is_for_all_prompts() -> None:
+    found = certificate_of(made("1"), delta="0.3")
+    (everyone,) = found.shares
+    assert everyone.kept_at_least == pytest.approx(lower(everyone.kept, 300, 0.1), abs=1e-7)
+    assert everyone.kept_at_least > lower(everyone.kept, 300, 0.05) + 1e-3
+
+
+def test_flagged_prompts_are_kept_and_not_covered() -> None:
+    # One topic of three is hopeless, so that it is flagged.
+    known = [
+        one
+        if one.metadata["topic"] != "law"
+        else one.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"correct": False}) for c in one.candidates)}
+        )
+        for one in KNOWN
+    ]
+    artifact = calibrate(known, alpha="0.2", features="group(topic)", allow_unattainable=True)
+    by_name = {share.name: share for share in certificate_of(artifact).shares}
+    law, art = by_name["group(topic)=law"], by_name["group(topic)=art"]
+    assert (law.kept, law.covered, law.coverage_at_least) == (law.prompts, 0, 0.0)
+    assert law.kept_at_least > 0.9
+    assert art.covered == art.kept > 0
+
+
+def soft() -> tuple[CalibrationArtifact, LabelledDraws]:
+    """An artifact of soft weightings and 20,000 prompts, whose labels play no role in who speaks for whom."""
+    rng = np.random.default_rng(0)
+    size = 20_000
+    scores = rng.random((size, 4)) * rng.random((size, 1))
+    labelled = LabelledDraws.of(
+        [f"x{row}" for row in range(size)],
+        scores,
+        rng.random((size, 4)) < 0.5,
+        [["a", "b", "c", "d"]] * size,
+        metadata=[{"topic": TOPICS[row % 3]} for row in range(size)],
+    )
+    return made("hat(mean_score, 5) + group(topic)"), labelled
+
+
+def test_of_a_soft_weighting_as_many_prompts_speak_as_it_weighs() -> None:
+    artifact, labelled = soft()
+    x = artifact.feature_map.transform(labelled.draws)
+    everyone, *others = claims(artifact, labelled, x)
+    weights = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
+    assert everyone.members.all()
+    assert [one.name for one in others] == list(weights)[1:]
+    # A sum of independent coins of bias f: by Bernstein's inequality it is off by more than this with
+    # probability below FALSE_ALARMS, over all weightings together.
+    logarithm = math.log(2 * 2 * len(others) / FALSE_ALARMS)
+    off = {}
+    for one in others:
+        f = weights[one.name]
+        variance = float((f * (1 - f)).sum())
+        tolerance = math.sqrt(2 * variance * logarithm) + logarithm / 3
+        assert abs(one.members.sum() - f.sum()) <= tolerance
+        off[one.name] = abs((f > 0).sum() - f.sum()) > tolerance
+        if one.name.startswith("group"):  # where the weight is 0 or 1, nothing is left to chance
+            np.testing.assert_array_equal(one.members, f == 1.0)
+        assert not one.members[f == 0.0].any()
+    # To take every prompt that weighs something instead is noticed for each soft weighting.
+    assert {name for name, noticed in off.items() if noticed} == {
+        name for name in weights if name.startswith("hat(")
+    }
+
+
+def test_those_who_speak_are_distributed_as_the_weighting_says() -> None:
+    artifact, labelled = soft()
+    x = artifact.feature_map.transform(labelled.draws)
+    # Something that differs a lot between prompts of small and of large weight.
+    hardest = labelled.draws.scores.max(axis=1)
+    noticed = 0
+    for one, weight in zip(
+        claims(artifact, labelled, x)[1:], artifact.feature_map.guaranteed_weights()[1:], strict=True
+    ):
+        f = weight.values(x)
+        expected = float(f @ hardest / f.sum())
+        # Sum of (member - f) (hardest - expected) has mean 0 and terms below 1 in size: Bernstein as above.
+        deviations = hardest - expected
+        variance = float((f * (1 - f) * deviations**2).sum())
+        logarithm = math.log(2 * 2 * 8 / FALSE_ALARMS)
+        tolerance = math.sqrt(2 * variance * logarithm) + logarithm / 3
+        assert abs(float(deviations[one.members].sum())) <= tolerance
+        noticed += abs(float(deviations[f > 0].sum())) > tolerance
+    assert noticed >= 3  # the control: all that weigh something are distributed otherwise
+
+
+def test_no_label_has_a_say_in_who_speaks_for_whom() -> None:
+    artifact, labelled = soft()
+    flipped = replace(labelled, correct=~labelled.correct)
+    x = artifact.feature_map.transform(labelled.draws)
+    for one, other in zip(claims(artifact, labelled, x), claims(artifact, flipped, x), strict=True):
+        np.testing.assert_array_equal(one.members, other.members)
+    # Labels do decide on what is certified.
+    before, after = certificate_of(artifact, labelled), certificate_of(artifact, flipped)
+    assert [one.prompts for one in before.shares] == [one.prompts for one in after.shares]
+    assert [one.covered for one in before.shares] != [one.covered for one in after.shares]
+
+
+def test_each_weighting_draws_lots_of_its_own() -> None:
+    artifact, labelled = soft()
+    x = artifact.feature_map.transform(labelled.draws)
+    members = {one.name: one.members for one in claims(artifact, labelled, x)}
+    f = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
+    names = [name for name in f if name.startswith("hat(")]
+    # With one lot for all, whoever speaks for the lighter of two speaks for the heavier as well.
+    lots = labelled.draws.scores[:, 0]
+    apart = shared = 0
+    for one in names:
+        for other in names:
+            lighter = f[one] < f[other]
+            apart += int((lighter & members[one] & ~members[other]).sum())
+            shared += int((lighter & (lots < f[one]) & ~(lots < f[other])).sum())
+    assert apart > 100
+    assert shared == 0
+
+
+def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() -> None:
+    labelled = tabulate(FRESH)
+    digest = records_digest(labelled)
+    assert certificate_of(made()).records_digest == digest
+    order = np.random.default_rng(0).permutation(len(labelled))
+    assert records_digest(labelled.take(order)) == digest
+    assert certificate_of(made(), [FRESH[row] for row in order]).records_digest == digest
+    correct, scores = labelled.correct.copy(), labelled.draws.scores.copy()
+    correct[7, 2] ^= True
+    scores[7, 2] = np.nextafter(scores[7, 2], 2.0)
+    codes = labelled.draws.answer_codes
+    assert codes is not None
+    changed = codes.copy()
+    changed[7] = np.arange(4) if (codes[7] != np.arange(4)).any() else 0
+    others = [
+        replace(labelled, correct=correct),
+        replace(labelled, draws=replace(labelled.draws, scores=scores)),
+        replace(labelled, draws=replace(labelled.draws, answer_codes=changed)),
+        replace(labelled, ids=("another", *labelled.ids[1:])),
+        labelled.take(np.arange(299)),
+    ]
+    assert len({digest, *map(records_digest, others)}) == 6
+
+
+def test_only_the_part_held_out_for_certificates_is_used() -> None:
+    artifact = made(certification_fraction=0.3, test_fraction=0.2, fit_fraction=0.2)
+    found = certificate_of(artifact, KNOWN)
+    parts = {name: part_of(artifact, KNOWN, name) for name in ("fit", "calibration", "certification", "test")}
+    assert len(set().union(*(part.ids for part in parts.values()))) == 400
+    assert sum(len(part) for part in parts.values()) == 400
+    assert found.prompts == len(parts["certification"]) == artifact.calibration.certification_size
+    assert found.records_digest == records_digest(parts["certification"])
+    assert found.records_digest not in {
+        records_digest(part) for name, part in parts.items() if name != "certification"
+    }
+
+
+def test_one_prompt_of_a_cluster_counts() -> None:
+    clusters = [f"c{row // 3}" for row in range(300)]
+    artifact = made()
+    assert certificate_of(artifact, prompts(1, 300, clusters=clusters)).prompts == 100
+    assert certificate_of(artifact, prompts(1, 300)).prompts == 300
+
+
+def test_calibration_records_can_certify_nothing() -> None:
+    with pytest.raises(OverlapError, match=r"none were held out: certify on other .* certification_fraction"):
+        certify(made(), KNOWN)
+    with pytest.raises(OverlapError):
+        certify(made(), [*FRESH, *KNOWN[:200]])
+    # A part held out for evaluation is none for certificates.
+    with pytest.raises(OverlapError):
+        certify(made(test_fraction=0.3), KNOWN)
+    assert certify(made(), FRESH).certificates
+
+
+def test_prompts_that_chose_a_level_cannot_judge_it() -> None:
+    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", confident=True)
+    with pytest.raises(OverlapError, match="cannot judge what it chose: certify on other records"):
+        certify(artifact, KNOWN)
+    assert certify(artifact, FRESH).certificates
+    # Confidence that rests on the law of an order statistic has used no third split.
+    lawful = calibrate(
+        KNOWN,
+        alpha="0.3",
+        features="1",
+        threshold_rule="marginal",
+        confident=True,
+        certification_fraction=0.3,
+    )
+    assert certify(lawful, KNOWN).certificates
+
+
+@pytest.mark.parametrize("options", [{"confident": True}, {"max_wrong_rate": "0.2"}])
+def test_nor_where_they_come_in_a_file_of_their_own(options: dict[str, Any]) -> None:
+    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", **options)
+    split = artifact.calibration.split
+    spent = [one for one in KNOWN if split.part(one.id, one.cluster) == "certification"]
+    with pytest.raises(OverlapError, match="certify on other records"):
+        certify(artifact, spent)
+
+
+def test_prompts_from_where_it_was_calibrated_say_nothing_about_where_it_is_served() -> None:
+    artifact = made(shift="meta(ratio)", certification_fraction=0.3)
+    with pytest.raises(OverlapError):
+        certify(artifact, KNOWN)
+    # Records from where it is served do.
+    assert certify(artifact, FRESH).certificates
+
+
+def test_another_generator_is_refused(tmp_path: Path) -> None:
+    ours = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
+    artifact = made(provenance=ours)
+    assert certify(artifact, FRESH, provenance=ours).certificates
+    assert certify(artifact, FRESH).certificates  # records that do not say
+    theirs = Provenance(n=4, generator={"id": "other"}, verifier={"id": "w"})
+    with pytest.raises(FingerprintError, match="another generator and verifier"):
+        certify(artifact, FRESH, provenance=theirs)
+    write_records(tmp_path / "theirs.jsonl", FRESH, theirs)
+    with pytest.raises(FingerprintError, match="can certify nothing"):
+        certify(artifact, read_records(tmp_path / "theirs.jsonl"))
+
+
+def test_the_same_level_is_certified_once() -> None:
+    artifact = made(alpha=["0.1", "0.2", "0.3"])
+    once = certify(artifact, FRESH, alpha="0.2")
+    assert [one.alpha for one in once.certificates] == ["0.2"]
+    with pytest.raises(InputError, match=r"alpha = 0\.2 has a certificate already"):
+        certify(once, prompts(2, 100), alpha=0.2)
+    with pytest.raises(InputError, match="has a certificate already"):
+        certify(once, prompts(2, 100))
+    others = certify(certify(once, prompts(2, 100), alpha="0.3"), prompts(2, 100), alpha="0.1")
+    assert [one.alpha for one in others.certificates] == ["0.1", "0.2", "0.3"]
+    assert [one.prompts for one in others.certificates] == [100, 300, 100]
+    assert [one.alpha for one in certify(artifact, FRESH).certificates] == ["0.1", "0.2", "0.3"]
+
+
+def test_a_certificate_speaks_of_the_artifact_as_it_was_without(tmp_path: Path) -> None:
+    artifact = made(alpha=["0.2", "0.3"])
+    certified = certify(artifact, FRESH, alpha="0.2")
+    assert certified.certificates[0].artifact_digest == artifact.digest == artifact.frozen_digest
+    assert certified.frozen_digest == artifact.digest != certified.digest
+    twice = certify(certified, FRESH, alpha="0.3")
+    assert {one.artifact_digest for one in twice.certificates} == {artifact.digest}
+    assert artifact.certificates == []  # nothing is written into the artifact given
+    # Another artifact, be it by a bit, has another digest.
+    other = certify(artifact.model_copy(update={"set_rule": "rank"}), FRESH, alpha="0.2")
+    assert other.certificates[0].artifact_digest != artifact.digest
+    twice.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert (loaded, loaded.digest, loaded.frozen_digest) == (twice, twice.digest, artifact.digest)
+
+
+def test_a_certificate_travels_to_the_result(tmp_path: Path) -> None:
+    artifact = certify(made(alpha=["0.2", "0.3"]), FRESH, alpha="0.2")
+    artifact.save(tmp_path / "artifact.json")
+    chain = replayed(CalibrationArtifact.load(tmp_path / "artifact.json"), FRESH)
+    one = RunnableConfig(max_concurrency=1)
+    served = chain.invoke(FRESH[0].input, one, alpha="0.2").guarantee
+    assert served.certificate == artifact.certificates[0]
+    assert served.certificate is not None
+    assert f"on {served.certificate.prompts} held-out prompts" in served.certificate.sentence()
+    # The other level has none, and says nothing.
+    assert chain.invoke(FRESH[0].input, one, alpha="0.3").guarantee.certificate is None
+
+
+@pytest.mark.parametrize(("at_least", "text"), [(0.89999, "89.9 %"), (0.9, "90.0 %"), (0.0, "0.0 %")])
+def test_a_bound_is_rounded_down_in_words(at_least: float, text: str) -> None:
+    found = certificate_of(made("1"))
+    (share,) = found.shares
+    changed = found.model_copy(update={"shares": (share.model_copy(update={"kept_at_least": at_least}),)})
+    assert f"flagged with probability at least {text}" in changed.sentence()
+
+
+def test_what_cannot_be_used_is_refused() -> None:
+    artifact = made()
+    with pytest.raises(InputError, match=r"not calibrated at alpha = 0\.4"):
+        certify(artifact, FRESH, alpha="0.4")
+    deltas: tuple[Any, ...] = (0, 1, "much", float("nan"))
+    for delta in deltas:
+        with pytest.raises(InputError, match="delta must be a decimal number strictly between 0 and 1"):
+            certify(artifact, FRESH, delta=delta)
+    strange = FRESH[5].model_copy(update={"metadata": {"topic": "chess"}})
+    with pytest.raises(FeatureError, match="1-5"):
+        certify(artifact, [*FRESH[:5], strange])
+    with pytest.raises(InputError):
+        certify(artifact, prompts(3, 20, n=3))
+    with pytest.raises(InputError, match="no records"):
+        certify(artifact, [])
+
+
+def test_answers_made_by_no_extractor_certify_no_artifact_that_needs_one() -> None:
+    known = [
+        one.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"answer": c.text}) for c in one.candidates)}
+        )
+        for one in KNOWN
+    ]
+    artifact = calibrate(known, alpha="0.2", features="entropy", set_rule="all", fit_fraction=0.2)
+    assert artifact.calibration.extracted_answers
+    with pytest.raises(InputError, match="answer"):
+        certify(artifact, FRESH)
+
+
+def test_more_candidates_than_calibrated_are_left_out() -> None:
+    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", n=2)
+    short = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in FRESH]
+    assert certificate_of(artifact, FRESH) == certificate_of(artifact, short)
+
+
+def test_a_weighting_nobody_speaks_for_is_certified_nothing() -> None:
+    topics = ("art", "law", "sea", "sky")
+    groups = FeatureMap.parse("group(topic)").fit(
+        Draws.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
+    )
+    artifact = calibrate(KNOWN, alpha="0.2", features=groups)
+    last = certificate_of(artifact).shares[-1]
+    assert (last.name, last.prompts, last.kept_at_least, last.coverage_at_least) == (
+        "group(topic)=sky",
+        0,
+        0.0,
+        0.0,
+    )
+
+
+def test_randomised_thresholds_are_certified_with_the_same_numbers_each_time() -> None:
+    artifact = made(randomised=True)
+    assert certificate_of(artifact) == certificate_of(artifact)
+    uniforms = artifact.uniforms(tabulate(FRESH))
+    assert uniforms is not None
+    seen = outcomes(artifact, tabulate(FRESH), "0.2")
+    plain = outcomes(made(), tabulate(FRESH), "0.2")
+    assert (seen.decisions.thresholds != plain.decisions.thresholds).any()
+    assert int(seen.kept.sum()) == certificate_of(artifact).shares[0].kept

@@ -1,0 +1,247 @@
+"""Levels that the conditional rule is served at, so that its promise holds for the very artifact."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.artifact import LevelState, PackedArray
+from langchain_cfc.certificates import tested_levels as levels_tested
+from langchain_cfc.certificates.claims import records_digest
+from langchain_cfc.decision import decide
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.records import tabulate
+
+from .parts import part_of, prompts
+
+KNOWN = prompts(0, 500)
+DRAWS = tabulate(prompts(1, 200)).draws
+FEATURES = "hat(mean_score, 3)"
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def steps_of(alpha: str) -> list[str]:
+    """Twenty equal steps up to a level, as decimal text."""
+    return [f"{Decimal(alpha) * step / 20:f}".rstrip("0") for step in range(1, 21)]
+
+
+def fixed(alpha: str) -> CalibrationArtifact:
+    """At a level that nobody tests, from the same calibration prompts."""
+    return calibrate(
+        KNOWN, alpha=alpha, features=FEATURES, certification_fraction=0.3, allow_unattainable=True
+    )
+
+
+def missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: LabelledDraws) -> int:
+    found = decide(artifact, prompts_of_test.draws, alpha)
+    covered = (found.accepted & prompts_of_test.correct).any(axis=1)
+    return int((~covered & ~found.not_certifiable).sum())
+
+
+@pytest.mark.parametrize(("alpha", "delta"), [("0.2", "0.05"), ("0.3", "0.2"), ("0.25", "0.01")])
+def test_the_step_served_is_the_last_before_the_first_that_fails(alpha: str, delta: str) -> None:
+    artifact = calibrate(KNOWN, alpha=alpha, features=FEATURES, confident=True, delta=delta)
+    tests = part_of(artifact, KNOWN, "certification")
+    passed = []
+    for step in steps_of(alpha):
+        count = missed(fixed(step), step, tests)
+        if stats.binom.cdf(count, len(tests), float(alpha)) > float(delta):
+            break
+        passed.append(step)
+    assert 0 < len(passed) < 20  # so that a test failed, and not the first
+    (level,) = artifact.levels
+    assert (level.alpha, level.effective_alpha) == (alpha, passed[-1])
+    # What is served is what passed, to the bit.
+    assert (
+        decide(artifact, DRAWS).thresholds.tobytes() == decide(fixed(passed[-1]), DRAWS).thresholds.tobytes()
+    )
+    assert decide(artifact, DRAWS).thresholds.tobytes() != decide(fixed(alpha), DRAWS).thresholds.tobytes()
+
+
+def test_confidence_is_stated_with_what_it_rests_on() -> None:
+    artifact = calibrate(KNOWN, alpha="0.2", features=FEATURES, confident=True, delta="0.10")
+    tests = part_of(artifact, KNOWN, "certification")
+    confidence = artifact.confidence
+    assert confidence is not None
+    assert (confidence.delta, confidence.names, confidence.prompts) == ("0.1", ["1"], len(tests))
+    assert confidence.records_digest == records_digest(tests)
+    assert artifact.calibration.certification_size == len(tests)
+    promise = artifact.guarantee()
+    assert (promise.failure_probability, promise.confident) == (0.1, ("1",))
+    assert promise.alpha == "0.2"
+    assert promise.target_coverage == 0.8
+    assert "With confidence 90 % it holds for this very artifact" in promise.sentence
+    assert fixed("0.2").confidence is None
+
+
+def test_several_levels_are_served_at_least_what_was_tested(tmp_path: Path) -> None:
+    alphas = ["0.1", "0.2", "0.3"]
+    artifact = calibrate(KNOWN, alpha=alphas, features=FEATURES, confident=True)
+    tests = part_of(artifact, KNOWN, "certification")
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert artifact.alphas == tuple(alphas)
+    for level in loaded.levels:
+        alone = calibrate(KNOWN, alpha=level.alpha, features=FEATURES, confident=True)
+        # Another level beside it changes no test.
+        assert alone.levels[0] == level
+        served, tested = (
+            decide(loaded, DRAWS, level.alpha),
+            decide(fixed(level.effective_alpha or level.alpha), DRAWS),
+        )
+        assert (served.thresholds >= tested.thresholds).all()
+        count = missed(loaded, level.alpha, tests)
+        assert stats.binom.cdf(count, len(tests), float(level.alpha)) <= 0.05
+    # Sets grow as alpha falls, as ever.
+    found = [decide(loaded, DRAWS, alpha).thresholds for alpha in alphas]
+    assert (found[0] >= found[1]).all()
+    assert (found[1] >= found[2]).all()
+
+
+def test_the_effective_level_is_stored_and_honoured(tmp_path: Path) -> None:
+    artifact = calibrate(KNOWN, alpha="0.3", features=FEATURES, confident=True)
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert (loaded, loaded.digest) == (artifact, artifact.digest)
+    (level,) = loaded.levels
+    assert level.effective_alpha is not None
+    assert loaded.rule().alpha == level.effective_alpha
+    same = decide(loaded, DRAWS)
+    assert same.thresholds.tobytes() == decide(fixed(level.effective_alpha), DRAWS).thresholds.tobytes()
+    # The marginal rule beside it, to be compared with, stays that of the level asked for.
+    plain = decide(fixed("0.3"), DRAWS, marginal=True)
+    assert decide(loaded, DRAWS, marginal=True).thresholds.tobytes() == plain.thresholds.tobytes()
+    # Without the effective level, the same numbers would be another rule's, and other thresholds.
+    forgotten = loaded.model_copy(update={"levels": [level.model_copy(update={"effective_alpha": None})]})
+    assert decide(forgotten, DRAWS).thresholds.tobytes() != same.thresholds.tobytes()
+
+
+def crafted(quantiles: Mapping[str, float]) -> CalibrationArtifact:
+    """An artifact with one threshold for all prompts, by level."""
+    artifact = calibrate(KNOWN, alpha="0.5", features="1", threshold_rule="marginal")
+    dimension = PackedArray.pack(np.ones(1))
+    arrays = {alpha: PackedArray.pack(np.array([value])) for alpha, value in quantiles.items()}
+    states = {alpha: {"quantile": one.name, "dimension": dimension.name} for alpha, one in arrays.items()}
+    return artifact.model_copy(
+        update={
+            "levels": [
+                LevelState(alpha=alpha, rule=state, marginal=state) for alpha, state in states.items()
+            ],
+            "arrays": {one.name: one for one in (dimension, *arrays.values())},
+        }
+    )
+
+
+def one_candidate(kept: int, lost: int) -> LabelledDraws:
+    """Prompts whose first candidate is right: at a threshold of 0.5 so many are kept and so many lost."""
+    size = kept + lost
+    scores = [[0.25, 1.0, 1.0, 1.0]] * kept + [[0.75, 1.0, 1.0, 1.0]] * lost
+    correct = [[True, False, False, False]] * size
+    return LabelledDraws.of(
+        [f"x{row}" for row in range(size)], scores, correct, [["a", "b", "c", "d"]] * size
+    )
+
+
+def test_a_later_step_that_would_pass_again_is_not_looked_at() -> None:
+    # Of 100 prompts 40 are lost below 0.75, and at alpha = 0.3 that is too many.
+    tests = one_candidate(60, 40)
+    artifact = crafted({"0.1": 0.8, "0.2": 0.5, "0.3": 0.9})
+    served = levels_tested(artifact, tests, {"0.3": ["0.1", "0.2", "0.3"]}, "0.05")
+    assert [(one.alpha, one.effective_alpha) for one in served.levels] == [("0.3", "0.1")]
+    assert decide(served, tests.draws).thresholds.tolist() == [0.8] * 100
+    # By itself the last step passes.
+    alone = levels_tested(artifact, tests, {"0.3": ["0.3"]}, "0.05")
+    assert [(one.alpha, one.effective_alpha) for one in alone.levels] == [("0.3", None)]
+    # Nothing is kept of the steps that are not served.
+    assert len(served.arrays) < len(artifact.arrays)
+    assert CalibrationArtifact.model_validate(served.model_dump()) == served
+
+
+def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:
+    # 12 of 100 lost show at level 0.05 that at most 0.2 are, and not that at most 0.1 are, the step's own.
+    tests = one_candidate(88, 12)
+    assert stats.binom.cdf(12, 100, 0.2) <= 0.05 < stats.binom.cdf(12, 100, 0.1)
+    # At the larger level all are kept; were it to serve the smaller one in tests, that would pass as well.
+    artifact = crafted({"0.1": 0.5, "0.2": 0.9})
+    served = levels_tested(artifact, tests, {"0.2": ["0.1"]}, "0.05")
+    assert served.levels[0].effective_alpha == "0.1"
+    with pytest.raises(UnattainableTargetError, match="failed on 12 of 100"):
+        levels_tested(artifact, tests, {"0.1": ["0.1"], "0.2": ["0.2"]}, "0.05")
+
+
+def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> None:
+    artifact = crafted({"0.1": 0.5})
+    for kept, lost in ((19, 1), (57, 3), (9, 0), (48, 4)):
+        with pytest.raises(UnattainableTargetError) as caught:
+            levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
+        message = str(caught.value)
+        assert "alpha = 0.1 cannot be promised with failure probability 0.05" in message
+        assert f"failed on {lost} of {kept + lost} certification prompts" in message
+        assert "--certification-fraction" in message
+        found = re.search(r"about (\d+) certification prompts would do", message)
+        assert found is not None
+        needed, share = int(found[1]), Fraction(lost, kept + lost)
+        for size in (needed, needed + 1, needed + 7, 2 * needed):
+            again = math.floor(share * size)
+            assert levels_tested(
+                artifact, one_candidate(size - again, again), {"0.1": ["0.1"]}, "0.05"
+            ).levels
+        fewer = math.floor(share * (needed - 1))
+        with pytest.raises(UnattainableTargetError):
+            levels_tested(artifact, one_candidate(needed - 1 - fewer, fewer), {"0.1": ["0.1"]}, "0.05")
+
+
+def test_where_no_number_would_do_it_says_so() -> None:
+    artifact = crafted({"0.1": 0.5})
+    for kept, lost in ((18, 2), (10, 30)):
+        with pytest.raises(UnattainableTargetError, match="no number of certification prompts would do"):
+            levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
+
+
+def test_through_calibrate_too_few_prompts_are_an_error_with_a_cure() -> None:
+    options: dict[str, Any] = {"features": "1", "confident": True, "delta": "0.01"}
+    with pytest.raises(UnattainableTargetError, match=r"about \d+ certification prompts would do"):
+        calibrate(KNOWN, alpha="0.3", certification_fraction=0.02, **options)
+    with pytest.raises(CalibrationError, match="is empty: raise certification_fraction"):
+        calibrate(KNOWN, alpha="0.3", certification_fraction=0.0, **options)
+    assert calibrate(KNOWN, alpha="0.3", **options).confidence
+
+
+def test_one_prompt_of_a_cluster_is_tested() -> None:
+    clusters = [f"c{row // 2}" for row in range(500)]
+    artifact = calibrate(prompts(0, 500, clusters=clusters), alpha="0.3", features=FEATURES, confident=True)
+    assert artifact.confidence is not None
+    names = {
+        cluster for cluster in clusters if artifact.calibration.split.part("", cluster) == "certification"
+    }
+    assert artifact.confidence.prompts == len(names)
+    assert artifact.calibration.certification_size == 2 * len(names)
+
+
+def test_levels_with_more_decimals_than_a_step_may_have() -> None:
+    # A twentieth of it has 13 decimals; steps are cut to 12, and the last is the level itself.
+    artifact = calibrate(KNOWN, alpha="0.300000000001", features="1", confident=True)
+    assert artifact.alphas == ("0.300000000001",)
+    assert artifact.levels[0].effective_alpha is not None
+    assert Decimal(artifact.levels[0].effective_alpha) < Decimal("0.300000000001")
+
+
+def test_a_delta_that_is_none_is_refused() -> None:
+    deltas: tuple[Any, ...] = (0, 1, "x", float("nan"))
+    for delta in deltas:
+        with pytest.raises(InputError, match="delta must be a decimal number"):
+            calibrate(KNOWN, alpha="0.3", features="1", confident=True, delta=delta)

@@ -1,0 +1,561 @@
+"""Policies that answer or abstain, and what is certified about their answers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
+from langchain_cfc.artifact import TradeOff
+from langchain_cfc.certificates import certified_policy, certify
+from langchain_cfc.certificates.claims import outcomes, records_digest
+from langchain_cfc.decision import decide
+from langchain_cfc.demo import recording
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
+from langchain_cfc.records import tabulate
+from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.runnable import CFCRunnable
+
+from .parts import TOPICS, part_of, prompts, replayed
+
+KNOWN = prompts(0, 900, decimals=1)
+ALPHAS = ["0.1", "0.15", "0.2", "0.3"]
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+@pytest.fixture(scope="module")
+def frozen() -> CalibrationArtifact:
+    """An artifact of several levels without a policy, whose third split is untouched."""
+    return calibrate(
+        KNOWN, alpha=ALPHAS, features="group(topic)", certification_fraction=0.4, allow_unattainable=True
+    )
+
+
+@pytest.fixture(scope="module")
+def tuning(frozen: CalibrationArtifact) -> LabelledDraws:
+    return part_of(frozen, KNOWN, "calibration")
+
+
+@pytest.fixture(scope="module")
+def tests(frozen: CalibrationArtifact) -> LabelledDraws:
+    return part_of(frozen, KNOWN, "certification")
+
+
+def curve_of(artifact: CalibrationArtifact) -> list[TradeOff]:
+    assert artifact.policy is not None
+    return artifact.policy.curve
+
+
+def certificate_of(artifact: CalibrationArtifact) -> WrongRateCertificate:
+    return artifact.certified_policy.certificate
+
+
+def plainly(
+    artifact: CalibrationArtifact, labelled: LabelledDraws, alpha: str, policy: AnswerPolicy
+) -> list[tuple[bool, bool]]:
+    """Whether each prompt is answered, and wrongly, by loops over plain numbers."""
+    solved = artifact.solve(artifact.feature_map.transform(labelled.draws), alpha)
+    codes = labelled.draws.answer_codes
+    assert codes is not None
+    found = []
+    for row in range(len(labelled)):
+        threshold = float(solved.values[row])
+        reach = threshold + float(solved.errors[row])
+        scores, answers = labelled.draws.scores[row].tolist(), codes[row].tolist()
+        inside = [slot for slot, score in enumerate(scores) if threshold < math.inf and score <= reach]
+        if not inside:
+            found.append((False, False))
+            continue
+        best = min(inside, key=lambda slot: (scores[slot], slot))
+        few = policy.max_answers is None or len({answers[slot] for slot in inside}) <= policy.max_answers
+        agreed = sum(answer == answers[best] for answer in answers) >= policy.min_agreement
+        answered = few and agreed
+        found.append((answered, answered and not labelled.correct[row, best]))
+    return found
+
+
+def tally(found: Sequence[tuple[bool, bool]]) -> tuple[int, int]:
+    return sum(answered for answered, _ in found), sum(wrong for _, wrong in found)
+
+
+def in_order(
+    artifact: CalibrationArtifact, tuning: LabelledDraws, curve: Sequence[TradeOff]
+) -> list[TradeOff]:
+    """The policies in the order of their tests: each answers more tuning prompts than those before."""
+    return sorted(curve, key=lambda one: tally(plainly(artifact, tuning, one.alpha, one.policy))[0])
+
+
+@pytest.mark.parametrize("rate", ["0.05", "0.1", "0.2"])
+def test_counts_and_bounds_are_those_of_an_independent_computation(
+    rate: str, frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    artifact = certified_policy(frozen, tuning, tests, max_wrong_rate=rate, delta="0.1")
+    curve, certificate = curve_of(artifact), certificate_of(artifact)
+    assert len({(one.alpha, one.policy) for one in curve}) == len(curve) > 2
+    assert [one.answered for one in curve] == sorted(one.answered for one in curve)
+    for one in curve:
+        answered, wrong = tally(plainly(frozen, tests, one.alpha, one.policy))
+        assert (one.answered, one.wrong) == (answered, wrong)
+        # All bounds of the curve hold together: delta is divided by their number.
+        test = stats.binomtest(wrong, answered, alternative="less")
+        bound = test.proportion_ci(1 - 0.1 / len(curve), method="exact").high
+        assert one.wrong_rate_at_most == pytest.approx(float(bound), abs=1e-7)
+        assert one.wrong_rate_at_most > test.proportion_ci(0.9, method="exact").high + 1e-4
+    chain = in_order(frozen, tuning, curve)
+    p_values = [stats.binom.cdf(one.wrong, one.answered, float(rate)) for one in chain]
+    passed = next((place for place, p in enumerate(p_values) if p > 0.1), len(chain))
+    assert passed > 0
+    chosen = chain[passed - 1]
+    (everyone,) = certificate.groups
+    assert (certificate.alpha, certificate.policy) == (chosen.alpha, chosen.policy)
+    assert (everyone.answered, everyone.wrong) == (chosen.answered, chosen.wrong)
+    assert (everyone.name, everyone.prompts, everyone.certified) == ("1", len(tests), True)
+    assert certificate.policies_tested == min(passed + 1, len(chain))
+    assert (certificate.max_wrong_rate, certificate.delta, certificate.prompts) == (rate, "0.1", len(tests))
+    assert certificate.records_digest == records_digest(tests)
+    assert certificate.artifact_digest == frozen.digest
+
+
+def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, tests: LabelledDraws) -> None:
+    # Scores of one decimal tie often: the last of the best, or agreement within the set, are other policies.
+    found = decide(frozen, tests.draws, "0.15")
+    scores = np.where(found.accepted, tests.draws.scores, np.inf)
+    last = 3 - scores[:, ::-1].argmin(axis=1)
+    wrong_of_last = ~tests.correct[np.arange(len(tests)), last] & found.accepted.any(axis=1)
+    _, wrong = tally(plainly(frozen, tests, "0.15", AnswerPolicy()))
+    assert wrong_of_last.sum() != wrong
+    codes = tests.draws.answer_codes
+    assert codes is not None
+    same = codes == np.take_along_axis(codes, found.best[:, np.newaxis], axis=1)
+    within = ((same & found.accepted).sum(axis=1) >= 3) & found.accepted.any(axis=1)
+    assert within.sum() < tally(plainly(frozen, tests, "0.15", AnswerPolicy(min_agreement=3)))[0]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [AnswerPolicy(), AnswerPolicy(max_answers=1), AnswerPolicy(max_answers=2, min_agreement=3)],
+    ids=["every set", "one answer", "two answers of three"],
+)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_outcomes_are_what_plain_loops_find(
+    alpha: str, policy: AnswerPolicy, frozen: CalibrationArtifact, tests: LabelledDraws
+) -> None:
+    seen = outcomes(frozen, tests, alpha, policy)
+    answered = seen.decisions.answered
+    plain = plainly(frozen, tests, alpha, policy)
+    assert list(zip(answered.tolist(), (answered & seen.wrong).tolist(), strict=True)) == plain
+    assert 0 < sum(answered) < len(tests)
+    # An empty set is no wrong answer, whatever stands in the first slot.
+    empty = ~seen.decisions.accepted.any(axis=1)
+    assert not seen.wrong[empty].any()
+    # From the outcomes under one policy follow those under another.
+    assert outcomes(frozen, tests, alpha).under(policy).tolist() == answered.tolist()
+
+
+@pytest.mark.parametrize("set_rule", ["all", "unique(all)", "best_prefix"])
+def test_under_a_policy_a_prompt_alone_is_decided_upon_as_among_others(
+    set_rule: str, tests: LabelledDraws
+) -> None:
+    artifact = calibrate(KNOWN, alpha="0.15", features="mean_score + group(topic)", set_rule=set_rule)
+    policy = AnswerPolicy(max_answers=2, min_agreement=2)
+    together = decide(artifact, tests.draws, policy=policy)
+    reasons = [together.reason(row) for row in range(len(tests))]
+    assert {"answered", "too_little_agreement"} <= set(reasons)
+    for row in range(len(tests)):
+        alone = decide(artifact, tests.draws.take(np.array([row])), policy=policy)
+        assert alone.reason(0) == reasons[row]
+        assert alone.answered[0] == together.answered[row] == (reasons[row] == "answered")
+        assert alone.best[0] == together.best[row]
+        assert alone.agreement[0] == together.agreement[row]
+        assert alone.distinct_answers[0] == together.distinct_answers[row]
+    # A policy withholds sets, and changes none.
+    every = decide(artifact, tests.draws)
+    np.testing.assert_array_equal(every.accepted, together.accepted)
+    assert every.answered.sum() > together.answered.sum()
+
+
+def test_without_answers_nobody_can_agree(frozen: CalibrationArtifact) -> None:
+    draws = Draws.of([[0.1] * 4], metadata=[{"topic": "art"}])
+    with pytest.raises(InputError, match="agreement needs the candidates' answers"):
+        _ = decide(frozen, draws, "0.2", policy=AnswerPolicy(min_agreement=2)).answered
+    # The number of accepted candidates is the most distinct answers that there can be.
+    assert not decide(frozen, draws, "0.2", policy=AnswerPolicy(max_answers=3)).answered[0]
+    assert decide(frozen, draws, "0.2", policy=AnswerPolicy(max_answers=4)).answered[0]
+
+
+def relabelled(labelled: LabelledDraws, seed: int) -> LabelledDraws:
+    """The same prompts with the labels of others."""
+    order = np.random.default_rng(seed).permutation(len(labelled))
+    return replace(labelled, correct=labelled.correct[order])
+
+
+def test_no_certification_label_has_a_say_in_what_is_tested(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    def tested(tune: LabelledDraws, test: LabelledDraws, rate: str) -> list[tuple[str, AnswerPolicy, int]]:
+        artifact = certified_policy(frozen, tune, test, max_wrong_rate=rate, delta="0.1")
+        return [(one.alpha, one.policy, one.answered) for one in curve_of(artifact)]
+
+    def wrongs(test: LabelledDraws) -> list[int]:
+        artifact = certified_policy(frozen, tuning, test, max_wrong_rate="0.6", delta="0.1")
+        return [one.wrong for one in curve_of(artifact)]
+
+    everything_right = replace(tests, correct=np.ones_like(tests.correct))
+    for rate in ("0.1", "0.6"):
+        first = tested(tuning, tests, rate)
+        assert tested(tuning, everything_right, rate) == first
+    first = tested(tuning, tests, "0.6")
+    for seed in range(3):
+        other = relabelled(tests, seed)
+        assert tested(tuning, other, "0.6") == first
+        assert wrongs(other) != wrongs(tests)  # the labels did change something
+    # The labels of the tuning prompts do have a say.
+    assert tested(relabelled(tuning, 0), tests, "0.6") != first
+
+
+def test_tests_stop_at_the_first_that_fails(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    rate, delta = 0.1, 0.1
+    right = replace(tests, correct=np.ones_like(tests.correct))
+    start = certified_policy(frozen, tuning, right, max_wrong_rate=str(rate), delta=str(delta))
+    chain = in_order(frozen, tuning, curve_of(start))
+    assert certificate_of(start).policies_tested == len(chain)
+    answered = [np.array(plainly(frozen, tests, one.alpha, one.policy))[:, 0] for one in chain]
+    found = 0
+    for place in range(1, len(chain) - 1):
+        # Wrong is what this one answers and none before; everything else is right.
+        added = answered[place] & ~np.any(answered[:place], axis=0)
+        labelled = replace(right, correct=np.where(added[:, np.newaxis], np.False_, right.correct))
+        p = [stats.binom.cdf(int((added & one).sum()), int(one.sum()), rate) for one in answered]
+        first = next((step for step, value in enumerate(p) if value > delta), len(p))
+        again = any(value <= delta for value in p[first:])
+        if first == len(p) or not again:
+            continue
+        found += 1
+        artifact = certified_policy(frozen, tuning, labelled, max_wrong_rate=str(rate), delta=str(delta))
+        certificate = certificate_of(artifact)
+        assert certificate.policies_tested == first + 1
+        served = chain[first - 1]
+        assert (certificate.alpha, certificate.policy) == (served.alpha, served.policy)
+    assert found  # there was a later policy that would have passed
+
+
+def test_groups_have_half_of_delta_and_sequences_of_their_own(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    # On the sea nothing is answered rightly; elsewhere all is.
+    sea = np.array([one["topic"] == "sea" for one in tests.draws.metadata])
+    lost = np.flatnonzero(sea)[::2]
+    correct = np.ones_like(tests.correct)
+    correct[lost] = False
+    labelled = replace(tests, correct=correct)
+    artifact = certified_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1", by_group=True)
+    certificate = certificate_of(artifact)
+    everyone, *groups = certificate.groups
+    assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
+    assert [group.certified for group in groups] == [True, True, False]
+    plain = np.array(plainly(frozen, labelled, certificate.alpha, certificate.policy))
+    chain = in_order(frozen, tuning, curve_of(artifact))
+    topics = np.array([one["topic"] for one in labelled.draws.metadata])
+    members = {f"group(topic)={topic}": topics == topic for topic in TOPICS}
+    members["1"] = np.ones(len(labelled), dtype=np.bool_)
+    reached = {}
+    for group in certificate.groups:
+        inside = members[group.name]
+        assert group.prompts == inside.sum()
+        assert (group.answered, group.wrong) == tuple(plain[inside].sum(axis=0))
+        p_values = []
+        for one in chain:
+            counts = np.array(plainly(frozen, labelled, one.alpha, one.policy))[inside].sum(axis=0)
+            p_values.append(stats.binom.cdf(counts[1], counts[0], 0.3) if counts[0] else 1.0)
+        allowed = 0.05 if group is everyone else 0.05 / 3
+        reached[group.name] = next((place for place, p in enumerate(p_values) if p > allowed), len(chain))
+    place = next(
+        place
+        for place, one in enumerate(chain)
+        if (one.alpha, one.policy) == (certificate.alpha, certificate.policy)
+    )
+    assert {group.name: group.certified for group in certificate.groups} == {
+        name: place < count for name, count in reached.items()
+    }
+    # Of the policies certified over all prompts it is the one with most groups, and then with most answers.
+    held = [sum(step < count for count in reached.values()) for step in range(reached["1"])]
+    assert (held[place], place) == max((count, step) for step, count in enumerate(held))
+    # Without groups all of delta is for all prompts, and nothing is said about any other.
+    alone = certificate_of(certified_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1"))
+    assert [group.name for group in alone.groups] == ["1"]
+
+
+def test_delta_is_halved_where_groups_are_certified() -> None:
+    # One policy, 29 answered and none wrong: 0.9^29 = 0.047 is below 0.05 and above half of it.
+    known = [
+        PromptRecord(
+            id=f"k{row}",
+            input="?",
+            metadata={"topic": "ab"[row % 2]},
+            candidates=(Candidate(text="x", score=0.5, correct=True),),
+        )
+        for row in range(200)
+    ]
+    artifact = calibrate(known, alpha="0.5", features="group(topic)")
+    tuning = tabulate(known)
+    for size, groups, passes in ((29, False, True), (28, False, False), (29, True, False), (36, True, True)):
+        test = tuning.take(np.arange(size))
+        options: dict[str, Any] = {"max_wrong_rate": "0.1", "delta": "0.05", "by_group": groups}
+        if not passes:
+            with pytest.raises(UnattainableTargetError):
+                certified_policy(artifact, tuning, test, **options)
+            continue
+        assert certificate_of(certified_policy(artifact, tuning, test, **options)).groups[0].certified
+    # The other half is for two groups: 42 prompts in each do, since 0.9^42 = 0.012, and 41 do not.
+    for size, certified in ((82, [True, False, False]), (84, [True, True, True])):
+        options = {"max_wrong_rate": "0.1", "delta": "0.05", "by_group": True}
+        made = certified_policy(artifact, tuning, tuning.take(np.arange(size)), **options)
+        assert [group.certified for group in certificate_of(made).groups] == certified
+
+
+def needed_of(message: str) -> int:
+    found = re.search(r"about (\d+) would do", message)
+    assert found is not None
+    return int(found[1])
+
+
+def test_an_error_names_a_number_of_prompts_that_suffices(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    few = tests.take(np.arange(20))
+    with pytest.raises(UnattainableTargetError) as caught:
+        certified_policy(frozen, tuning, few, max_wrong_rate="0.1", delta="0.05")
+    message = str(caught.value)
+    assert message.startswith("a wrong-answer rate of 0.1 cannot be certified with these records")
+    assert "--certification-fraction" in message
+    said = re.search(r"answers (\d+) of 20 certification prompts, (\d+) of them wrongly", message)
+    assert said is not None
+    needed = needed_of(message)
+    assert needed > 20
+    # The same prompts over and over have the same shares.
+    rows = np.tile(np.arange(20), math.ceil(needed / 20))
+    assert certified_policy(frozen, tuning, few.take(rows), max_wrong_rate="0.1", delta="0.05").policy
+    half = np.tile(np.arange(20), max(1, math.floor(needed / 40)))
+    with pytest.raises(UnattainableTargetError):
+        certified_policy(frozen, tuning, few.take(half), max_wrong_rate="0.1", delta="0.05")
+
+
+Counts = dict[tuple[str, str], tuple[int, int]]
+
+
+def two_policies(tuned: Counts, tested: Counts) -> tuple[CalibrationArtifact, LabelledDraws, LabelledDraws]:
+    """Prompts whose sets hold one answer or two; of each kind and topic so many are right and wrong."""
+    known = [
+        PromptRecord(
+            id=f"k{row}",
+            input="?",
+            metadata={"topic": "ab"[row % 2]},
+            candidates=(Candidate(text="x", score=0.5, correct=True),) * 2,
+        )
+        for row in range(40)
+    ]
+    artifact = calibrate(known, alpha="0.5", features="group(topic)")
+
+    def labelled(name: str, counts: Counts) -> LabelledDraws:
+        rows = [
+            (kind, topic, row < right)
+            for (kind, topic), (right, wrong) in counts.items()
+            for row in range(right + wrong)
+        ]
+        return LabelledDraws.of(
+            [f"{name}{row}" for row in range(len(rows))],
+            [[0.5, 0.5]] * len(rows),
+            [[good, good] for _, _, good in rows],
+            [["a", "a" if kind == "one" else "b"] for kind, _, _ in rows],
+            metadata=[{"topic": topic} for _, topic, _ in rows],
+        )
+
+    return artifact, labelled("t", tuned), labelled("c", tested)
+
+
+def test_with_groups_the_policy_of_most_certified_groups_is_chosen() -> None:
+    # All of one answer are right. Of two answers topic b has too many wrong ones, over all prompts not.
+    counts: Counts = {("one", "a"): (100, 0), ("one", "b"): (100, 0), ("two", "a"): (100, 0)}
+    counts["two", "b"] = (60, 40)
+    artifact, tuning, tests = two_policies(counts, counts)
+    options: dict[str, Any] = {"max_wrong_rate": "0.2", "delta": "0.05"}
+    alone = certificate_of(certified_policy(artifact, tuning, tests, **options))
+    assert (alone.policy, alone.groups[0].answered) == (AnswerPolicy(), 400)
+    groups = certificate_of(certified_policy(artifact, tuning, tests, by_group=True, **options))
+    assert (groups.policy, groups.groups[0].answered) == (AnswerPolicy(max_answers=1), 200)
+    assert [group.certified for group in groups.groups] == [True, True, True]
+
+
+def test_a_good_policy_behind_a_bad_one_is_no_reason_to_bring_more_prompts() -> None:
+    # Tuning likes sets of one answer best. On the certification prompts those are the ones that go wrong, and
+    # since their test comes first, nothing certifies the policy behind it, however good it is.
+    tuned: Counts = {("one", "a"): (300, 0), ("two", "b"): (100, 30)}
+    artifact, tuning, tests = two_policies(tuned, {("one", "a"): (18, 4), ("two", "b"): (65, 0)})
+    for times in (1, 10, 100):
+        again = tests.take(np.tile(np.arange(len(tests)), times))
+        with pytest.raises(UnattainableTargetError, match="no number of prompts would do"):
+            certified_policy(artifact, tuning, again, max_wrong_rate="0.1", delta="0.01")
+    # By itself it passes: 4 of 87 wrong answers are few enough, if there are ten times as many prompts.
+    assert stats.binom.cdf(40, 870, 0.1) <= 0.01
+
+
+def test_where_no_number_would_do_it_says_so(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    wrong = replace(tests, correct=np.zeros_like(tests.correct))
+    with pytest.raises(
+        UnattainableTargetError, match="of them wrongly; if that stays so, no number of prompts would do"
+    ):
+        certified_policy(frozen, tuning, wrong, max_wrong_rate="0.1", delta="0.05")
+
+
+def test_where_nothing_is_answered_it_says_so() -> None:
+    artifact = calibrate(KNOWN[:40], alpha="0.05", features="1", allow_unattainable=True)
+    tuning = tabulate(prompts(3, 30))
+    with pytest.raises(UnattainableTargetError, match=r"levels \(0.05\) is any prompt answered; give larger"):
+        certified_policy(artifact, tuning, tuning, max_wrong_rate="0.1", delta="0.05")
+
+
+def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
+    options: dict[str, Any] = {"features": "group(topic)", "max_wrong_rate": "0.2"}
+    with pytest.raises(CalibrationError, match="is empty: raise certification_fraction"):
+        calibrate(KNOWN, certification_fraction=0.0, **options)
+    with pytest.raises(UnattainableTargetError, match=r"about \d+ would do.*--certification-fraction"):
+        calibrate(KNOWN, certification_fraction=0.01, **options)
+    assert calibrate(KNOWN, **options).policy
+
+
+def test_bot_mode_through_calibrate(tmp_path: Path) -> None:
+    artifact = calibrate(KNOWN, features="group(topic)", max_wrong_rate=0.10, delta="0.10")
+    certificate = certificate_of(artifact)
+    tests = part_of(artifact, KNOWN, "certification")
+    assert (certificate.max_wrong_rate, certificate.delta) == ("0.1", "0.1")
+    assert certificate.records_digest == records_digest(tests)
+    assert certificate.artifact_digest == artifact.frozen_digest != artifact.digest
+    # Nobody named a level, so that the policy's is left; where some were named, all of them are.
+    assert artifact.alphas == (certificate.alpha,)
+    assert calibrate(KNOWN, alpha=ALPHAS, features="group(topic)", max_wrong_rate="0.1").alphas == (*ALPHAS,)
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert (loaded, loaded.digest) == (artifact, artifact.digest)
+    groups = calibrate(
+        KNOWN, features="group(topic)", max_wrong_rate="0.2", delta="0.1", wrong_rate_groups=True
+    )
+    assert [group.name for group in certificate_of(groups).groups] == [
+        "1",
+        *(f"group(topic)={topic}" for topic in TOPICS),
+    ]
+    fresh = certify(artifact, prompts(5, 200), alpha=certificate.alpha)
+    assert fresh.certificates[0].artifact_digest == certificate.artifact_digest
+    assert fresh.policy == artifact.policy
+
+
+def test_an_artifact_with_a_policy_needs_answers_where_the_policy_looks_at_them(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    assert not frozen.needs_answers
+    artifact = certified_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1")
+    assert certificate_of(artifact).policy.words
+    assert artifact.needs_answers
+    assert artifact.policy is not None
+    plain = certificate_of(artifact).model_copy(update={"policy": AnswerPolicy()})
+    every = artifact.policy.model_copy(update={"certificate": plain})
+    assert not artifact.model_copy(update={"policy": every}).needs_answers
+
+
+def test_answers_that_only_some_candidates_have_are_refused() -> None:
+    first = KNOWN[0].model_copy(
+        update={
+            "candidates": (
+                KNOWN[0].candidates[0].model_copy(update={"answer": "x"}),
+                *KNOWN[0].candidates[1:],
+            )
+        }
+    )
+    with pytest.raises(InputError, match="only some candidates have an extracted `answer`"):
+        calibrate([first, *KNOWN[1:]], max_wrong_rate="0.1", features="group(topic)")
+
+
+def test_a_level_that_is_served_by_itself_is_tested_by_itself(
+    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+) -> None:
+    artifact = certified_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1", keep_levels=False)
+    for one in curve_of(artifact):
+        (level,) = (level for level in frozen.levels if level.alpha == one.alpha)
+        alone = frozen.with_levels([level])
+        assert (one.answered, one.wrong) == tally(plainly(alone, tests, one.alpha, one.policy))
+    certificate = certificate_of(artifact)
+    assert artifact.alphas == (certificate.alpha,)
+    assert certificate.artifact_digest == artifact.frozen_digest != frozen.digest
+    assert CalibrationArtifact.model_validate(artifact.model_dump()) == artifact
+
+
+def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> None:
+    calibrate(KNOWN, features="group(topic)", max_wrong_rate="0.1", delta="0.1").save(tmp_path / "bot.json")
+    artifact = CalibrationArtifact.load(tmp_path / "bot.json")
+    certificate = certificate_of(artifact)
+    split = artifact.calibration.split
+    asked = [one for one in KNOWN if split.part(one.id, None) == "certification"]
+    chain = replayed(artifact, asked, bot=True)
+    results = [chain.invoke(one.input, {"max_concurrency": 1}) for one in asked]
+    seen = outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
+    assert [not one.abstained for one in results] == seen.decisions.answered.tolist()
+    assert [one.reason for one in results] == [seen.decisions.reason(row) for row in range(len(asked))]
+    wrong = [one.best is not None and one.best != "right" for one in results]
+    assert wrong == (seen.wrong & seen.decisions.answered).tolist()
+    everyone = certificate.groups[0]
+    assert (sum(not one.abstained for one in results), sum(wrong)) == (everyone.answered, everyone.wrong)
+    # Without bot mode more is answered.
+    every = replayed(artifact, asked, alpha=certificate.alpha)
+    more = [every.invoke(one.input, {"max_concurrency": 1}) for one in asked]
+    assert sum(not one.abstained for one in more) > everyone.answered
+
+
+def test_the_bot_on_the_real_recording() -> None:
+    source = recording()
+    records = list(source)
+    artifact = calibrate(
+        records,
+        features="mean_score + group(topic)",
+        set_rule="unique(all)",
+        max_wrong_rate="0.15",
+        delta="0.1",
+        provenance=source.provenance,
+    )
+    certificate = certificate_of(artifact)
+    split = artifact.calibration.split
+    asked = [one for one in records if split.part(one.id, one.cluster) == "certification"]
+    chain = CFCRunnable(
+        generator=ReplayChatModel.of(records, source.provenance),
+        verifier=RecordedScores(source.provenance),
+        artifact=artifact,
+        answer=RecordedAnswers(records, source.provenance),
+        metadata=RecordedMetadata(records),
+        bot=True,
+    )
+    answered = wrong = 0
+    for record in asked:
+        result = chain.invoke(record.input, {"max_concurrency": 1})
+        right = {one.answer_key for one in record.candidates if one.correct}
+        answered += not result.abstained
+        wrong += result.best is not None and result.best not in right
+    everyone = certificate.groups[0]
+    assert (everyone.prompts, everyone.answered, everyone.wrong) == (len(asked), answered, wrong)
+    assert 0 < answered < len(asked)
+    assert stats.binom.cdf(wrong, answered, 0.15) <= 0.1
+    assert chain.guarantee.wrong_answers == certificate

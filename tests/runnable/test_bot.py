@@ -1,0 +1,360 @@
+"""Bot mode: an artifact's certified policy answers or abstains, and results carry both promises."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+import pickle
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
+from langchain_cfc.artifact import CertifiedPolicy
+from langchain_cfc.errors import FeatureError, FingerprintError, InputError
+from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
+
+from .parts import TEXTS, N, ScriptedModel, Serve, answer_of, both_ways, chain_of, plain_artifact, records
+
+# At the threshold 0.75: two answers, of which one is given by two candidates.
+CROWDED = ("lima|0.1", "quito|0.3", "lima|0.9", "bogota|0.8")
+# One answer of one candidate, and one of two candidates of which one is accepted.
+LONELY = ("lima|0.1", "quito|0.9", "bogota|0.9", "santiago|0.8")
+AGREED = ("lima|0.1", "lima|0.9", "bogota|0.9", "santiago|0.8")
+# A set of two answers, whose best two candidates agree on.
+BOTH = ("lima|0.1", "lima|0.2", "quito|0.3", "bogota|0.9")
+SILENT = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+
+
+def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
+    """The artifact with a policy as if it had been certified."""
+    certificate = WrongRateCertificate(
+        alpha=alpha,
+        delta="0.1",
+        prompts=90,
+        records_digest="sha256:r",
+        artifact_digest=artifact.frozen_digest,
+        max_wrong_rate="0.05",
+        policy=AnswerPolicy(**policy),
+        groups=(
+            CertifiedAnswers(name="1", words="all prompts", prompts=90, answered=70, wrong=1, certified=True),
+        ),
+        policies_tested=3,
+    )
+    stored = CertifiedPolicy(certificate=certificate, curve=[])
+    made = artifact.model_copy(update={"policy": stored})
+    return CalibrationArtifact.model_validate(made.model_dump())
+
+
+@pytest.fixture(scope="module")
+def bot() -> CalibrationArtifact:
+    """Sets at alpha = 0.25, threshold 0.75, are answered if two of four agree; 0.5 is held as well."""
+    artifact = plain_artifact(alpha=["0.25", "0.5"], extracted=True)
+    return with_policy(artifact, "0.25", max_answers=1, min_agreement=2)
+
+
+def bot_of(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fields: Any) -> CFCRunnable:
+    return chain_of(
+        artifact, **{"generator": ScriptedModel(texts=texts), "answer": answer_of, "bot": True, **fields}
+    )
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("texts", "reason", "best"),
+    [
+        (TEXTS, "answered", "lima"),
+        (AGREED, "answered", "lima"),
+        (CROWDED, "too_many_answers", None),
+        (BOTH, "too_many_answers", None),
+        (LONELY, "too_little_agreement", None),
+        (SILENT, "no_candidate_accepted", None),
+    ],
+)
+def test_the_policy_decides(
+    texts: tuple[str, ...], reason: str, best: str | None, *, bot: CalibrationArtifact, serve: Serve
+) -> None:
+    result = serve(bot_of(bot, texts), "where?")
+    assert (result.reason, result.best, result.abstained) == (reason, best, best is None)
+    assert result.answers == (() if best is None else (best,))
+    # Whatever is withheld, the set is listed; without bot mode it is the answer.
+    plain = serve(bot_of(bot, texts, bot=False, alpha="0.25"), "where?")
+    assert [one.accepted for one in plain.candidates] == [one.accepted for one in result.candidates]
+    assert plain.reason == ("no_candidate_accepted" if texts is SILENT else "answered")
+
+
+def test_its_level_is_that_of_the_certificate(bot: CalibrationArtifact) -> None:
+    # Between the thresholds of the two levels, 0.5 and 0.75.
+    texts = ("lima|0.6", "lima|0.7", "quito|0.9", "bogota|0.9")
+    assert bot_of(bot, texts).invoke("x").best == "lima"
+    assert bot_of(bot, texts).guarantee.alpha == "0.25"
+    assert bot_of(bot, texts, bot=False, alpha="0.5").invoke("x").abstained
+
+
+def test_flagged_prompts_are_not_answered(by_topics: CalibrationArtifact) -> None:
+    artifact = with_policy(by_topics, "0.25", max_answers=1)
+    chain = chain_of(artifact, bot=True, metadata=lambda text: {"topic": str(text).rpartition(" ")[2]})
+    assert chain.invoke("a hopeless").reason == "not_certifiable"
+    assert chain.invoke("an easy").reason == "too_many_answers"
+
+
+def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
+    for texts in (TEXTS, LONELY, SILENT):
+        chain = bot_of(bot, texts)
+        result = chain.invoke("x")
+        promise = result.guarantee
+        assert promise == chain.guarantee == bot.bot_guarantee("unbound")
+        assert promise.wrong_answers == bot.certified_policy.certificate
+        assert promise.sentence == bot.guarantee("0.25").sentence
+        assert not any("how often an answered prompt is wrong" in one for one in promise.not_promised)
+        assert any("withheld" in one for one in promise.not_promised)
+        assert CFCResult.model_validate_json(result.model_dump_json()) == result
+        assert "at most 5 % get a wrong best answer" in result.explain()
+    # Without bot mode there is one promise, which does not speak of answers.
+    plain = bot_of(bot, bot=False, alpha="0.25").invoke("x")
+    assert plain.guarantee.wrong_answers is None
+    assert any("how often an answered prompt is wrong" in one for one in plain.guarantee.not_promised)
+    assert "wrong best answer" not in plain.explain()
+
+
+def test_where_nothing_is_promised_about_sets_the_certified_answers_are_still_told() -> None:
+    # The learned rule has no theorem; what held-out prompts certify needs none.
+    artifact = with_policy(plain_artifact(threshold_rule="learned"), "0.25", max_answers=3)
+    result = chain_of(artifact, bot=True).invoke("x")
+    assert result.guarantee.kind == "heuristic"
+    assert result.guarantee.wrong_answers is not None
+    assert "at most 5 % get a wrong best answer" in result.explain()
+
+
+def test_a_policy_that_withholds_nothing_takes_nothing_back() -> None:
+    artifact = with_policy(plain_artifact(), "0.25")
+    promise = chain_of(artifact, bot=True).invoke("x").guarantee
+    assert promise.wrong_answers is not None
+    assert not any("withheld" in one for one in promise.not_promised)
+    assert not artifact.needs_answers
+
+
+def by_field(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return bot_of(bot, alpha=alpha).invoke("x")
+
+
+def by_call(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return bot_of(bot).invoke("x", alpha=alpha)
+
+
+def by_acall(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return asyncio.run(bot_of(bot).ainvoke("x", alpha=alpha))
+
+
+def by_binding(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return bot_of(bot).bind(alpha=alpha).invoke("x")
+
+
+def by_batch(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return bot_of(bot).batch(["x"], alpha=alpha)
+
+
+def by_copy(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return bot_of(bot).model_copy(update={"alpha": alpha}).invoke("x")
+
+
+def by_chat_model(bot: CalibrationArtifact, alpha: Any) -> Any:
+    return CFCChatModel(chain=bot_of(bot)).invoke("x", alpha=alpha)
+
+
+@pytest.mark.parametrize("way", [by_field, by_call, by_acall, by_binding, by_batch, by_copy, by_chat_model])
+def test_no_other_level_may_be_asked_for(way: Any, bot: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="bot mode"):
+        way(bot, "0.5")
+    with pytest.raises(InputError):
+        way(bot, "0.123")
+
+
+def test_a_refused_level_draws_nothing(bot: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    chain = bot_of(bot, generator=model)
+    with pytest.raises(InputError, match=r"the sets at alpha = 0.25, which its policy was certified with"):
+        chain.invoke("x", alpha="0.5")
+    assert model.drawn == []
+    # The level of the certificate, said once more, changes nothing.
+    assert chain.invoke("x", alpha=0.25) == chain.invoke("x")
+
+
+@pytest.mark.parametrize("fields", [{"alpha": "0.25"}, {"max_answers": 1}, {"min_agreement": 1}], ids=str)
+def test_nothing_is_given_beside_the_policy(fields: dict[str, Any], bot: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="leave alpha, max_answers and min_agreement out"):
+        bot_of(bot, **fields)
+
+
+def test_without_a_certified_policy_there_is_no_bot(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match=r"no certified policy: calibrate with max_wrong_rate"):
+        chain_of(artifact, bot=True)
+    with pytest.raises(InputError, match="no certified policy"):
+        artifact.bot_guarantee()
+
+
+def test_answers_are_told_apart_as_they_were_certified(bot: CalibrationArtifact) -> None:
+    with pytest.raises(FingerprintError, match="pass that extractor"):
+        bot_of(bot, answer=None)
+    # Its records had no extractor, so that serving must have none.
+    texts = with_policy(plain_artifact(), "0.25", max_answers=1)
+    with pytest.raises(FingerprintError, match="leave answer= out"):
+        bot_of(texts)
+    assert chain_of(texts, bot=True).invoke("x").reason == "too_many_answers"
+
+
+@both_ways
+def test_as_an_answer_in_words(bot: CalibrationArtifact, serve: Any) -> None:
+    message = serve(bot_of(bot).as_answer(), "x")
+    assert isinstance(message, AIMessage)
+    assert message.text == "lima"
+    said = message.response_metadata["cfc"]
+    assert said["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.05"
+    json.dumps(said, allow_nan=False)
+    withheld = serve(bot_of(bot, LONELY).as_answer(abstain_message="No idea."), "x")
+    assert withheld.text == "No idea."
+    assert withheld.response_metadata["cfc"]["reason"] == "too_little_agreement"
+    assert "lima" not in withheld.model_dump_json()
+
+
+@both_ways
+def test_as_a_chat_model(bot: CalibrationArtifact, serve: Any) -> None:
+    answered = serve(CFCChatModel(chain=bot_of(bot)), [HumanMessage("x")])
+    assert answered.text == "lima"
+    assert answered.response_metadata["cfc"]["guarantee"]["wrong_answers"]["alpha"] == "0.25"
+    withheld = serve(CFCChatModel(chain=bot_of(bot, CROWDED)), [HumanMessage("x")])
+    assert withheld.response_metadata["cfc"]["reason"] == "too_many_answers"
+    assert "lima" not in withheld.text
+
+
+@both_ways
+def test_whoever_is_asked_instead_is_asked_where_the_policy_abstains(
+    bot: CalibrationArtifact, serve: Any
+) -> None:
+    asked: list[Any] = []
+
+    def person(prompt: Any) -> str:
+        asked.append(prompt)
+        return "a person"
+
+    assert serve(bot_of(bot).or_else(person), "x").best == "lima"
+    assert asked == []
+    assert serve(bot_of(bot, LONELY).or_else(person), "x") == "a person"
+    assert asked == ["x"]
+
+
+def test_copies_and_pickles_are_bots(bot: CalibrationArtifact) -> None:
+    chain = bot_of(bot, generator=FakeListChatModel(responses=["lima|0.1"]))
+    copies = (
+        copy.copy(chain),
+        copy.deepcopy(chain),
+        pickle.loads(pickle.dumps(chain)),  # noqa: S301 - its own
+        chain.model_copy(deep=True),
+    )
+    for one in copies:
+        assert isinstance(one, CFCRunnable)
+        assert one.bot
+        assert one.invoke("x") == chain.invoke("x")
+        with pytest.raises(InputError, match="bot mode"):
+            one.invoke("x", alpha="0.5")
+    plain = chain.model_copy(update={"bot": False, "alpha": "0.25"})
+    assert plain.invoke("x").guarantee.wrong_answers is None
+
+
+@pytest.mark.parametrize(
+    ("least", "texts", "reason"),
+    [
+        (1, LONELY, "answered"),
+        (2, LONELY, "too_little_agreement"),
+        (2, AGREED, "answered"),
+        (3, AGREED, "too_little_agreement"),
+        (4, ("lima|0.1",) * N, "answered"),
+    ],
+)
+def test_agreement_counts_all_candidates_whether_accepted_or_not(
+    least: int, texts: tuple[str, ...], reason: str, artifact: CalibrationArtifact
+) -> None:
+    chain = bot_of(artifact, texts, bot=False, min_agreement=least)
+    assert chain.invoke("x").reason == reason
+
+
+def test_agreement_is_with_the_best_answer(artifact: CalibrationArtifact) -> None:
+    # The most frequent answer is another than the best.
+    texts = ("lima|0.1", "quito|0.2", "quito|0.3", "quito|0.9")
+    result = bot_of(artifact, texts, bot=False, min_agreement=2).invoke("x")
+    assert (result.reason, result.answers, result.best) == ("too_little_agreement", (), None)
+    assert "too few of 4 candidates agree on the best answer" in result.explain()
+    assert [one.accepted for one in result.candidates] == [True, True, True, False]
+
+
+def test_too_many_answers_are_told_before_too_little_agreement(artifact: CalibrationArtifact) -> None:
+    chain = bot_of(artifact, ("a|0.1", "b|0.2", "c|0.3", "d|0.9"), bot=False, max_answers=2, min_agreement=2)
+    assert chain.invoke("x").reason == "too_many_answers"
+    assert chain.model_copy(update={"max_answers": 3}).invoke("x").reason == "too_little_agreement"
+
+
+def test_what_agreement_costs_is_said(artifact: CalibrationArtifact) -> None:
+    plain = chain_of(artifact).guarantee
+    stated = chain_of(artifact, min_agreement=2).guarantee
+    (added,) = set(stated.not_promised) - set(plain.not_promised)
+    assert "Only sets whose best answer 2 candidates agree on are answered" in added
+    assert stated.wrong_answers is None
+    assert chain_of(artifact, min_agreement=1).guarantee == plain
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5])
+def test_agreement_is_a_whole_number(artifact: CalibrationArtifact, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="min_agreement"):
+        chain_of(artifact, min_agreement=wrong)
+
+
+def test_more_agreement_than_there_are_candidates_is_refused(artifact: CalibrationArtifact) -> None:
+    assert chain_of(artifact, min_agreement=N).invoke("x").abstained
+    with pytest.raises(InputError, match="min_agreement"):
+        chain_of(artifact, min_agreement=N + 1)
+
+
+def ratio_of(prompt: Any) -> dict[str, Any]:
+    """The metadata function: the last word of the prompt is its likelihood ratio, if it is one."""
+    word = str(prompt).rpartition(" ")[2]
+    return {"ratio": float(word)} if word != "nothing" else {}
+
+
+def shifted() -> CalibrationArtifact:
+    known = [
+        one.model_copy(update={"metadata": {"ratio": 1.0 + row % 2}}) for row, one in enumerate(records())
+    ]
+    return calibrate(known, alpha=0.25, features="1", shift="meta(ratio)")
+
+
+def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
+    artifact = shifted()
+    with pytest.raises(FingerprintError, match="ratio: pass metadata="):
+        chain_of(artifact)
+    chain = chain_of(artifact, metadata=ratio_of)
+    assert chain.invoke("x 1").threshold == pytest.approx(0.75, abs=0.05)
+    # A prompt as likely as all others together decides its own threshold.
+    assert chain.invoke("x 1000").reason == "not_certifiable"
+    for bad in ("0", "-1", "nan", "inf", "nothing"):
+        with pytest.raises(FeatureError, match="ratio"):
+            chain.invoke(f"x {bad}")
+    assert "reweighted by meta(ratio)" in chain.guarantee.sentence
+
+
+def test_randomised_thresholds_are_drawn_anew_for_each_call() -> None:
+    # Of 39 success scores row / 40 the order statistic of rank ceil(39 tau + U), U uniform on (tau - 1, tau):
+    # with tau = 0.74 the 30th with probability (N + 1) tau - 29 = 0.6, else the 29th.
+    chain = chain_of(plain_artifact(alpha="0.26", randomised=True))
+    thresholds = [round(40 * chain.invoke("x").threshold, 6) for _ in range(200)]
+    assert set(thresholds) == {29.0, 30.0}
+    # No seed can be fixed where nobody may steer. By Hoeffding's inequality the share is off by more than
+    # this with probability below 1e-9; one rank alone would be off by 0.4.
+    assert abs(thresholds.count(30.0) / 200 - 0.6) <= math.sqrt(math.log(2 / 1e-9) / (2 * 200))
+    assert any("random number" in one for one in chain.guarantee.assumptions)
+    fixed = chain_of(plain_artifact(alpha="0.26"))
+    assert {fixed.invoke("x").threshold for _ in range(10)} == {0.75}
+    assert not any("random number" in one for one in fixed.guarantee.assumptions)
