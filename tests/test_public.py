@@ -35,6 +35,7 @@ PROMISED = {
         "evaluate",
         "read_records",
     },
+    "langchain_cfc.certificates": {"certify"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
     "langchain_cfc.verifiers": {
         "EmbeddingSimilarity",

@@ -24,6 +24,9 @@ from langchain_cfc.cli.promise import curve_table, promise_table
 from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW
 
+# Headings of the help.
+CONFIDENCE, VARIANTS, SPLITS = "Confidence and certificates", "Variants", "Splits"
+
 
 class ThresholdRuleChoice(str, Enum):
     """Threshold rules by name."""
@@ -68,7 +71,10 @@ def calibrate(
     ] = "all",
     threshold_rule: Annotated[
         ThresholdRuleChoice,
-        typer.Option(help="conditional holds for every weighting that the features span."),
+        typer.Option(
+            help="conditional holds for every weighting that the features span; grouped for disjoint groups, "
+            "with --confident."
+        ),
     ] = ThresholdRuleChoice.conditional,
     combine: Annotated[
         str | None,
@@ -87,63 +93,92 @@ def calibrate(
         int, typer.Option(help="Calibration prompts that the artifact keeps for each level; 0 keeps all.")
     ] = WINDOW,
     ridge: Annotated[
-        float, typer.Option(help="Smooth thresholds; the promise then is exact over all prompts only.")
+        float,
+        typer.Option(
+            help="Smooth thresholds; the promise then is exact over all prompts only.",
+            rich_help_panel=VARIANTS,
+        ),
     ] = 0.0,
     penalised: Annotated[
         PenalisedChoice,
-        typer.Option(help="What --ridge penalises; all is the paper's form and promises nothing."),
+        typer.Option(
+            help="What --ridge penalises; all is the paper's form and promises nothing.",
+            rich_help_panel=VARIANTS,
+        ),
     ] = PenalisedChoice.slopes,
     stability_delta: Annotated[
         str | None,
         typer.Option(
-            help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic."
+            help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic.",
+            rich_help_panel=VARIANTS,
         ),
     ] = None,
     shift: Annotated[
         str | None,
         typer.Option(
-            help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served."
+            help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served.",
+            rich_help_panel=VARIANTS,
         ),
     ] = None,
     randomised: Annotated[
-        bool, typer.Option("--randomised", help="Randomise thresholds, so that coverage is exact.")
+        bool,
+        typer.Option(
+            "--randomised", help="Randomise thresholds, so that coverage is exact.", rich_help_panel=VARIANTS
+        ),
     ] = False,
     confident: Annotated[
         bool,
         typer.Option(
             "--confident",
             help="The promise for this very artifact, with confidence 1 - delta, not on average.",
+            rich_help_panel=CONFIDENCE,
         ),
     ] = False,
     max_wrong_rate: Annotated[
         str | None,
         typer.Option(
-            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly."
+            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly.",
+            rich_help_panel=CONFIDENCE,
         ),
     ] = None,
     wrong_rate_groups: Annotated[
-        bool, typer.Option("--wrong-rate-groups", help="Certify that in each group as well.")
+        bool,
+        typer.Option(
+            "--wrong-rate-groups", help="Certify that in each group as well.", rich_help_panel=CONFIDENCE
+        ),
     ] = False,
     delta: Annotated[
         str | None,
-        typer.Option(help="Failure probability of --confident and of --max-wrong-rate; default 0.05."),
+        typer.Option(
+            help="Failure probability of --confident and of --max-wrong-rate; default 0.05.",
+            rich_help_panel=CONFIDENCE,
+        ),
     ] = None,
-    seed: Annotated[str, typer.Option(help="Another seed gives another split.")] = "0",
+    seed: Annotated[
+        str, typer.Option(help="Another seed gives another split.", rich_help_panel=SPLITS)
+    ] = "0",
     fit_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Share of prompts that fits feature map and combination; default 0.2 if any is needed."
+            help="Share of prompts that fits feature map and combination; default 0.2 if any is needed.",
+            rich_help_panel=SPLITS,
         ),
     ] = None,
-    test_fraction: Annotated[float, typer.Option(help="Share of prompts held out for `evaluate`.")] = 0.0,
+    test_fraction: Annotated[
+        float, typer.Option(help="Share of prompts held out for `evaluate`.", rich_help_panel=SPLITS)
+    ] = 0.0,
     certification_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Share of prompts held out for certificates; default 0.3 if any is needed, else 0."
+            help="Share of prompts held out for certificates; default 0.3 if any is needed, else 0.",
+            rich_help_panel=CONFIDENCE,
         ),
     ] = None,
     within_clusters: Annotated[
-        ClusterChoice, typer.Option(help="Calibrate on one prompt of each cluster, or on all (no theorem).")
+        ClusterChoice,
+        typer.Option(
+            help="Calibrate on one prompt of each cluster, or on all (no theorem).", rich_help_panel=SPLITS
+        ),
     ] = ClusterChoice.one,
     allow_unattainable: Annotated[
         bool, typer.Option("--allow-unattainable", help="Go on where the target is out of reach overall.")
