@@ -2,84 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._version import __version__
-from langchain_cfc.artifact import (
-    AttainableGroup,
-    CalibrationArtifact,
-    CalibrationFacts,
-    Confidence,
-    LevelState,
-    PackedArray,
-    ThresholdRuleName,
-    likelihood_ratios,
-)
-from langchain_cfc.calibration.attainability import attainable_groups, target_is_attainable
+from langchain_cfc.artifact import CalibrationArtifact, Confidence, ThresholdRuleName, likelihood_ratios
+from langchain_cfc.calibration.attainability import target_is_attainable
 from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation
-from langchain_cfc.calibration.combining import fit_combination
+from langchain_cfc.calibration.fitting import Calibration, fit_levels, fitted_map, units
+from langchain_cfc.calibration.prompts import Prompts
 from langchain_cfc.calibration.request import Request
 from langchain_cfc.certificates import certified_policy, tested_levels
-from langchain_cfc.combination import Combination
-from langchain_cfc.draws import LabelledDraws, names_of
-from langchain_cfc.errors import CalibrationError, InputError
-from langchain_cfc.features import FeatureMap, GuaranteedWeight, naming, parse_statistic
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw, with_scores
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.features import FeatureMap, naming, parse_statistic
+from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.splits import Part, SplitPlan, ids_digest
 from langchain_cfc.stability import PaperStability
-from langchain_cfc.thresholds import (
-    WINDOW,
-    ConditionalThreshold,
-    Level,
-    MarginalThreshold,
-    ThresholdRule,
-)
-
-
-@dataclass(frozen=True)
-class _Calibration:
-    """The calibration split in numbers.
-
-    Attributes:
-        labelled: N labelled prompts.
-        feature_map: The fitted map.
-        features: (N, d) their features.
-        success_scores: (N,) their success scores, `cap` where none can be covered.
-        weights: (N,) how much likelier each is where it is served; None where there is no shift.
-        units_of: (M, d) features of the fit split, from which a ridge takes its units; None without one.
-        cap: Number above 1.
-    """
-
-    labelled: LabelledDraws
-    feature_map: FeatureMap
-    features: FloatArray
-    success_scores: FloatArray
-    weights: FloatArray | None
-    units_of: FloatArray | None
-    cap: float
-
-    @property
-    def reachable(self) -> BoolArray:
-        """(N,) whether a threshold below the cap can cover the prompt."""
-        return np.asarray(self.success_scores < self.cap, dtype=np.bool_)
-
-    @property
-    def weightings(self) -> tuple[GuaranteedWeight, ...]:
-        """The weightings that the feature map spans and that have a name, the constant first."""
-        return self.feature_map.guaranteed_weights()
-
-    @cached_property
-    def groups(self) -> list[AttainableGroup]:
-        """Attainable coverage of all prompts first, then of every guaranteed weighting."""
-        return attainable_groups(self.weightings, self.features, self.reachable, self.weights)
+from langchain_cfc.thresholds import WINDOW, Level
 
 
 def calibrate(
@@ -208,35 +148,37 @@ def calibrate(
     )
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    labelled, combination = _scored(records, combine, plan, n=n, provenance=provenance)
+    prompts = Prompts.of(records, combine, plan, n=n, provenance=provenance)
     ratio = None if request.shift is None else parse_statistic(request.shift)
     asks = given.needs_answers or rule.text.startswith("unique") or max_wrong_rate is not None
     asks = asks or (ratio is not None and ratio.needs_answers)
-    check_answers(labelled, provenance, needed=asks)
-    parts = _parts(plan, labelled)
-    fit_split = labelled.take(parts["fit"])
-    feature_map = _fitted(given, fit_split)
-    prompts = _calibration_prompts(plan, labelled.take(parts["calibration"]), within_clusters)
-    with naming(prompts.ids):
-        x = feature_map.transform(prompts.draws)
-        weights = None if ratio is None else likelihood_ratios(ratio, prompts.draws)
-    s = rule.success_scores(prompts, cap)
-    units_of = None if request.ridge is None else _units(feature_map, fit_split)
-    data = _Calibration(prompts, feature_map, x, s, weights, units_of, request.cap)
-    check_orientation(_one_per_cluster(plan, prompts), combination)
+    check_answers(prompts.labelled, provenance, needed=asks)
+    fit_split = prompts.part("fit")
+    feature_map = fitted_map(given, fit_split)
+    labelled = prompts.calibration(within_clusters)
+    with naming(labelled.ids):
+        data = Calibration(
+            labelled=labelled,
+            feature_map=feature_map,
+            features=feature_map.transform(labelled.draws),
+            success_scores=rule.success_scores(labelled, cap),
+            weights=None if ratio is None else likelihood_ratios(ratio, labelled.draws),
+            units_of=None if request.ridge is None else units(feature_map, fit_split),
+            cap=request.cap,
+        )
+    check_orientation(prompts.one_per_cluster(labelled), prompts.combination)
     alphas = _attainable_levels(request, data)
     check_attainable(
-        len(prompts),
+        len(labelled),
         int(data.reachable.sum()),
         data.groups,
         alphas[0],
         promised=threshold_rule in {"conditional", "grouped"},
         allow_unattainable=allow_unattainable,
     )
-    served = sorted(
-        {step for one in alphas for step in request.steps(one)} if request.tested else alphas, key=float
-    )
-    levels, arrays = _fit_levels(data, request, served)
+    steps = {one: request.steps(one) for one in alphas}
+    tried = {step for one in steps.values() for step in one} if request.tested else alphas
+    levels, arrays = fit_levels(data, request, sorted(tried, key=float))
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -248,16 +190,13 @@ def calibrate(
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=_facts(
-            plan,
-            labelled,
-            parts,
+        calibration=prompts.facts(
             data,
             within_clusters,
-            came_fitted=_came_fitted(given),
+            came_fitted=given.needs_fit and given.fitted,
             recognised=request.certifies or request.shift is not None,
         ),
-        combination=combination,
+        combination=prompts.combination,
         ridge=request.ridge,
         stability=stability,
         confidence=_confidence(request, data),
@@ -266,18 +205,12 @@ def calibrate(
     )
     if not request.certifies:
         return artifact
-    certification = labelled.take(parts["certification"])
-    if len(certification) == 0:
-        msg = "the split for certificates is empty: raise certification_fraction, or bring more records"
-        raise CalibrationError(msg)
-    certification = _one_per_cluster(plan, certification)
+    certification = prompts.certification()
     if request.tested:
-        return tested_levels(
-            artifact, certification, {one: request.steps(one) for one in alphas}, request.delta
-        )
+        return tested_levels(artifact, certification, steps, request.delta)
     return certified_policy(
         artifact,
-        prompts,
+        labelled,
         certification,
         max_wrong_rate=str(request.max_wrong_rate),
         delta=request.delta,
@@ -286,11 +219,7 @@ def calibrate(
     )
 
 
-def _came_fitted(feature_map: FeatureMap) -> bool:
-    return feature_map.needs_fit and feature_map.fitted
-
-
-def _attainable_levels(request: Request, data: _Calibration) -> tuple[str, ...]:
+def _attainable_levels(request: Request, data: Calibration) -> tuple[str, ...]:
     """The levels to calibrate; of those that nobody named, the ones within reach."""
     if request.levels_named:
         return request.alphas
@@ -299,163 +228,9 @@ def _attainable_levels(request: Request, data: _Calibration) -> tuple[str, ...]:
     return within or request.alphas[-1:]
 
 
-def _confidence(request: Request, data: _Calibration) -> Confidence | None:
+def _confidence(request: Request, data: Calibration) -> Confidence | None:
     """What the law of an order statistic gives by itself."""
     if not request.confident or request.tested:
         return None
     names = [one.name for one in data.weightings]
     return Confidence(delta=request.delta, names=names if request.rule == "grouped" else names[:1])
-
-
-def _scored(
-    records: Iterable[PromptRecord] | LabelledDraws,
-    combine: Sequence[str] | None,
-    plan: SplitPlan,
-    *,
-    n: int | None,
-    provenance: Provenance | None,
-) -> tuple[LabelledDraws, Combination | None]:
-    """The prompts, scored by one verifier or by a combination that the fit split makes."""
-    if combine is None:
-        return tabulate(records, n=n, provenance=provenance), None
-    labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance)
-    fit = _parts(plan, labelled)["fit"]
-    combination = fit_combination(combine, raw[fit], labelled.take(fit))
-    # The raw outputs have done their part, and would be copied with every part of the table.
-    return replace(with_scores(labelled, combination.score_all(raw)), raw={}), combination
-
-
-def _parts(plan: SplitPlan, labelled: LabelledDraws) -> dict[Part, IntArray]:
-    """Rows of each part in the order of ids: rounding follows order, and a file's shall not change a bit."""
-    order = np.array(sorted(range(len(labelled)), key=labelled.ids.__getitem__), dtype=np.int64)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return {name: rows[np.argsort(place[rows])] for name, rows in plan.rows(labelled).items()}
-
-
-def _fitted(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
-    if feature_map.fitted:
-        return feature_map
-    if feature_map.needs_fit and len(fit_split) == 0:
-        msg = (
-            f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but the "
-            "fit split is empty: raise fit_fraction, or bring more records (a cluster is never split, so "
-            "many clusters are needed)"
-        )
-        raise CalibrationError(msg)
-    with naming(fit_split.ids):
-        return feature_map.fit(fit_split.draws)
-
-
-def _units(feature_map: FeatureMap, fit_split: LabelledDraws) -> FloatArray:
-    if len(fit_split) == 0:
-        msg = (
-            "a ridge takes its units from prompts that calibration never sees, but the fit split is empty: "
-            "raise fit_fraction, or bring more records"
-        )
-        raise CalibrationError(msg)
-    with naming(fit_split.ids):
-        return feature_map.transform(fit_split.draws)
-
-
-def _calibration_prompts(plan: SplitPlan, part: LabelledDraws, within_clusters: str) -> LabelledDraws:
-    if within_clusters not in {"one", "all"}:
-        msg = f"within_clusters must be 'one' or 'all', got {within_clusters!r}"
-        raise InputError(msg)
-    if len(part) == 0:
-        msg = "the calibration split is empty: lower fit_fraction and test_fraction, or bring more records"
-        raise CalibrationError(msg)
-    return _one_per_cluster(plan, part) if within_clusters == "one" else part
-
-
-def _one_per_cluster(plan: SplitPlan, prompts: LabelledDraws) -> LabelledDraws:
-    rows = plan.one_per_cluster(prompts)
-    return prompts if len(rows) == len(prompts) else prompts.take(rows)
-
-
-def _fit_levels(
-    data: _Calibration, request: Request, alphas: Sequence[str]
-) -> tuple[list[LevelState], dict[str, PackedArray]]:
-    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once."""
-    arrays: dict[str, PackedArray] = {}
-
-    def stored(state: Mapping[str, FloatArray]) -> dict[str, str]:
-        packed = {key: PackedArray.pack(array) for key, array in state.items()}
-        arrays.update({array.name: array for array in packed.values()})
-        return {key: array.name for key, array in packed.items()}
-
-    levels = []
-    for alpha in alphas:
-        effective = None
-        if request.stability is not None:
-            effective = request.stability.effective_alpha(alpha, len(data.labelled))
-        rule = request.threshold_rule(alpha, effective)
-        fitted = None if effective == "0" else _fit(rule, data)
-        marginal = MarginalThreshold(alpha, request.cap).fit(data.features, data.success_scores)
-        levels.append(
-            LevelState(
-                alpha=alpha,
-                rule=stored(_nothing(data) if fitted is None else fitted.state_data()),
-                marginal=stored(marginal.state_data()),
-                effective_alpha=effective,
-                slack=_slack(fitted, data),
-            )
-        )
-    return levels, arrays
-
-
-def _fit(rule: ThresholdRule[Any], data: _Calibration) -> ThresholdRule[Any]:
-    if not isinstance(rule, ConditionalThreshold):
-        return rule.fit(data.features, data.success_scores)
-    return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of)
-
-
-def _nothing(data: _Calibration) -> dict[str, FloatArray]:
-    """The state of a marginal rule that has no order statistic: every prompt is flagged."""
-    return {"quantile": np.empty(0), "dimension": np.array([float(data.feature_map.dimension)])}
-
-
-def _slack(fitted: ThresholdRule[Any] | None, data: _Calibration) -> dict[str, float]:
-    """By name of a weighting, what a ridge is estimated to cost; the constant pays nothing."""
-    if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
-        return {}
-    return {
-        one.name: fitted.ridge_slack(np.array(one.coefficients), data.features, data.weights)
-        for one in data.weightings
-    }
-
-
-def _facts(
-    plan: SplitPlan,
-    labelled: LabelledDraws,
-    parts: dict[Part, IntArray],
-    data: _Calibration,
-    within_clusters: Literal["one", "all"],
-    *,
-    came_fitted: bool,
-    recognised: bool,
-) -> CalibrationFacts:
-    used = [cluster for cluster in data.labelled.clusters if cluster is not None]
-    ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in parts.items()}
-    known: tuple[Part, ...] = ("fit", "calibration")
-    if recognised:  # not fit for certificates any more, or never
-        known = (*known, "certification")
-    clusters = [labelled.clusters[row] for name in known for row in parts[name].tolist()]
-    return CalibrationFacts(
-        size=len(data.labelled),
-        recorded_candidates=labelled.recorded or labelled.draws.n,
-        extracted_answers=labelled.extracted,
-        map_came_fitted=came_fitted,
-        fit_size=len(parts["fit"]),
-        held_out_size=len(parts["test"]),
-        within_clusters=within_clusters,
-        exchangeable=len(set(used)) == len(used),
-        split=plan,
-        digests={
-            name: ids_digest(members) for name, members in ids.items() if members or name != "certification"
-        },
-        sketch=list(plan.sketch(names_of([one for name in known for one in ids[name]], clusters))),
-        attainable_coverage=float(np.mean(data.reachable)),
-        groups=data.groups,
-        certification_size=len(parts["certification"]),
-    )

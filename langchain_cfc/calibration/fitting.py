@@ -1,0 +1,145 @@
+"""The calibration split in numbers, and the rules fitted on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.artifact import AttainableGroup, LevelState, PackedArray
+from langchain_cfc.calibration.attainability import attainable_groups
+from langchain_cfc.calibration.request import Request
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import CalibrationError
+from langchain_cfc.features import FeatureMap, GuaranteedWeight, naming
+from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold, ThresholdRule
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration split in numbers.
+
+    Attributes:
+        labelled: N labelled prompts.
+        feature_map: The fitted map.
+        features: (N, d) their features.
+        success_scores: (N,) their success scores, `cap` where none can be covered.
+        weights: (N,) how much likelier each is where it is served; None where there is no shift.
+        units_of: (M, d) features of the fit split, from which a ridge takes its units; None without one.
+        cap: Number above 1.
+    """
+
+    labelled: LabelledDraws
+    feature_map: FeatureMap
+    features: FloatArray
+    success_scores: FloatArray
+    weights: FloatArray | None
+    units_of: FloatArray | None
+    cap: float
+
+    @property
+    def reachable(self) -> BoolArray:
+        """(N,) whether a threshold below the cap can cover the prompt."""
+        return np.asarray(self.success_scores < self.cap, dtype=np.bool_)
+
+    @property
+    def weightings(self) -> tuple[GuaranteedWeight, ...]:
+        """The weightings that the feature map spans and that have a name, the constant first."""
+        return self.feature_map.guaranteed_weights()
+
+    @cached_property
+    def groups(self) -> list[AttainableGroup]:
+        """Attainable coverage of all prompts first, then of every guaranteed weighting."""
+        return attainable_groups(self.weightings, self.features, self.reachable, self.weights)
+
+
+def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
+    """The map, fitted on the fit split if it did not come fitted.
+
+    Raises:
+        CalibrationError: If the fit split is empty and something is to be fitted.
+        FeatureError: If the map cannot be fitted on it.
+    """
+    if feature_map.fitted:
+        return feature_map
+    if feature_map.needs_fit and len(fit_split) == 0:
+        msg = (
+            f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but the "
+            "fit split is empty: raise fit_fraction, or bring more records (a cluster is never split, so "
+            "many clusters are needed)"
+        )
+        raise CalibrationError(msg)
+    with naming(fit_split.ids):
+        return feature_map.fit(fit_split.draws)
+
+
+def units(feature_map: FeatureMap, fit_split: LabelledDraws) -> FloatArray:
+    """(M, d) features of the fit split, from which a ridge takes its units.
+
+    Raises:
+        CalibrationError: If the fit split is empty.
+    """
+    if len(fit_split) == 0:
+        msg = (
+            "a ridge takes its units from prompts that calibration never sees, but the fit split is empty: "
+            "raise fit_fraction, or bring more records"
+        )
+        raise CalibrationError(msg)
+    with naming(fit_split.ids):
+        return feature_map.transform(fit_split.draws)
+
+
+def fit_levels(
+    data: Calibration, request: Request, alphas: Sequence[str]
+) -> tuple[list[LevelState], dict[str, PackedArray]]:
+    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once."""
+    arrays: dict[str, PackedArray] = {}
+
+    def stored(state: Mapping[str, FloatArray]) -> dict[str, str]:
+        packed = {key: PackedArray.pack(array) for key, array in state.items()}
+        arrays.update({array.name: array for array in packed.values()})
+        return {key: array.name for key, array in packed.items()}
+
+    levels = []
+    for alpha in alphas:
+        effective = None
+        if request.stability is not None:
+            effective = request.stability.effective_alpha(alpha, len(data.labelled))
+        rule = request.threshold_rule(alpha, effective)
+        fitted = None if effective == "0" else _fit(rule, data)
+        marginal = MarginalThreshold(alpha, request.cap).fit(data.features, data.success_scores)
+        levels.append(
+            LevelState(
+                alpha=alpha,
+                rule=stored(_nothing(data) if fitted is None else fitted.state_data()),
+                marginal=stored(marginal.state_data()),
+                effective_alpha=effective,
+                slack=_slack(fitted, data),
+            )
+        )
+    return levels, arrays
+
+
+def _fit(rule: ThresholdRule[Any], data: Calibration) -> ThresholdRule[Any]:
+    if not isinstance(rule, ConditionalThreshold):
+        return rule.fit(data.features, data.success_scores)
+    return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of)
+
+
+def _nothing(data: Calibration) -> dict[str, FloatArray]:
+    """The state of a marginal rule that has no order statistic: every prompt is flagged."""
+    return {"quantile": np.empty(0), "dimension": np.array([float(data.feature_map.dimension)])}
+
+
+def _slack(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, float]:
+    """By name of a weighting, what a ridge is estimated to cost; the constant pays nothing."""
+    if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
+        return {}
+    return {
+        one.name: fitted.ridge_slack(np.array(one.coefficients), data.features, data.weights)
+        for one in data.weightings
+    }
