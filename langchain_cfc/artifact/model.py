@@ -22,24 +22,18 @@ from langchain_cfc.artifact.facts import (
     Ridge,
 )
 from langchain_cfc.artifact.packed import PackedArray
+from langchain_cfc.artifact.promises import guarantee_of
 from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 from langchain_cfc.combination import Combination
 from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
-    NOT_CERTIFIABLE,
     Binding,
     Certificate,
     CoverageCertificate,
     Guarantee,
-    Weighting,
     answering,
-    assumptions,
-    guarantee_kind,
-    not_promised,
-    promise,
-    with_confidence,
 )
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
@@ -51,7 +45,6 @@ from langchain_cfc.thresholds import (
     ThresholdRule,
     Thresholds,
     alpha_text,
-    exact_tau,
 )
 
 
@@ -178,7 +171,7 @@ class CalibrationArtifact(ArtifactData):
             msg = "only the conditional rule has a ridge, a shift or randomised thresholds"
             raise ValueError(msg)
         if self.confidence is not None and not set(self.confidence.names) <= {
-            one.name for one in self._weightings
+            one.name for one in self.feature_map.guaranteed_weights()
         }:
             msg = "confidence is claimed for a weighting that the feature map does not have"
             raise ValueError(msg)
@@ -441,64 +434,7 @@ class CalibrationArtifact(ArtifactData):
         Raises:
             InputError: If the level is not held.
         """
-        text = self.level(alpha)
-        facts = self.calibration
-        if binding is None:
-            binding = "unbound" if self.provenance is None else "unchecked"
-        kind = guarantee_kind(
-            self.threshold_rule,
-            exchangeable=facts.exchangeable,
-            ridge=self.ridge is not None,
-            every_coefficient=self.ridge is not None and self.ridge.penalised == "all",
-        )
-        weightings = self._weightings[: {"conditional": None, "marginal": 1, "heuristic": 0}[kind]]
-        target = float(exact_tau(text))
-        # Where there are larger levels, the running maximum over them may keep more.
-        exact = self.randomised and text == self.alphas[-1]
-        sentence = promise(kind, target, facts.size, weightings, shift=self.shift, randomised=exact)
-        confident = () if self.confidence is None or kind == "heuristic" else tuple(self.confidence.names)
-        delta = float(self.confidence.delta) if self.confidence is not None and confident else None
-        if delta is not None:
-            sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
-        level = next(one for one in self.levels if one.alpha == text)
-        certificate = next((one for one in self.certificates if one.alpha == text), None)
-        return Guarantee(
-            kind=kind,
-            sentence=sentence,
-            alpha=text,
-            target_coverage=target,
-            threshold_rule=self.threshold_rule,
-            set_rule=self.set_rule,
-            weightings=weightings,
-            feature_names=self.feature_map.names,
-            not_certifiable=NOT_CERTIFIABLE,
-            assumptions=assumptions(
-                within_clusters="one" if facts.exchangeable else "all",
-                binding=binding,
-                map_came_fitted=facts.map_came_fitted,
-                fewer_than_recorded=self.n < facts.recorded_candidates,
-                combined=() if self.combination is None else self.combination.names,
-                independent=bool(confident) or certificate is not None,
-                shift=self.shift,
-                randomised=self.randomised,
-            ),
-            not_promised=not_promised(kind, confident=len(confident) == len(weightings) > 0),
-            calibration_size=facts.size,
-            failure_probability=delta,
-            confident=confident,
-            estimated_slack=level.slack,
-            heuristics=() if self.stability is None else (self.stability.statement(text, facts.size),),
-            certificate=certificate,
-            binding=binding,
-            artifact_digest=self.digest,
-        )
-
-    @cached_property
-    def _weightings(self) -> tuple[Weighting, ...]:
-        return tuple(
-            Weighting(name=w.name, kind=w.kind, words=w.words, coefficients=w.coefficients)
-            for w in self.feature_map.guaranteed_weights()
-        )
+        return guarantee_of(self, self.level(alpha), binding)
 
     def bot_guarantee(self, binding: Binding | None = None) -> Guarantee:
         """Both promises of bot mode: about the sets that its policy answers from, and about its answers.

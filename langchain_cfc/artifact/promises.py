@@ -1,0 +1,80 @@
+"""What an artifact promises: its content, put into a `Guarantee`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from langchain_cfc.guarantee import (
+    NOT_CERTIFIABLE,
+    Binding,
+    Guarantee,
+    Weighting,
+    assumptions,
+    guarantee_kind,
+    not_promised,
+    promise,
+    with_confidence,
+)
+from langchain_cfc.thresholds import exact_tau
+
+if TYPE_CHECKING:
+    from langchain_cfc.artifact.model import CalibrationArtifact
+
+
+def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | None = None) -> Guarantee:
+    """The promise of an artifact at one of its levels; see `CalibrationArtifact.guarantee`."""
+    facts, ridge, confidence = artifact.calibration, artifact.ridge, artifact.confidence
+    if binding is None:
+        binding = "unbound" if artifact.provenance is None else "unchecked"
+    kind = guarantee_kind(
+        artifact.threshold_rule,
+        exchangeable=facts.exchangeable,
+        ridge=ridge is not None,
+        every_coefficient=ridge is not None and ridge.penalised == "all",
+    )
+    covered = {"conditional": None, "marginal": 1, "heuristic": 0}[kind]
+    weightings = tuple(
+        Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
+        for one in artifact.feature_map.guaranteed_weights()[:covered]
+    )
+    target = float(exact_tau(alpha))
+    # Where there are larger levels, the running maximum over them may keep more.
+    exact = artifact.randomised and alpha == artifact.alphas[-1]
+    sentence = promise(kind, target, facts.size, weightings, shift=artifact.shift, randomised=exact)
+    confident: tuple[str, ...] = ()
+    delta = None
+    if confidence is not None and kind != "heuristic":
+        confident, delta = tuple(confidence.names), float(confidence.delta)
+        sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
+    level = next(one for one in artifact.levels if one.alpha == alpha)
+    certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
+    return Guarantee(
+        kind=kind,
+        sentence=sentence,
+        alpha=alpha,
+        target_coverage=target,
+        threshold_rule=artifact.threshold_rule,
+        set_rule=artifact.set_rule,
+        weightings=weightings,
+        feature_names=artifact.feature_map.names,
+        not_certifiable=NOT_CERTIFIABLE,
+        assumptions=assumptions(
+            within_clusters="one" if facts.exchangeable else "all",
+            binding=binding,
+            map_came_fitted=facts.map_came_fitted,
+            fewer_than_recorded=artifact.n < facts.recorded_candidates,
+            combined=() if artifact.combination is None else artifact.combination.names,
+            independent=bool(confident) or certificate is not None,
+            shift=artifact.shift,
+            randomised=artifact.randomised,
+        ),
+        not_promised=not_promised(kind, confident=len(confident) == len(weightings) > 0),
+        calibration_size=facts.size,
+        failure_probability=delta,
+        confident=confident,
+        estimated_slack=level.slack,
+        heuristics=() if artifact.stability is None else (artifact.stability.statement(alpha, facts.size),),
+        certificate=certificate,
+        binding=binding,
+        artifact_digest=artifact.digest,
+    )
