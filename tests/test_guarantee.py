@@ -275,10 +275,12 @@ def test_confidence_by_the_law_of_an_order_statistic(rule: Any, features: str, n
     assert not any("independent and identically" in one for one in plain.assumptions)
 
 
-def test_confidence_over_all_prompts_leaves_groups_on_average() -> None:
+def test_of_what_labels_chose_only_what_holds_with_confidence_is_promised() -> None:
     found = calibrate(records(400), alpha="0.4", features="group(topic)", confident=True).guarantee()
-    assert (found.confident, len(found.weightings)) == (("1",), 3)
-    assert ON_AVERAGE in found.not_promised
+    assert (found.kind, found.confident) == ("marginal", ("1",))
+    assert [one.name for one in found.weightings] == ["1"]
+    assert ON_AVERAGE not in found.not_promised
+    assert any("before labels choose a level or a policy" in one for one in found.not_promised)
     assert found.sentence.endswith("not only on average over calibration sets: over all prompts.")
 
 

@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from langchain_cfc.guarantee import Alpha, AnswerPolicy, Count, Delta, Share, WrongRateCertificate
+from langchain_cfc.guarantee import (
+    Alpha,
+    AnswerPolicy,
+    Count,
+    CoverageCertificate,
+    Delta,
+    Share,
+    WrongRateCertificate,
+)
 from langchain_cfc.splits import SplitPlan
 
 
@@ -143,8 +151,11 @@ class CertifiedPolicy(ArtifactData):
 
     Attributes:
         certificate: What is certified about its answers.
+        coverage: What the same prompts certify about the sets of each level that the artifact holds, before
+            the policy withholds any; bounds of all levels hold together.
         curve: The policies compared, by answered prompts ascending.
     """
 
     certificate: WrongRateCertificate
+    coverage: list[CoverageCertificate]
     curve: list[TradeOff]

@@ -155,16 +155,18 @@ class CalibrationArtifact(ArtifactData):
 
     def _check_promises(self) -> None:
         """Refuse certificates of something else, and what no rule but the conditional one has."""
-        certified: list[Certificate] = [
-            *self.certificates,
-            *([] if self.policy is None else [self.policy.certificate]),
-        ]
+        certified: list[Certificate] = [*self.certificates]
+        if self.policy is not None:
+            certified += [self.policy.certificate, *self.policy.coverage]
         if any(one.artifact_digest != self.frozen_digest for one in certified):
             msg = "a certificate speaks of another artifact"
             raise ValueError(msg)
         levels = [one.alpha for one in self.certificates]
         if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(self.alphas):
             msg = "a certificate speaks of a level that the artifact does not hold, or two of the same"
+            raise ValueError(msg)
+        if self.policy is not None and [one.alpha for one in self.policy.coverage] != list(self.alphas):
+            msg = "a policy comes with what is certified about the sets of every level"
             raise ValueError(msg)
         extras = self.ridge is not None or self.shift is not None or self.randomised
         if extras and self.threshold_rule != "conditional":
@@ -244,7 +246,11 @@ class CalibrationArtifact(ArtifactData):
 
     @property
     def spent(self) -> bool:
-        """Whether the third split has been used to choose a level or a policy."""
+        """Whether the labels of the third split have chosen a level or a policy.
+
+        What is promised on average over calibration sets does not hold for those that let something be
+        chosen; what holds with confidence does.
+        """
         return self.policy is not None or (self.confidence is not None and self.confidence.prompts > 0)
 
     def other_parts(self, theirs: Provenance | None) -> list[str]:

@@ -10,6 +10,7 @@ from langchain_cfc.guarantee import (
     Guarantee,
     Weighting,
     assumptions,
+    certified_only,
     guarantee_kind,
     not_promised,
     promise,
@@ -32,23 +33,28 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         ridge=ridge is not None,
         every_coefficient=ridge is not None and ridge.penalised == "all",
     )
-    covered = {"conditional": None, "marginal": 1, "heuristic": 0}[kind]
+    confident: tuple[str, ...] = ()
+    delta = None
+    if confidence is not None and kind != "heuristic":
+        confident, delta = tuple(confidence.names), float(confidence.delta)
+    named = artifact.feature_map.guaranteed_weights()
+    if artifact.spent:
+        named = tuple(one for one in named if one.name in confident)
+        kind = "marginal" if len(named) == 1 else kind
+    covered = {"conditional": None, "marginal": 1}.get(kind, 0)
     weightings = tuple(
         Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
-        for one in artifact.feature_map.guaranteed_weights()[:covered]
+        for one in named[:covered]
     )
     target = float(exact_tau(alpha))
     # Where there are larger levels, the running maximum over them may keep more.
     exact = artifact.randomised and alpha == artifact.alphas[-1]
     sentence = promise(kind, target, facts.size, weightings, shift=artifact.shift, randomised=exact)
-    confident: tuple[str, ...] = ()
-    delta = None
-    if confidence is not None and kind != "heuristic":
-        confident, delta = tuple(confidence.names), float(confidence.delta)
+    if delta is not None:
         sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
     level = next(one for one in artifact.levels if one.alpha == alpha)
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
-    return Guarantee(
+    guarantee = Guarantee(
         kind=kind,
         sentence=sentence,
         alpha=alpha,
@@ -68,7 +74,9 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
             shift=artifact.shift,
             randomised=artifact.randomised,
         ),
-        not_promised=not_promised(kind, confident=len(confident) == len(weightings) > 0),
+        not_promised=not_promised(
+            kind, confident=len(confident) == len(weightings) > 0, chosen=artifact.spent
+        ),
         calibration_size=facts.size,
         failure_probability=delta,
         confident=confident,
@@ -78,3 +86,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         binding=binding,
         artifact_digest=artifact.digest,
     )
+    if artifact.policy is None or delta is not None:
+        return guarantee
+    coverage = next(one for one in artifact.policy.coverage if one.alpha == alpha)
+    return certified_only(guarantee, coverage)

@@ -136,10 +136,12 @@ def _nothing(data: Calibration) -> dict[str, FloatArray]:
 
 
 def _slack(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, float]:
-    """By name of a weighting, what a ridge is estimated to cost; the constant pays nothing."""
+    """By name of a weighting, what a ridge is estimated to cost."""
     if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
         return {}
-    return {
+    slack = {
         one.name: fitted.ridge_slack(np.array(one.coefficients), data.features, data.weights)
         for one in data.weightings
     }
+    # The constant pays nothing but round-off where it is left out of the penalty.
+    return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}

@@ -21,6 +21,8 @@ DEFAULT_CERTIFICATION_FRACTION = 0.3
 POLICY_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 # A level is tested at so many equal steps up to itself.
 STEPS = 20
+# The last decimal of a level.
+UNIT = Decimal(1).scaleb(-12)
 
 
 @dataclass(frozen=True)
@@ -151,16 +153,23 @@ class Request:
             alpha,
             self.cap,
             effective_alpha=effective_alpha,
-            delta=self.delta if self.confident and not self.tested else None,
+            delta=self._delta_of_a_level if self.confident and not self.tested else None,
             ridge=self.ridge,
             window=self.window,
         )
 
+    @property
+    def _delta_of_a_level(self) -> str:
+        """A policy may be found at any level, so that all of them have to hold at once."""
+        if self.max_wrong_rate is None:
+            return self.delta
+        shared = (Decimal(self.delta) / len(self.alphas)).quantize(UNIT, rounding=ROUND_FLOOR)
+        return delta_text(shared)
+
     def steps(self, alpha: str) -> list[str]:
         """The levels to test in place of one, ascending, the last of them itself."""
-        unit = Decimal(1).scaleb(-12)
         steps = [
-            (Decimal(alpha) * step / STEPS).quantize(unit, rounding=ROUND_FLOOR)
+            (Decimal(alpha) * step / STEPS).quantize(UNIT, rounding=ROUND_FLOOR)
             for step in range(1, STEPS + 1)
         ]
         return [alpha_text(step) for step in dict.fromkeys(steps) if step > 0]

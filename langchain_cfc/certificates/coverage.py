@@ -75,19 +75,39 @@ def certify(
     artifact.check_answers(table)
     labelled, _ = held_out(artifact, table, "certification")
     digest = records_digest(labelled)
-    made = [_certificate(artifact, labelled, level, text, digest) for level in levels]
+    made = [coverage_certificate(artifact, labelled, level, text, digest) for level in levels]
     certificates = sorted([*artifact.certificates, *made], key=lambda one: float(one.alpha))
     return artifact.model_copy(update={"certificates": certificates})
 
 
-def _certificate(
-    artifact: CalibrationArtifact, labelled: LabelledDraws, alpha: str, delta: str, digest: str
+def coverage_certificate(
+    artifact: CalibrationArtifact,
+    labelled: LabelledDraws,
+    alpha: str,
+    delta: str,
+    digest: str,
+    *,
+    among: int = 1,
 ) -> CoverageCertificate:
+    """What held-out prompts certify about the sets at one level.
+
+    Args:
+        artifact: The artifact.
+        labelled: m held-out prompts.
+        alpha: Error level.
+        delta: Probability that any bound is wrong, as decimal text.
+        digest: Digest of the prompts.
+        among: Number of levels among which these prompts chose this one; delta is divided by it, so that the
+            bounds hold whichever was chosen.
+
+    Returns:
+        The certificate.
+    """
     seen = outcomes(artifact, labelled, alpha)
     sizes = seen.decisions.accepted.sum(axis=1)
     everyone, *groups = claims(artifact, labelled, seen.decisions.features)
     # Two bounds for every group, three over all prompts.
-    whole = float(delta)
+    whole = float(delta) / among
     each = whole / (4 * len(groups)) if groups else 0.0
     overall = whole / 6 if groups else whole / 3
 

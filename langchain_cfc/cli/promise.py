@@ -51,10 +51,16 @@ def curve_table(artifact: CalibrationArtifact) -> Table:
 
 def _rows(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     promise, facts = artifact.guarantee(artifact.alphas[0]), artifact.calibration
-    yield "Promise", _promise(artifact, promise)
-    if promise.kind != "heuristic":
+    if promise.kind == "certified":
+        for alpha in artifact.alphas:
+            level = f"alpha = {alpha}: " if len(artifact.alphas) > 1 else ""
+            yield "Promise", f"{level}{artifact.guarantee(alpha).sentence}"
+    else:
+        yield "Promise", _promise(artifact, promise)
+    if promise.kind in {"conditional", "marginal"}:
         yield "Holds", _scope(artifact, promise)
         yield from _confidence_rows(artifact, promise)
+    if promise.kind != "heuristic":
         yield "Rests on", _basis(artifact)
     for claim in promise.heuristics:
         yield "Heuristic", claim
@@ -64,7 +70,7 @@ def _rows(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             "How often an answered prompt is wrong is not certified (calibrate --max-wrong-rate).",
         )
     else:
-        yield "Answers", f"In bot mode: {artifact.policy.certificate.sentence()}"
+        yield "Bot mode", artifact.policy.certificate.sentence()
     yield (
         "Flagged",
         (

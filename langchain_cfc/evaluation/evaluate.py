@@ -10,7 +10,7 @@ import numpy as np
 from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, held_out
 from langchain_cfc.certificates import outcomes
-from langchain_cfc.certificates.bounds import at_least, clopper_pearson
+from langchain_cfc.certificates.bounds import at_least, at_most, clopper_pearson
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import FingerprintWarning
@@ -143,7 +143,8 @@ def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodRepor
     """Names of the promised weightings on which the promise was kept too rarely for chance."""
     if artifact.shift is not None:
         return []  # whether these prompts are distributed as those served, nobody has said
-    promised = {weighting.name for weighting in artifact.guarantee(level).weightings}
+    guarantee = artifact.guarantee(level)
+    promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
     everyone = artifact.calibration.groups[0].name
     seen = [
@@ -151,11 +152,17 @@ def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodRepor
         *((g.name, g.n, g.kept_promise) for g in method.groups),
     ]
     tests = [(name, n, kept) for name, n, kept in seen if name in promised]
-    return [
+    broken = [
         name
         for name, n, kept in tests
         if kept_too_rarely(level, calibrated[name], n, kept, len(tests), randomised=artifact.randomised)
     ]
+    certificate = guarantee.certificate
+    if certificate is not None and everyone not in broken:
+        kept = round(method.kept_promise * n_test)
+        if at_most(kept, n_test, FALSE_ALARM) < certificate.shares[0].kept_at_least:
+            broken.append(everyone)
+    return broken
 
 
 def _groups(

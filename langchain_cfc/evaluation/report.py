@@ -103,9 +103,10 @@ class EvaluationReport(BaseModel):
         attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
         test_prompts: Which prompts of the records were used, in words.
         artifact_digest: Digest of the artifact.
-        guarantee: `conditional`, `marginal` or `heuristic`: what the artifact promises at all.
+        guarantee: `conditional`, `marginal`, `certified` or `heuristic`: what the artifact promises at all.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
-            promise too rarely for chance; empty where nothing contradicts it.
+            promise, or what is certified over all prompts, too rarely for chance; empty where nothing
+            contradicts it.
         methods: By threshold rule; the artifact's own, and `marginal` to compare with.
         answers: What happened in bot mode; None where the artifact holds no certified policy.
     """

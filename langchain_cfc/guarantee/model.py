@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.guarantee.certified import CoverageCertificate, WrongRateCertificate
 
-GuaranteeKind = Literal["conditional", "marginal", "heuristic"]
+GuaranteeKind = Literal["conditional", "marginal", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
@@ -34,8 +34,8 @@ class Guarantee(BaseModel):
     """A promise, its level, what it covers and what it rests on.
 
     Attributes:
-        kind: `conditional` (under every listed weighting), `marginal` (on average only) or `heuristic` (no
-            theorem).
+        kind: `conditional` (under every listed weighting), `marginal` (on average over prompts only),
+            `certified` (what held-out prompts certify, and nothing else) or `heuristic` (no theorem).
         sentence: The promise for people.
         alpha: Error level as decimal text.
         target_coverage: 1 - alpha.

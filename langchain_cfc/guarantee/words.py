@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from langchain_cfc.guarantee.certified import AnswerPolicy, WrongRateCertificate, share_text
+from langchain_cfc.guarantee.certified import (
+    AnswerPolicy,
+    CoverageCertificate,
+    WrongRateCertificate,
+    share_text,
+)
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 
 NOT_CERTIFIABLE = (
@@ -29,6 +34,10 @@ NOT_PROMISED = (
     NOTHING_ABOUT_ANSWERS,
     "A set left empty because the threshold is low counts as a miss of the promise.",
     ON_AVERAGE,
+)
+NOT_AFTER_A_CHOICE = (
+    "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
+    "level or a policy, and is not promised for what they chose."
 )
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
 _PROVEN: dict[str, GuaranteeKind] = {
@@ -197,11 +206,49 @@ def assumptions(
     )
 
 
-def not_promised(kind: GuaranteeKind, *, confident: bool = False) -> tuple[str, ...]:
-    """What a promise does not say; `confident` where it holds for this very artifact under all weightings."""
+def not_promised(kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False) -> tuple[str, ...]:
+    """What a promise does not say.
+
+    Args:
+        kind: Which theorem stands behind it.
+        confident: Whether it holds for this very artifact under all weightings covered.
+        chosen: Whether labels have chosen a level or a policy.
+
+    Returns:
+        One sentence for each.
+    """
     if kind == "heuristic":
         return NOTHING_PROMISED
-    return tuple(sentence for sentence in NOT_PROMISED if not (confident and sentence == ON_AVERAGE))
+    said = [sentence for sentence in NOT_PROMISED if not (confident and sentence == ON_AVERAGE)]
+    return (*([NOT_AFTER_A_CHOICE] if chosen else []), *said)
+
+
+def certified_only(guarantee: Guarantee, certificate: CoverageCertificate) -> Guarantee:
+    """The promise where nothing holds about sets but what held-out prompts certify.
+
+    Args:
+        guarantee: What was promised before these prompts chose anything.
+        certificate: What they certify about the sets.
+
+    Returns:
+        A promise that claims no more than that.
+    """
+    return guarantee.model_copy(
+        update={
+            "kind": "certified",
+            "sentence": certificate.sentence(),
+            "weightings": (),
+            "assumptions": _independent(guarantee.assumptions),
+            "not_promised": not_promised("certified", confident=True, chosen=True),
+            "failure_probability": float(certificate.delta),
+            "estimated_slack": {},
+            "certificate": certificate,
+        }
+    )
+
+
+def _independent(assumed: tuple[str, ...]) -> tuple[str, ...]:
+    return assumed if INDEPENDENT in assumed else (assumed[0], INDEPENDENT, *assumed[1:])
 
 
 def answering(
@@ -227,9 +274,7 @@ def answering(
         silent = tuple(sentence for sentence in silent if sentence != NOTHING_ABOUT_ANSWERS)
     if policy.words:
         silent = (*silent, lost)
-    rests_on = guarantee.assumptions
-    if certificate is not None and INDEPENDENT not in rests_on:
-        rests_on = (rests_on[0], INDEPENDENT, *rests_on[1:])
+    rests_on = guarantee.assumptions if certificate is None else _independent(guarantee.assumptions)
     return guarantee.model_copy(
         update={"assumptions": rests_on, "not_promised": silent, "wrong_answers": certificate}
     )

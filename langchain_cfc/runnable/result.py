@@ -144,7 +144,7 @@ class CFCResult(BaseModel):
 
     def _promise(self) -> str:
         promise = self.guarantee
-        if promise.kind == "heuristic":
+        if promise.kind in {"heuristic", "certified"}:
             certified = promise.wrong_answers
             return promise.sentence if certified is None else f"{promise.sentence} {certified.brief()}"
         groups = sum(weighting.kind == "indicator" for weighting in promise.weightings)

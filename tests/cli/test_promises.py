@@ -80,9 +80,9 @@ def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
     made = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, *options)
     assert made.code == 0
     assert "What answering more would cost" in made.out
-    assert "In bot mode: Of the prompts that are answered, at most 15 %" in " ".join(
-        run("inspect", artifact).out.split()
-    )
+    shown = " ".join(run("inspect", artifact).out.split())
+    assert "Bot mode Of the prompts that are answered, at most 15 %" in shown
+    assert "Promise Certified on" in shown
     asked = ["--replay", "demo", "--bot", "--json"]
     answer = run("ask", artifact, "What is the capital of Peru?", *asked)
     assert answer.code == 0

@@ -3,7 +3,7 @@
 The law is exact. Given its fit split, a combination is a fixed function of a candidate's raw outputs, so the
 success scores of N calibration prompts and a test prompt are exchangeable, and here all different: of m test
 prompts BetaBinomial(m, k, N + 1 - k) are covered, k = ceil((N + 1) tau). The hash decides N, so the total
-over repetitions follows the convolution of laws with different N. A false alarm has probability at most 1e-6;
+over repetitions follows the convolution of laws with different N. A false alarm has probability at most 1e-8;
 seeds are fixed.
 """
 
@@ -24,7 +24,7 @@ from langchain_cfc.thresholds import conformal_rank, exact_tau
 
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
-FALSE_ALARM = 1e-6
+FALSE_ALARM = 1e-8
 ALPHA = "0.2"
 REPETITIONS, TESTED = 200, 40
 # One verifier tells something; the others are noise, enough of them to learn 30 prompts by heart.

@@ -16,7 +16,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
 from langchain_cfc.artifact import CertifiedPolicy
 from langchain_cfc.errors import FeatureError, FingerprintError, InputError
-from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
+from langchain_cfc.guarantee import (
+    AnswerPolicy,
+    CertifiedAnswers,
+    CertifiedShare,
+    CoverageCertificate,
+    WrongRateCertificate,
+)
 
 from .parts import TEXTS, N, ScriptedModel, Serve, answer_of, both_ways, chain_of, plain_artifact, records
 
@@ -32,12 +38,30 @@ SILENT = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
     """The artifact with a policy as if it had been certified."""
-    certificate = WrongRateCertificate(
-        alpha=alpha,
-        delta="0.1",
+    same: dict[str, Any] = {
+        "alpha": alpha,
+        "delta": "0.1",
+        "prompts": 90,
+        "records_digest": "sha256:r",
+        "artifact_digest": artifact.frozen_digest,
+    }
+    everyone = CertifiedShare(
+        name="1",
+        words="all prompts",
         prompts=90,
-        records_digest="sha256:r",
-        artifact_digest=artifact.frozen_digest,
+        kept=80,
+        kept_at_least=0.8,
+        covered=70,
+        coverage_at_least=0.7,
+    )
+    coverage = [
+        CoverageCertificate(
+            **{**same, "alpha": held}, shares=(everyone,), mean_set_size=1.5, mean_set_size_at_most=2.0
+        )
+        for held in artifact.alphas
+    ]
+    certificate = WrongRateCertificate(
+        **same,
         max_wrong_rate="0.05",
         policy=AnswerPolicy(**policy),
         groups=(
@@ -45,7 +69,7 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
         ),
         policies_tested=3,
     )
-    stored = CertifiedPolicy(certificate=certificate, curve=[])
+    stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=[])
     made = artifact.model_copy(update={"policy": stored})
     return CalibrationArtifact.model_validate(made.model_dump())
 
@@ -109,7 +133,12 @@ def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
         promise = result.guarantee
         assert promise == chain.guarantee == bot.bot_guarantee("unbound")
         assert promise.wrong_answers == bot.certified_policy.certificate
-        assert promise.sentence == bot.guarantee("0.25").sentence
+        # A promise on average does not survive that a policy was found; what is certified does.
+        assert (promise.kind, promise.weightings) == ("certified", ())
+        assert promise.certificate == bot.certified_policy.coverage[0]
+        assert promise.sentence == bot.certified_policy.coverage[0].sentence()
+        assert promise.failure_probability == 0.1
+        assert any("before labels choose a level or a policy" in one for one in promise.not_promised)
         assert not any("how often an answered prompt is wrong" in one for one in promise.not_promised)
         assert any("withheld" in one for one in promise.not_promised)
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
@@ -125,9 +154,17 @@ def test_where_nothing_is_promised_about_sets_the_certified_answers_are_still_to
     # The learned rule has no theorem; what held-out prompts certify needs none.
     artifact = with_policy(plain_artifact(threshold_rule="learned"), "0.25", max_answers=3)
     result = chain_of(artifact, bot=True).invoke("x")
-    assert result.guarantee.kind == "heuristic"
+    assert result.guarantee.kind == "certified"
     assert result.guarantee.wrong_answers is not None
     assert "at most 5 % get a wrong best answer" in result.explain()
+
+
+def test_a_promise_with_confidence_survives_that_a_policy_was_found() -> None:
+    artifact = with_policy(plain_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
+    promise = chain_of(artifact, bot=True).invoke("x").guarantee
+    assert (promise.kind, promise.failure_probability, promise.confident) == ("marginal", 0.2, ("1",))
+    assert promise.sentence == artifact.guarantee().sentence
+    assert promise.wrong_answers is not None
 
 
 def test_a_policy_that_withholds_nothing_takes_nothing_back() -> None:
