@@ -16,6 +16,8 @@ from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import accepted, parse_set_rule
 
+from .laws import note
+
 
 def synthetic_records(
     rng: np.random.Generator,
@@ -122,6 +124,7 @@ def log_wealth(gains: Sequence[float] | FloatArray, most: float) -> float:
         wealth += math.log1p(-bet * gain)
         total += gain
         squares += gain**2
+    note("log_wealth", wealth=wealth, mean=total / len(gains), tried=len(gains), most=most)
     return wealth
 
 

@@ -6,17 +6,20 @@ the prompts are like. The four files that measure with these tools (`test_confid
 counted as one: together they raise a false alarm with probability at most 5e-7, which leaves as much to the
 other files. A negative control is put to the same check, and has to fail it. Seeds are fixed.
 
-`CFC_LONG=10` repeats everything ten times as often: the long form.
+`CFC_LONG=10` repeats everything ten times as often: the long form. `CFC_FIGURES=figures.jsonl` writes down
+what was counted.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +48,15 @@ def repetitions(short: int) -> int:
     return round(short * float(os.environ.get("CFC_LONG", "1")))
 
 
+def note(check: str, **figures: float) -> None:
+    """Write down what a check counted, where the environment names a file for it."""
+    path = os.environ.get("CFC_FIGURES")
+    if path is not None:
+        seen = {"test": os.environ["PYTEST_CURRENT_TEST"], "check": check, **figures}
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(seen) + "\n")
+
+
 # Checks ---------------------------------------------------------------------------------------------------
 
 
@@ -54,7 +66,9 @@ def too_often(failures: int, tried: int, delta: float) -> bool:
     By the exact binomial test. It resolves a failure probability p as soon as p is above delta by about
     (5.7 + z) sqrt(delta (1 - delta) / R), where z = 2 for a power of 98 %.
     """
-    return float(stats.binom.sf(failures - 1, tried, delta)) < FALSE_ALARM
+    chance = float(stats.binom.sf(failures - 1, tried, delta))
+    note("too_often", failures=int(failures), tried=tried, delta=delta, chance=chance)
+    return chance < FALSE_ALARM
 
 
 def follows(failures: int, chances: Sequence[float] | FloatArray) -> bool:
@@ -75,6 +89,7 @@ def uniform(numbers: Sequence[float] | FloatArray) -> bool:
     Pr(distance > e) <= 2 exp(-2 R e^2). It resolves a distance of twice sqrt(ln(2 / FALSE_ALARM) / (2 R)).
     """
     distance = float(stats.kstest(np.asarray(numbers), "uniform").statistic)
+    note("uniform", distance=distance, tried=len(numbers))
     return distance <= math.sqrt(math.log(2.0 / FALSE_ALARM) / (2 * len(numbers)))
 
 
