@@ -1,0 +1,458 @@
+"""Certificates on real prompts, split again and again: what they say of prompts that nobody looked at.
+
+A certificate speaks of independent prompts from a population. A recording is no population; but given its
+fit and calibration prompts, an artifact is fixed, and of the prompts held out the ones that certify are a
+sample without replacement. So the prompts held out, certification and test part together, stand for the
+population: R prompts, of which c are drawn, all choices equally likely, and the truth is a share of the R,
+which is counted and not estimated.
+
+Without replacement samples scatter less, and the exact binomial bounds fail no more often than they say; this
+is not taken from a theorem but summed up from hypergeometric probabilities. A failure then has probability at
+most delta in every split, splits are independent given the recording, and failures are counted against delta
+by the exact binomial test. A refusal is no failure: nothing is promised.
+
+The test part alone scatters by itself: its share may lie below a bound that holds. How often is known
+exactly, too, and counted, but no certificate bounds it by delta.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc import CFCRunnable, calibrate
+from langchain_cfc._arrays import IntArray
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import certify, outcomes
+from langchain_cfc.certificates.bounds import at_least, rare_p_value
+from langchain_cfc.certificates.claims import Outcomes, claims
+from langchain_cfc.decision import decide
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
+from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
+from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+
+from .laws import Reloaded, follows, note, repetitions, same_as_served, too_often
+from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
+
+SET_RULE = "unique(all)"
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+@pytest.fixture(scope="module", params=PATHS, ids=NAMES)
+def recording(request: pytest.FixtureRequest) -> Recording:
+    return load(request.param)
+
+
+def held_out(artifact: CalibrationArtifact, pool: LabelledDraws) -> LabelledDraws:
+    """The R prompts that stand for the population."""
+    return part(artifact, pool, "certification", "test")
+
+
+# Samples without replacement ------------------------------------------------------------------------------
+# A test of "the event is rare" accepts so few events x that P(Bin(a, r) <= x) <= delta. Of A prompts, M with
+# M / A > r have the event, and a are drawn. The probability of a wrong verdict, P(Hyp(A, M, a) <= x), falls
+# with M, so that the smallest M is the worst: floor(r A) + 1. It falls with a as well, so that the worst are
+# those a at which x has just stepped up. All A up to 1,000 are gone through, for the rates and shares of
+# delta below; so it does not matter how many prompts a policy answers, or which policy it is.
+
+
+def wrong_verdicts(rate: Fraction, delta: float, more: int = 0) -> float:
+    """The largest probability of a wrong verdict, with so many events more than the test accepts."""
+    drawn = np.arange(1, 1001)
+    accepted = accepts(drawn, float(rate), delta)
+    steps = np.flatnonzero(np.diff(accepted, prepend=-1) > 0)
+    worst = 0.0
+    for size in range(int(drawn[steps[0]]), 1001):
+        inside = steps[drawn[steps] <= size]
+        few = int(rate * size) + 1
+        chances = stats.hypergeom.cdf(accepted[inside] + more, size, few, drawn[inside])
+        worst = max(worst, float(np.max(chances)))
+    return worst
+
+
+def accepts(drawn: IntArray, rate: float, delta: float) -> IntArray:
+    """The largest number of events that the binomial test accepts as rare; -1 where there is none."""
+    # `ppf` is the smallest x with P(Bin <= x) >= delta: the one before it has a smaller probability.
+    return np.asarray(stats.binom.ppf(delta, drawn, rate) - 1, dtype=np.int64)
+
+
+@pytest.mark.parametrize(("rate", "delta"), [("0.1", 0.05), ("0.2", 0.025), ("0.2", 0.05 / 18), ("0.4", 0.1)])
+def test_samples_without_replacement_fail_no_more_often_than_independent_ones(
+    rate: str, delta: float
+) -> None:
+    # The test that is meant is the library's.
+    for size in (60, 100, 345):
+        count = int(accepts(np.array([size]), float(rate), delta)[0])
+        found = [rare_p_value(one, size, Fraction(rate)) for one in (count, count + 1)]
+        assert found[0] <= delta < found[1]
+    assert 0.5 * delta < wrong_verdicts(Fraction(rate), delta) <= delta
+    # A test that accepts one event more is wrong too often.
+    assert wrong_verdicts(Fraction(rate), delta, more=1) > delta
+
+
+# Bounds of a certificate ----------------------------------------------------------------------------------
+# Per split 2 bounds over all prompts and 2 for every weighting; a soft one becomes a sample by tickets that
+# hang on the ids, which makes it a sub-population of the R, and its certification prompts a sample of that.
+# A bound from c of R prompts, of which B have the event, fails where it is above B / R: where at least x of
+# the c have it, x the least number with P(Bin(c, B / R) >= x) <= its share of delta. The probability of that
+# is a hypergeometric tail. So the number of failures of the bound over all prompts has a known law, and of
+# all bounds of a split some one fails with probability delta at most.
+CERTIFIED = "0.3"
+
+
+class Bound(NamedTuple):
+    """A lower bound, and what it speaks of.
+
+    Attributes:
+        name: Weighting and event.
+        value: The bound.
+        share: Its share of delta.
+        drawn: Number c of certification prompts that it is from.
+        seen: How many of them have the event.
+        size: Number R of prompts held out.
+        events: How many of them have it, B.
+    """
+
+    name: str
+    value: float
+    share: float
+    drawn: int
+    seen: int
+    size: int
+    events: int
+
+    @property
+    def fails(self) -> bool:
+        """Whether the bound is above B / R."""
+        return self.size > 0 and Fraction(self.value) > Fraction(self.events, self.size)
+
+    @property
+    def chance(self) -> float:
+        """The probability of that over the choices of c among R."""
+        if not 0 < self.events < self.size:
+            return 0.0
+        counts = np.arange(self.drawn + 1)
+        above = stats.binom.sf(counts - 1, self.drawn, self.events / self.size) <= self.share
+        return float(stats.hypergeom.pmf(counts[above], self.size, self.events, self.drawn).sum())
+
+    @property
+    def misleads(self) -> bool:
+        """Whether the bound is above the share among the R - c others."""
+        return Fraction(self.value) > Fraction(self.events - self.seen, self.size - self.drawn)
+
+    @property
+    def chance_to_mislead(self) -> float:
+        """The probability of that over the choices of c among R."""
+        counts = np.arange(1, self.drawn + 1)
+        bounds = stats.beta.ppf(self.share, counts, self.drawn - counts + 1)
+        above = bounds > (self.events - counts) / (self.size - self.drawn)
+        return float(stats.hypergeom.pmf(counts[above], self.size, self.events, self.drawn).sum())
+
+
+def bounds_of(
+    artifact: CalibrationArtifact,
+    certificate: CoverageCertificate,
+    population: LabelledDraws,
+    seen: Outcomes,
+) -> list[Bound]:
+    """Both bounds of every weighting, all prompts first."""
+    delta = Fraction(certificate.delta)
+    found = []
+    for claim, share in zip(
+        claims(artifact, population, seen.decisions.features), certificate.shares, strict=True
+    ):
+        assert claim.name == share.name
+        # Half of delta is for three bounds over all prompts, half for two of every other weighting.
+        each = float(delta / 6 if claim.name == "1" else delta / (4 * (len(certificate.shares) - 1)))
+        for name, value, count, event in (
+            ("kept", share.kept_at_least, share.kept, seen.kept),
+            ("covered", share.coverage_at_least, share.covered, seen.covered),
+        ):
+            found.append(
+                Bound(
+                    f"{name}, {claim.name}",
+                    value,
+                    each,
+                    share.prompts,
+                    count,
+                    int(claim.members.sum()),
+                    int(event[claim.members].sum()),
+                )
+            )
+    return found
+
+
+def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Recording) -> None:
+    features = recording.feature_map(f"mean_score + hard(mean_score, 0.8) + {recording.groups}")
+    delta = float(CERTIFIED)
+    tried = repetitions(40)
+    overall: list[Bound] = []
+    failing = size_fails = undivided = in_sample = 0
+    for seed in range(tried):
+        artifact = calibrate(
+            recording.pool,
+            alpha=recording.alpha,
+            features=features,
+            set_rule=SET_RULE,
+            seed=seed,
+            test_fraction=0.5,
+            certification_fraction=0.6,
+            allow_unattainable=True,
+        )
+        artifact = certify(artifact, recording.pool, delta=CERTIFIED)
+        population = held_out(artifact, recording.pool)
+        seen = outcomes(artifact, population, recording.alpha)
+        bounds = bounds_of(artifact, artifact.certificates[0], population, seen)
+        assert all(one.chance <= one.share for one in bounds)
+        failing += any(one.fails for one in bounds)
+        overall.append(bounds[0])
+        sizes = seen.decisions.accepted.sum(axis=1)
+        size_fails += sizes.mean() > artifact.certificates[0].mean_set_size_at_most
+        # Controls: every bound with all of delta; and from the calibration prompts.
+        undivided += any(one._replace(value=at_least(one.seen, one.drawn, delta)).fails for one in bounds)
+        own = outcomes(artifact, part(artifact, recording.pool, "calibration"), recording.alpha).kept
+        looked_up = at_least(int(own.sum()), len(own), bounds[0].share)
+        in_sample += bounds[0]._replace(value=looked_up).fails
+    chances = [one.chance for one in overall]
+    misled = sum(one.misleads for one in overall)
+    chances_to_mislead = [one.chance_to_mislead for one in overall]
+    note("any bound fails", splits=failing, tried=tried)
+    note("the one over all prompts fails", splits=sum(one.fails for one in overall), expected=sum(chances))
+    note("it is above the test part's share", splits=misled, expected=sum(chances_to_mislead))
+    margins = [one.events / one.size - one.value for one in overall]
+    note("it lies below the truth", by=float(np.mean(margins)))
+    note("the bound on the mean set size fails", splits=int(size_fails))
+    note("controls", undivided=undivided, from_calibration_prompts=in_sample)
+    assert not too_often(failing, tried, delta)
+    assert follows(sum(one.fails for one in overall), chances)
+    assert follows(misled, chances_to_mislead)
+    if recording.shipped:
+        assert too_often(undivided, tried, delta)
+        assert too_often(in_sample, tried, overall[0].share)
+
+
+# Tested levels --------------------------------------------------------------------------------------------
+# Given the calibration prompts, the levels to test and their order are fixed. Served is a level that misses
+# more than alpha of the R prompts only if the first such level in the order passes its test, and that has
+# probability delta at most, by the sums above. Alpha is two tenths above the least within reach: flagged
+# prompts are kept ones, and would hide what a threshold misses.
+TESTED = "0.1"
+
+
+def misses_too_many(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+    kept = outcomes(artifact, held_out(artifact, pool), artifact.alphas[0]).kept
+    return Fraction(int((~kept).sum()), len(kept)) > Fraction(artifact.alphas[0])
+
+
+def test_tested_levels_keep_the_promise_over_splits(recording: Recording) -> None:
+    alpha = str(Decimal(recording.alpha) + Decimal("0.2"))
+    features = recording.feature_map("bins(mean_score, 2)")
+    served: list[float] = []
+    kept: list[float] = []
+    failures = untested = 0
+    tried = repetitions(60)
+    for seed in range(tried):
+        make = partial(
+            calibrate,
+            recording.pool,
+            alpha=alpha,
+            features=features,
+            set_rule=SET_RULE,
+            seed=seed,
+            test_fraction=0.5,
+            certification_fraction=0.6,
+            allow_unattainable=True,
+        )
+        # The control: the same prompts, the level as it was asked for.
+        untested += misses_too_many(make(), recording.pool)
+        try:
+            artifact = make(confident=True, delta=TESTED)
+        except UnattainableTargetError:
+            continue
+        failures += misses_too_many(artifact, recording.pool)
+        served.append(float(artifact.levels[0].effective_alpha or alpha))
+        test = part(artifact, recording.pool, "test")
+        kept.append(float(outcomes(artifact, test, alpha).kept.mean()))
+    note("tested levels", certified=len(served), failing=failures, untested_failing=untested, tried=tried)
+    note("served", asked=float(alpha), level=float(np.mean(served)), kept=float(np.mean(kept)))
+    note("test parts below tau", splits=sum(one < 1.0 - float(alpha) for one in kept))
+    assert served
+    assert not too_often(failures, tried, float(TESTED))
+    if recording.shipped:
+        assert too_often(untested, tried, float(TESTED))
+
+
+# Bot mode -------------------------------------------------------------------------------------------------
+# Given the calibration prompts, the policies to test and their order are fixed, and so is how many of the R
+# prompts each answers, wrongly or not. Given how many certification prompts it answers, the number of wrong
+# answers is hypergeometric. So the first policy in the order that is wrong more often than r passes with
+# probability delta at most; with groups each has a sequence, and the shares of delta add up. What the same
+# prompts certify about sets fails with probability delta at most, too.
+RATE, DELTA = "0.1", "0.05"
+
+
+def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+    """Whether of the held-out prompts that are answered more than the certified share gets a wrong answer."""
+    certificate = artifact.certified_policy.certificate
+    seen = outcomes(artifact, held_out(artifact, pool), certificate.alpha, certificate.policy)
+    named = {one.name: one for one in artifact.feature_map.guaranteed_weights()}
+    found = False
+    for group in certificate.groups:
+        answered = seen.decisions.answered & (named[group.name].values(seen.decisions.features) == 1.0)
+        wrong = int((seen.wrong & answered).sum())
+        found |= group.certified and wrong > Fraction(certificate.max_wrong_rate) * int(answered.sum())
+    return found
+
+
+def sets_are_worse(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+    """Whether a bound fails that the same prompts certify about the sets of some level."""
+    population = held_out(artifact, pool)
+    return any(
+        one.fails
+        for certificate in artifact.certified_policy.coverage
+        for one in bounds_of(
+            artifact, certificate, population, outcomes(artifact, population, certificate.alpha)
+        )
+    )
+
+
+def best_looking(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+    """Control: of all policies that the third split shows wrong seldom enough, the one that answers most."""
+    looked_at, population = part(artifact, pool, "certification"), held_out(artifact, pool)
+    most, found = 0, False
+    for alpha in artifact.alphas:
+        seen, truth = outcomes(artifact, looked_at, alpha), outcomes(artifact, population, alpha)
+        for answers, agreement in product((1, 2, 3, 5, None), range(1, artifact.n + 1)):
+            policy = AnswerPolicy(max_answers=answers, min_agreement=agreement)
+            answered = seen.under(policy)
+            if answered.sum() > most and (answered & seen.wrong).sum() <= float(RATE) * answered.sum():
+                most, everyone = int(answered.sum()), truth.under(policy)
+                found = int((everyone & truth.wrong).sum()) > Fraction(RATE) * int(everyone.sum())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rate", "by_group"), [(RATE, False), ("0.2", True)], ids=["over all prompts", "in groups"]
+)
+def test_the_certified_wrong_answer_rate_is_seldom_exceeded_over_splits(
+    recording: Recording, rate: str, by_group: bool
+) -> None:
+    features = recording.feature_map(recording.groups)
+    failures = looking_good = worse = 0
+    answered: list[float] = []
+    wrong: list[float] = []
+    groups: list[int] = []
+    tried = repetitions(60)
+    for seed in range(tried):
+        make = partial(
+            calibrate,
+            recording.pool,
+            features=features,
+            seed=seed,
+            test_fraction=0.5,
+            certification_fraction=0.5,
+            allow_unattainable=True,
+        )
+        if not by_group:
+            looking_good += best_looking(make(alpha=("0.1", "0.2", "0.3", "0.5")), recording.pool)
+        try:
+            artifact = make(max_wrong_rate=rate, delta=DELTA, wrong_rate_groups=by_group)
+        except UnattainableTargetError:
+            continue
+        failures += too_many_wrong(artifact, recording.pool)
+        worse += sets_are_worse(artifact, recording.pool)
+        certificate = artifact.certified_policy.certificate
+        test = part(artifact, recording.pool, "test")
+        seen = outcomes(artifact, test, certificate.alpha, certificate.policy)
+        answered.append(float(seen.decisions.answered.mean()))
+        wrong.append(float(seen.wrong[seen.decisions.answered].mean()))
+        groups.append(sum(group.certified for group in certificate.groups[1:]))
+    note("policies", certified=len(answered), failing=failures, best_looking=looking_good, tried=tried)
+    note("bounds about sets fail", splits=worse)
+    if answered:
+        note("on the test part", answered=float(np.mean(answered)), wrong=float(np.mean(wrong)))
+        note("test parts with more wrong answers", splits=sum(one > float(rate) for one in wrong))
+        note("groups certified", mean=float(np.mean(groups)))
+    assert not too_often(failures, tried, float(DELTA))
+    assert not too_often(worse, tried, float(DELTA))
+    if recording.shipped:
+        assert len(answered) > tried / 2
+        assert by_group == (sum(groups) > 0)
+        assert by_group or too_often(looking_good, tried, float(DELTA))
+
+
+# The whole path -------------------------------------------------------------------------------------------
+WAYS: dict[str, dict[str, Any]] = {
+    "ranks by law": {"features": "{groups}", "threshold_rule": "grouped", "confident": True},
+    "tested levels": {"features": "hat(mean_score, 5)", "confident": True},
+    "certified": {"features": "mean_score + {groups}", "certification_fraction": 0.3},
+    "bot": {"features": "mean_score + {groups}", "max_wrong_rate": 0.15},
+}
+
+
+@pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_served_is_what_was_counted(recording: Recording, way: str, reloaded: Reloaded) -> None:
+    options = {**WAYS[way], "features": WAYS[way]["features"].format(groups=recording.groups)}
+    if way != "bot":
+        options["alpha"] = recording.alpha
+    bot = way == "bot"
+    artifact = calibrate(
+        recording.records,
+        set_rule=SET_RULE,
+        test_fraction=0.1,
+        provenance=recording.provenance,
+        **options,
+    )
+    if way == "certified":
+        artifact = certify(artifact, recording.records, provenance=recording.provenance)
+    artifact = reloaded(artifact)
+    table = held_out(artifact, recording.table)
+    policy = AnswerPolicy()
+    alpha = recording.alpha
+    if bot:
+        certificate = artifact.certified_policy.certificate
+        alpha, policy = certificate.alpha, certificate.policy
+    seen = outcomes(artifact, table, alpha, policy)
+    records = {one.id: one for one in recording.records}
+    asked = [records[record_id] for record_id in table.ids]
+    chain = CFCRunnable(
+        generator=ReplayChatModel.of(asked, recording.provenance),
+        verifier=RecordedScores(recording.provenance),
+        artifact=artifact,
+        answer=RecordedAnswers(asked, recording.provenance),
+        metadata=RecordedMetadata(asked),
+        bot=bot,
+    )
+    results = [chain.invoke(record.input, {"max_concurrency": 1}) for record in asked]
+    assert same_as_served(seen.decisions, results)
+    # The control: another rule's decisions on the same prompts.
+    other = decide(artifact, table.draws, alpha, marginal=True, policy=policy)
+    assert not same_as_served(other, results)
+    for row, (record, result) in enumerate(zip(asked, results, strict=True)):
+        labels = [one.correct for one in record.candidates]
+        right = {one.answer_key for one in record.candidates if one.correct}
+        covered = any(one.accepted and labels[one.slot] for one in result.candidates)
+        assert (covered, covered or result.reason == "not_certifiable") == (seen.covered[row], seen.kept[row])
+        assert result.abstained == (not seen.decisions.answered[row])
+        assert result.abstained or (result.best not in right) == seen.wrong[row]
+        assert result.guarantee == chain.guarantee
+    promise = chain.guarantee
+    said = (bool(promise.confident), promise.certificate is not None, promise.wrong_answers is not None)
+    assert said == {"certified": (False, True, False), "bot": (False, True, True)}.get(
+        way, (True, False, False)
+    )
+    # Neither all nor none: what was compared is worth comparing.
+    assert 0 < seen.decisions.answered.sum() < len(table)
+    assert 0 < seen.wrong.sum() < len(table)
