@@ -398,3 +398,13 @@ def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(pro
     reasons = [found.reason(row) for row in range(2)]
     assert reasons == ["no_candidate_accepted", "not_certifiable"]
     assert not found.accepted[:2].any()
+
+
+def test_levels_among_which_a_policy_is_chosen_share_delta() -> None:
+    # Whichever level labels choose, its promise has to hold: all of them at once.
+    options: dict[str, Any] = {"rule": "marginal", "confident": True, "delta": "0.1"}
+    alone = request_of(alpha=["0.3", "0.4"], **options).threshold_rule("0.3")
+    chosen = request_of(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).threshold_rule("0.3")
+    assert isinstance(alone, MarginalThreshold)
+    assert isinstance(chosen, MarginalThreshold)
+    assert (alone.delta, chosen.delta) == ("0.1", "0.05")

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import PromptRecord, calibrate, evaluate
+from langchain_cfc.certificates import certify
 from langchain_cfc.evaluation.check import FALSE_ALARM, kept_too_rarely
 from langchain_cfc.thresholds import conformal_rank, exact_tau
 
@@ -73,3 +74,43 @@ def test_a_sound_rule_is_contradicted_no_more_often_than_stated(prompts: Prompts
         alarms += bool(evaluate(artifact, block[60:]).contradicted)
     assert stats.binom(200, FALSE_ALARM).sf(22) < 1e-6
     assert alarms <= 22
+
+
+def test_what_is_certified_is_contradicted_by_prompts_that_keep_less(prompts: Prompts) -> None:
+    # The learned rule promises nothing; its certificate does.
+    artifact = calibrate(
+        prompts(0, 300, right=0.9), alpha="0.1", features="group(topic)", threshold_rule="learned"
+    )
+    certified = certify(artifact, prompts(1, 300, prefix="held", right=0.9))
+    worse = prompts(2, 300, prefix="worse", right=0.5)
+    assert evaluate(artifact, worse).contradicted == []
+    assert evaluate(certified, worse).contradicted == ["1"]
+    assert evaluate(certified, prompts(3, 300, prefix="alike", right=0.9)).contradicted == []
+
+
+def test_bot_mode_is_measured_and_contradicted_where_it_is_wrong_too_often(prompts: Prompts) -> None:
+    bot = calibrate(prompts(0, 600, right=0.9), alpha="0.3", features="1", max_wrong_rate="0.3")
+    alike = evaluate(bot, prompts(3, 300, prefix="alike", right=0.9)).answers
+    worse = evaluate(bot, prompts(2, 300, prefix="worse", right=0.3)).answers
+    assert alike is not None
+    assert worse is not None
+    assert not alike.contradicted
+    assert worse.contradicted
+    assert worse.wrong_rate == worse.wrong / worse.answered > 0.3
+    assert worse.wrong_rate_ci[0] < worse.wrong_rate < worse.wrong_rate_ci[1]
+    assert worse.answered_rate == worse.answered / 300
+
+
+def test_randomised_thresholds_are_held_to_the_smaller_of_two_ranks() -> None:
+    # Between ranks k - 1 and k of ten, so that a count may be as low as the smaller one allows.
+    lowest = [
+        next(
+            count
+            for count in range(101)
+            if not kept_too_rarely("0.2", 10, 100, count / 100, 1, randomised=drawn)
+        )
+        for drawn in (False, True)
+    ]
+    assert lowest[1] < lowest[0]
+    law = stats.betabinom(100, 8, 3)  # rank 9 of 10 less one
+    assert law.cdf(lowest[1] - 1) < FALSE_ALARM <= law.cdf(lowest[1])

@@ -2,7 +2,7 @@
 
 Every repetition draws fresh prompts, calibrates, saves, loads and decides. Each law below says which event
 has which probability; a false alarm, a failing assertion although the law holds, has probability at most
-2e-8 per test, and seeds are fixed. A negative control breaks one rule of calibration and is put to the same
+1e-8 per test, and seeds are fixed. A negative control breaks one rule of calibration and is put to the same
 check, which must raise the alarm.
 """
 
@@ -32,7 +32,7 @@ Gaps = Callable[..., dict[str, float]]
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
-FALSE_ALARM = 2e-8
+FALSE_ALARM = 1e-8
 ALPHA = "0.2"
 TAU = 0.8
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def alarm(weightings: int) -> float:
-    """The log wealth that a sound rule reaches for any of so many weightings with probability <= 2e-8."""
+    """The log wealth that a sound rule reaches for any of so many weightings with probability <= 1e-8."""
     return math.log(weightings / FALSE_ALARM)
 
 
