@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from langchain_cfc.draws import Draws
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import accepted
-from langchain_cfc.thresholds import Level
+from langchain_cfc.thresholds import Level, Thresholds
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Reason = Literal[
     "answered", "no_candidate_accepted", "not_certifiable", "too_many_answers", "too_little_agreement"
@@ -27,26 +30,33 @@ EVERY_SET = AnswerPolicy()
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """What was decided for N prompts.
+class AnswerSets:
+    """The answer sets of N prompts.
 
     Attributes:
         draws: The candidates of these prompts.
-        features: (N, d) features.
-        thresholds: (N,) unclipped thresholds; `inf` where none can be certified.
-        levels: (N, n) entry levels.
         accepted: (N, n) the answer sets; empty where the prompt is flagged.
         not_certifiable: (N,) whether the prompt is flagged.
-        policy: Which sets are answered.
     """
 
     draws: Draws
-    features: FloatArray
-    thresholds: FloatArray
-    levels: FloatArray
     accepted: BoolArray
     not_certifiable: BoolArray
-    policy: AnswerPolicy
+
+    @classmethod
+    def within(cls, draws: Draws, levels: FloatArray, thresholds: Thresholds) -> Self:
+        """The sets that thresholds make of entry levels.
+
+        Args:
+            draws: N prompts with n candidates each.
+            levels: (N, n) their entry levels.
+            thresholds: N thresholds; a prompt whose threshold is `inf` is flagged.
+
+        Returns:
+            The sets.
+        """
+        flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf: an empty set
+        return cls(draws, accepted(levels, thresholds) & ~flagged[:, np.newaxis], flagged)
 
     @cached_property
     def best(self) -> IntArray:
@@ -78,6 +88,23 @@ class Decisions:
             raise InputError(msg)
         same = codes == np.take_along_axis(codes, self.best[:, np.newaxis], axis=1)
         return np.asarray(same.sum(axis=1) * self.accepted.any(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Decisions(AnswerSets):
+    """What was decided for N prompts.
+
+    Attributes:
+        features: (N, d) features.
+        thresholds: (N,) unclipped thresholds; `inf` where none can be certified.
+        levels: (N, n) entry levels.
+        policy: Which sets are answered.
+    """
+
+    features: FloatArray
+    thresholds: FloatArray
+    levels: FloatArray
+    policy: AnswerPolicy
 
     @cached_property
     def answered(self) -> BoolArray:
@@ -143,7 +170,6 @@ def decide(
     thresholds = artifact.solve(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
     )
-    flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf: an empty set
     levels = artifact.parsed_set_rule.levels(draws)
-    inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
-    return Decisions(draws, features, thresholds.values, levels, inside, flagged, policy)
+    sets = AnswerSets.within(draws, levels, thresholds)
+    return Decisions(draws, sets.accepted, sets.not_certifiable, features, thresholds.values, levels, policy)

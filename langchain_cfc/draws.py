@@ -98,12 +98,14 @@ class Draws:
             unknown.
         lengths: (N, n) number of characters of each answer; None where unknown.
         metadata: N mappings of what the prompt's metadata function (or record) says.
+        measured: (N,) values of statistics, by their feature text, that need not be computed again.
     """
 
     scores: FloatArray
     answer_codes: IntArray | None
     lengths: IntArray | None
     metadata: Sequence[Mapping[str, Scalar]]
+    measured: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, parts: Sequence[Draws]) -> Draws:
@@ -189,6 +191,7 @@ class Draws:
             None if self.answer_codes is None else self.answer_codes[rows],
             None if self.lengths is None else self.lengths[rows],
             self.metadata.take(rows) if isinstance(self.metadata, JsonMetadata) else _of(self.metadata, rows),
+            {name: values[rows] for name, values in self.measured.items()},
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from langchain_cfc.features.grammar import parse_statistic
 from langchain_cfc.features.map import FeatureMap
 from langchain_cfc.features.naming import naming
-from langchain_cfc.features.statistics import Statistic
+from langchain_cfc.features.statistics import Statistic, measured
 from langchain_cfc.features.weights import GuaranteedWeight
 
-__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "naming", "parse_statistic"]
+__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "measured", "naming", "parse_statistic"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -96,18 +96,13 @@ def std_length(draws: Draws) -> FloatArray:
 SCORE_STATISTICS: Mapping[str, Measure] = {
     measure.__name__: measure for measure in (mean_score, min_score, max_score, std_score, score_gap)
 }
-ANSWER_STATISTICS: Mapping[str, Measure] = {
-    measure.__name__: measure
-    for measure in (
-        entropy,
-        distinct_answers,
-        top_share,
-        mean_length,
-        min_length,
-        max_length,
-        std_length,
-    )
+_COUNT_STATISTICS: Mapping[str, Measure] = {
+    measure.__name__: measure for measure in (entropy, distinct_answers, top_share)
 }
+_LENGTH_STATISTICS: Mapping[str, Measure] = {
+    measure.__name__: measure for measure in (mean_length, min_length, max_length, std_length)
+}
+ANSWER_STATISTICS: Mapping[str, Measure] = {**_COUNT_STATISTICS, **_LENGTH_STATISTICS}
 STATISTICS: Mapping[str, Measure] = {**SCORE_STATISTICS, **ANSWER_STATISTICS}
 
 
@@ -150,10 +145,32 @@ class Statistic:
         Raises:
             FeatureError: If the draws hold no answers, or a prompt's metadata no such number.
         """
+        if self.text in draws.measured:
+            return draws.measured[self.text]
         if self.key is None:
             return STATISTICS[self.name](draws)
         numbers = [_metadata_number(row, entries, self.key) for row, entries in enumerate(draws.metadata)]
         return np.array(numbers, dtype=np.float64)
+
+
+def measured(draws: Draws) -> Draws:
+    """The same draws with every statistic that they tell computed once and for all.
+
+    For whoever fits many feature maps on parts of one dataset; nothing is worth remembering for one map.
+
+    Args:
+        draws: The candidates of N prompts.
+
+    Returns:
+        Draws whose `measured` holds the statistics of scores and, where there are answers, of answers.
+    """
+    told = dict(SCORE_STATISTICS)
+    told |= {} if draws.answer_codes is None else _COUNT_STATISTICS
+    told |= {} if draws.lengths is None else _LENGTH_STATISTICS
+    known = {name: measure(draws) for name, measure in told.items()}
+    for values in known.values():
+        values.flags.writeable = False  # shared by all who look them up
+    return replace(draws, measured=known)
 
 
 def metadata_value(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:

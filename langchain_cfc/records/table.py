@@ -88,7 +88,8 @@ def with_scores(labelled: LabelledDraws, scores: FloatArray) -> LabelledDraws:
     Returns:
         The prompts with these scores.
     """
-    return replace(labelled, draws=replace(labelled.draws, scores=scores))
+    # What was measured was measured of the old scores.
+    return replace(labelled, draws=replace(labelled.draws, scores=scores, measured={}))
 
 
 def _table(

@@ -70,7 +70,7 @@ class Rows:
 
     def groups(self) -> IntArray:
         """(N,) numbers that equal rows share, counted from 0 in order of first appearance."""
-        first, group = _unique(np.column_stack([self.features, self.scores]))
+        first, group = unique_rows(np.column_stack([self.features, self.scores]))
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
         return rank[group]
@@ -138,8 +138,8 @@ def _merged(rows: Rows) -> Rows:
     return Rows(rows.features[first], rows.scores[first], np.asarray(weights, dtype=np.float64))
 
 
-def _unique(table: FloatArray) -> tuple[IntArray, IntArray]:
-    """First row of each kind, and the (N,) kind of each row.
+def unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
+    """First row of each kind of an (N, d) table, and the (N,) kind of each row.
 
     Rows are sorted by a hash of their bits, which is many times quicker than by their numbers; if a hash ever
     joins different rows, by their numbers after all.

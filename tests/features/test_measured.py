@@ -1,0 +1,128 @@
+"""Statistics that were measured before are those that would be measured now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import FeatureError
+from langchain_cfc.features import FeatureMap, Statistic, measured
+from langchain_cfc.features.statistics import SCORE_STATISTICS, STATISTICS
+from langchain_cfc.records import with_scores
+
+Draw = Callable[..., Draws]
+
+TEXTS = (
+    *STATISTICS,
+    *(f"bins({name}, 3)" for name in ("mean_score", "entropy", "max_length")),
+    "hat(std_score, 4) + top_share^2",
+    "hard(entropy, max_score, 0.9)",
+    "bins(meta(price), 3) + group(topic) + mean_score",
+)
+
+
+def fitted_on(given: FeatureMap, draws: Draws) -> FeatureMap | str:
+    """The fitted map, or why there is none."""
+    try:
+        return given.fit(draws) if given.needs_fit else given
+    except FeatureError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("n", [1, 6])
+def test_features_are_the_same_to_the_last_bit(text: str, n: int, draw: Draw) -> None:
+    for seed in range(4):
+        draws = draw(seed, 60, n)
+        known = measured(draws)
+        rows = np.random.default_rng(seed).permutation(60)[:25]
+        given = FeatureMap.parse(text)
+        plain, fitted = fitted_on(given, draws.take(rows)), fitted_on(given, known.take(rows))
+        if isinstance(plain, str) or isinstance(fitted, str):
+            assert plain == fitted  # refused for the same reason
+            continue
+        assert fitted.to_data() == plain.to_data()
+        assert np.array_equal(plain.transform(draws), fitted.transform(known))
+        assert np.array_equal(plain.transform(draws.take(rows)), fitted.transform(known.take(rows)))
+
+
+def test_what_is_measured() -> None:
+    scores = [[0.5, 0.25], [0.0, 1.0]]
+    assert set(measured(Draws.of(scores, [["a", "b"], ["c", "c"]])).measured) == set(STATISTICS)
+    without = measured(Draws.of(scores))
+    assert set(without.measured) == set(SCORE_STATISTICS)
+    with pytest.raises(FeatureError, match="need the candidates' answers"):
+        Statistic("entropy").values(without)
+    assert Statistic("mean_score").values(without).tolist() == [0.375, 0.5]
+    # Looked up, not computed: a value that is not so comes out.
+    wrong = replace(without, measured={"mean_score": np.array([7.0, 8.0])})
+    assert Statistic("mean_score").values(wrong).tolist() == [7.0, 8.0]
+    assert Statistic("min_score").values(wrong).tolist() == [0.25, 0.0]
+
+
+def test_metadata_of_the_name_of_a_statistic_is_no_statistic(draw: Draw) -> None:
+    draws = draw(1, 10, 3)
+    described = measured(replace(draws, metadata=tuple({"mean_score": float(row)} for row in range(10))))
+    assert Statistic("meta", "mean_score").values(described).tolist() == list(range(10))
+    assert np.array_equal(Statistic("mean_score").values(described), Statistic("mean_score").values(draws))
+
+
+def test_nobody_can_change_what_all_look_up(draw: Draw) -> None:
+    known = measured(draw(2, 10, 3))
+    for name in STATISTICS:
+        with pytest.raises(ValueError, match="read-only"):
+            Statistic(name).values(known)[0] = 2.0
+
+
+@pytest.mark.parametrize("rows", [[], [3], [5, 0, 5], list(range(9, -1, -1))])
+def test_taking_rows_takes_what_was_measured(rows: list[int], draw: Draw) -> None:
+    known = measured(draw(3, 10, 4))
+    taken = known.take(np.array(rows, dtype=np.int64))
+    assert set(taken.measured) == set(STATISTICS)
+    for name, values in taken.measured.items():
+        assert values.tolist() == known.measured[name][rows].tolist()
+        if rows:
+            alone = replace(taken, measured={})
+            assert values.tolist() == Statistic(name).values(alone).tolist()
+
+
+def labelled(draws: Draws) -> LabelledDraws:
+    size = len(draws)
+    names = tuple(f"p{row}" for row in range(size))
+    return LabelledDraws(
+        draws, np.ones(draws.scores.shape, np.bool_), names, (None,) * size, draws.n, False, {}
+    )
+
+
+def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
+    known = measured(draw(4, 10, 4))
+    assert not Draws.joined([known, known]).measured
+    fewer = labelled(known).first_slots(2).draws
+    assert not fewer.measured
+    assert np.array_equal(Statistic("max_score").values(fewer), known.scores[:, :2].max(axis=1))
+    taken = labelled(known).take(np.array([1, 2]))
+    assert np.array_equal(taken.draws.measured["entropy"], known.measured["entropy"][[1, 2]])
+
+
+def test_other_scores_are_not_what_was_measured(draw: Draw) -> None:
+    known = measured(draw(5, 10, 4))
+    other = with_scores(labelled(known), known.scores / 2).draws
+    assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
+    assert np.array_equal(Statistic("entropy").values(other), known.measured["entropy"])
+
+
+def test_measuring_again_measures_again(draw: Draw) -> None:
+    known = measured(draw(6, 10, 4))
+    halved = measured(replace(known, scores=known.scores / 2))
+    assert np.array_equal(halved.measured["max_score"], (known.scores / 2).max(axis=1))
+
+
+def test_answers_of_unknown_length_have_the_other_statistics() -> None:
+    draws = Draws.of([[0.5, 0.25]], [["a", "b"]])
+    known = measured(replace(draws, lengths=None)).measured
+    assert known["entropy"].tolist() == measured(draws).measured["entropy"].tolist()
+    assert "mean_length" not in known
