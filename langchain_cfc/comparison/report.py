@@ -1,0 +1,246 @@
+"""What a comparison found, as data: the report shape of `evaluate`, for many methods, levels and splits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Family = Literal["ours", "paper", "outside"]
+# One of each kind: more than eight lines or bars abreast cannot be told apart.
+LEADING = (
+    "conditional",
+    "conditional:best_prefix",
+    "marginal",
+    "learned",
+    "ICP",
+    "CFC",
+    "CFC-FULL",
+    "sampling",
+)
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Spread(_Data):
+    """A figure over splits.
+
+    Attributes:
+        mean: Mean over the splits.
+        sd: Standard deviation over the splits, with divisor J as in the paper's tables.
+        interval: 95 % interval for the mean over new prompts; None where a single split defines the figure.
+            Splits of one pool share prompts, so its half-width is that of the corrected resampled t-test
+            (Nadeau and Bengio 2003, "Inference for the generalization error"), t sqrt(1 / J + r) s, where r
+            is the larger of test / development and development / test: some figures are made by test prompts
+            and some, such as thresholds, by development prompts. Approximate, and too wide for coverage,
+            whose errors in test and development prompts make up for each other. Where splits are drawn anew
+            each, as in the synthetic experiment, it is Student's.
+        splits: Number of splits J in which the figure is defined: accuracy among answered prompts is not
+            where none is answered.
+    """
+
+    mean: float
+    sd: float
+    interval: tuple[float, float] | None
+    splits: int
+
+
+class GroupComparison(_Data):
+    """One group of test prompts under one method.
+
+    Attributes:
+        name: Name of the group.
+        words: The same for people.
+        n: Mean number of its test prompts.
+        coverage: Mean share whose returned set holds a correct answer.
+        kept_promise: Mean share covered or flagged as not certifiable.
+        kept_promise_ci: Its interval, (0, 1) where a single split defines it; see `Spread`.
+        not_certifiable_rate: Mean share flagged.
+        mean_set_size: Mean number of candidates returned.
+        figures: `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size` and, for methods with
+            thresholds, `threshold`, cut to [0, 1], with their spread.
+    """
+
+    name: str
+    words: str
+    n: float
+    coverage: float
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    mean_set_size: float
+    figures: dict[str, Spread]
+
+
+class Gap(_Data):
+    """Where a method falls short most along one property of prompts.
+
+    Attributes:
+        group: The group that keeps the promise most rarely on average, in words.
+        shortfall: Target coverage less that group's kept promise; negative where all groups reach it.
+    """
+
+    group: str
+    shortfall: Spread
+
+
+class MethodComparison(_Data):
+    """What happened under one method at one level.
+
+    Attributes:
+        family: `ours`, `paper` (in the paper's own conventions) or `outside`.
+        words: What the method does.
+        promise: What it promises, in words.
+        aims_at_coverage: Whether kept promises are what it aims at; claim-level back-off aims at sets without
+            a wrong candidate.
+        coverage: Mean share of test prompts whose returned set holds a correct answer (the paper's ECR).
+        coverage_ci: Its interval; see `Spread`.
+        kept_promise: Mean share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Its interval.
+        not_certifiable_rate: Mean share flagged.
+        abstention_rate: Mean share without an answer, flagged ones included.
+        mean_set_size: Mean number of candidates returned (the paper's APSS).
+        mean_distinct_answers: Mean number of distinct answers returned.
+        groups: The groups, from easy to hard where they are bins of difficulty.
+        figures: Every figure by name with its spread; `metrics.FIGURES` says what each is.
+        gaps: By property of prompts, such as `mean_score` or `group(topic)`.
+    """
+
+    family: Family
+    words: str
+    promise: str
+    aims_at_coverage: bool
+    coverage: float
+    coverage_ci: tuple[float, float]
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    abstention_rate: float
+    mean_set_size: float
+    mean_distinct_answers: float
+    groups: list[GroupComparison]
+    figures: dict[str, Spread]
+    gaps: dict[str, Gap]
+
+
+class LevelComparison(_Data):
+    """All methods at one level.
+
+    Attributes:
+        alpha: Error level.
+        target_coverage: 1 - alpha.
+        n_calibration: Mean number of calibration prompts, rounded.
+        n_test: Mean number of test prompts, rounded.
+        n_candidates: Number of candidates per prompt.
+        attainable_coverage: Mean share of test prompts with a correct candidate.
+        methods: By name.
+    """
+
+    alpha: float
+    target_coverage: float
+    n_calibration: int
+    n_test: int
+    n_candidates: int
+    attainable_coverage: float
+    methods: dict[str, MethodComparison]
+
+    def leading(self) -> list[str]:
+        """Names of the methods that a figure shows: all, or those of `LEADING` where there are too many."""
+        if len(self.methods) <= len(LEADING):
+            return list(self.methods)
+        return [name for name in self.methods if name in LEADING] or list(self.methods)[: len(LEADING)]
+
+
+class Histogram(_Data):
+    """Scores of all candidates.
+
+    Attributes:
+        edges: Edges of equal bins over [0, 1].
+        correct: Number of correct candidates in each.
+        wrong: Number of wrong ones.
+    """
+
+    edges: list[float]
+    correct: list[int]
+    wrong: list[int]
+
+
+class RiskCurve(_Data):
+    """Answering the prompts of lowest best score only: no calibration, no promise.
+
+    Attributes:
+        answered: Shares of prompts answered, ascending.
+        wrong: Share of those whose best answer is wrong.
+    """
+
+    answered: list[float]
+    wrong: list[float]
+
+
+class AttainableComparison(_Data):
+    """Attainable coverage of one group: foretold by the development prompts, and seen on test prompts.
+
+    Attributes:
+        words: The group.
+        foretold: Share of its development prompts with a correct candidate.
+        seen: Share of its test prompts.
+    """
+
+    words: str
+    foretold: Spread
+    seen: Spread
+
+
+class DataFacts(_Data):
+    """The records compared on.
+
+    Attributes:
+        prompts: Number of prompts, one of each cluster.
+        correct_candidates: Share of candidates that are correct.
+        attainable_coverage: Share of prompts with a correct candidate.
+        distinct_answers: Mean number of distinct answers per prompt; None where answers are not known.
+        auroc: Probability that a correct candidate scores better than a wrong one; None where there are not
+            both.
+        scores: Histogram of scores.
+        risk: Wrong answers against prompts answered.
+        attainable: Attainable coverage by group.
+    """
+
+    prompts: int
+    correct_candidates: float
+    attainable_coverage: float
+    distinct_answers: float | None
+    auroc: float | None
+    scores: Histogram
+    risk: RiskCurve
+    attainable: list[AttainableComparison]
+
+
+class ComparisonReport(LevelComparison):
+    """A comparison: the first level in the shape that `evaluate` has as well, then all levels.
+
+    Attributes:
+        splits: Number of splits.
+        seed: What they were drawn by.
+        test_fraction: Share of the prompts held out in each split.
+        fit_fraction: Share of the others that fits feature maps.
+        features: The feature map.
+        set_rule: The set rule of methods that name none of their own.
+        groups: The groups that coverage is looked at in.
+        data: The records.
+        sweep: All levels, in the order asked for; the first one again among them.
+        notes: What a reader has to know, such as prompts left out.
+    """
+
+    splits: int
+    seed: str
+    test_fraction: float
+    fit_fraction: float
+    features: str
+    set_rule: str
+    groups: str
+    data: DataFacts
+    sweep: list[LevelComparison]
+    notes: list[str]

@@ -1,0 +1,219 @@
+"""Prompts, splits and plain re-implementations for the tests of this room."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc.comparison.methods import methods_named
+from langchain_cfc.comparison.pool import Pool, Split
+from langchain_cfc.comparison.protocol import Comparison, Protocol
+from langchain_cfc.demo import recording
+from langchain_cfc.draws import LabelledDraws, Scalar
+from langchain_cfc.errors import FeatureError
+from langchain_cfc.records import tabulate, tabulate_raw
+
+Item = TypeVar("Item")
+
+TOPICS = ("art", "law", "maths")
+
+
+@cache
+def facts() -> LabelledDraws:
+    """The recording that ships, in the order of its file."""
+    return tabulate(recording())
+
+
+@cache
+def raw_facts() -> LabelledDraws:
+    """The same with the raw outputs of its verifier."""
+    return tabulate_raw(recording(), ["sequence_logprob"])[0]
+
+
+def world(
+    seed: int,
+    size: int = 200,
+    n: int = 4,
+    *,
+    decimals: int = 9,
+    hopeless: Sequence[float] = (0.0, 0.1, 0.3),
+    clusters: Sequence[str | None] | None = None,
+) -> LabelledDraws:
+    """Independent prompts of three topics: right candidates tend to score lower, some prompts have none.
+
+    Args:
+        seed: Of everything random.
+        size: Number of prompts.
+        n: Candidates per prompt.
+        decimals: Of the scores; few make ties.
+        hopeless: By topic, the probability that a prompt has no correct candidate; else one slot is correct.
+        clusters: Names of clusters.
+
+    Returns:
+        The prompts.
+    """
+    rng = np.random.default_rng(seed)
+    topic = rng.integers(0, len(TOPICS), size)
+    correct = rng.random((size, n)) < rng.random((size, 1))
+    correct[np.arange(size), rng.integers(0, n, size)] = True
+    correct &= (rng.random(size) >= np.array(hopeless)[topic])[:, np.newaxis]
+    scores = np.where(correct, rng.random((size, n)) ** 2, rng.random((size, n))).round(decimals)
+    answers = np.where(correct, "right", np.char.add("wrong", rng.integers(0, 3, (size, n)).astype(str)))
+    metadata: list[dict[str, Scalar]] = [
+        {"topic": TOPICS[one], "even": one % 2 == 0} for one in topic.tolist()
+    ]
+    ids = [f"{one:x}" for one in rng.integers(2**63, size=size).tolist()]
+    return LabelledDraws.of(ids, scores, correct, answers.tolist(), metadata=metadata, clusters=clusters)
+
+
+def records_of(labelled: LabelledDraws) -> list[PromptRecord]:
+    """The same prompts as records, with texts that are told apart as the answers are."""
+    codes = labelled.draws.answer_codes
+    assert codes is not None
+    return [
+        PromptRecord(
+            id=name,
+            input=name,
+            metadata=dict(labelled.draws.metadata[row]),
+            cluster=labelled.clusters[row],
+            candidates=tuple(
+                Candidate(
+                    text="abcdefgh"[codes[row, slot]] * 3,
+                    score=float(labelled.draws.scores[row, slot]),
+                    correct=bool(labelled.correct[row, slot]),
+                )
+                for slot in range(labelled.draws.n)
+            ),
+        )
+        for row, name in enumerate(labelled.ids)
+    ]
+
+
+def shuffled(labelled: LabelledDraws, seed: int) -> LabelledDraws:
+    """The same prompts in another order."""
+    return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
+
+
+def protocol(methods: Sequence[str], **changes: Any) -> Protocol:
+    """A protocol, by default on three splits at one level."""
+    settings: dict[str, Any] = {
+        "alphas": ("0.3",),
+        "features": "hat(mean_score, 5)",
+        "set_rule": "all",
+        "groups": "bins(mean_score, 5)",
+        "combine": None,
+        "splits": 3,
+        "seed": "0",
+        "test": 0.5,
+        "fit": 0.2,
+    }
+    return Protocol(methods=methods_named(methods), **(settings | changes))
+
+
+def split_of(comparison: Comparison, number: int) -> Split:
+    """A split of a comparison whose scores are the recorded ones."""
+    rows = comparison.plan(number).rows(comparison.pool.labelled)
+    settings = comparison.protocol
+    return Split(
+        comparison.pool,
+        rows["fit"],
+        rows["calibration"],
+        rows["test"],
+        settings.features,
+        settings.set_rule,
+    )
+
+
+def parts(
+    labelled: LabelledDraws,
+    fit: Iterable[int],
+    calibration: Iterable[int],
+    test: Iterable[int],
+    *,
+    features: str = "1",
+    set_rule: str = "all",
+) -> Split:
+    """A split by hand."""
+    fit, calibration, test = (_rows(part) for part in (fit, calibration, test))
+    return Split(Pool(labelled), fit, calibration, test, features, set_rule)
+
+
+def _rows(numbers: Iterable[int]) -> IntArray:
+    return np.array(list(numbers), dtype=np.int64)
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """Where two reports, as plain data, differ."""
+    if isinstance(one, dict):
+        if list(one) != list(other):
+            return [f"{path}: {list(one)} and {list(other)}"]
+        return [found for key in one for found in differences(one[key], other[key], f"{path}/{key}")]
+    if isinstance(one, (list, tuple)):
+        if len(one) != len(other):
+            return [f"{path}: {len(one)} and {len(other)} entries"]
+        several = zip(one, other, strict=True)
+        return [
+            found for place, pair in enumerate(several) for found in differences(*pair, f"{path}/{place}")
+        ]
+    return [] if one == other else [f"{path}: {one!r} and {other!r}"]
+
+
+def numbers_in(data: Any) -> list[float]:
+    """Every number of plain data."""
+    if isinstance(data, dict):
+        return [number for value in data.values() for number in numbers_in(value)]
+    if isinstance(data, (list, tuple)):
+        return [number for value in data for number in numbers_in(value)]
+    return [data] if isinstance(data, (int, float)) else []
+
+
+# For processes, which can only be sent what a module holds -------------------------------------------------
+
+
+def squared(number: int) -> tuple[int, float]:
+    """A result that depends on the number alone."""
+    return number, float(np.random.default_rng(number).random(3).sum()) ** 2
+
+
+def threads(number: int) -> tuple[int, str | None, int]:
+    """What the process was told of its threads, and which process it is."""
+    return number, os.environ.get("OPENBLAS_NUM_THREADS"), os.getpid()
+
+
+def slow(number: int) -> int:
+    """Takes its time."""
+    time.sleep(0.05)
+    return number
+
+
+def failing(number: int) -> int:
+    """Fails at one split."""
+    if number == 2:
+        msg = "topic of record 'p7' is 'rare'; add prompts of this category"
+        raise FeatureError(msg, row=7)
+    return number
+
+
+def watched(seen: list[int]) -> Callable[[Iterable[Item], int], Iterable[Item]]:
+    """A progress that writes down how many splits it was told of, once for each that passes."""
+
+    def progress(items: Iterable[Item], total: int) -> Iterable[Item]:
+        for item in items:
+            seen.append(total)
+            yield item
+
+    return progress
+
+
+def mean_of(values: FloatArray | Sequence[float]) -> float:
+    """A mean that is NaN where there is nothing, without a warning."""
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan

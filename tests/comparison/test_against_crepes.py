@@ -1,0 +1,146 @@
+"""Our marginal and group thresholds against crepes, which shares no code with this library.
+
+A conformal regressor with residuals for success scores predicts 0 +- the order statistic that split conformal
+prediction takes: from the largest residual down, the one of rank int((1 - confidence) (N + 1)). Where the
+exact number is whole, the float may fall below it, and crepes then takes the next larger residual: it errs
+towards larger intervals. Of the 18,400 cells N = 1 ... 400, alpha = 0.05, 0.06, ... 0.50 that happens in 222,
+all of which have (N + 1) alpha whole: at alpha = 0.1, 0.2 and 0.35, for instance, never at 0.05, 0.25, 0.3,
+0.4 or 0.5. Everywhere else both agree to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from crepes import ConformalRegressor  # type: ignore[import-untyped]
+
+from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
+
+CAP = 2.0
+ALPHAS = tuple(f"0.{percent:02d}" for percent in range(5, 51))
+LARGEST = 400
+
+
+def upper(
+    success_scores: FloatArray, alpha: str, bins: IntArray | None = None, asked: Sequence[int] = (0,)
+) -> list[float]:
+    """The upper ends of crepes' intervals around 0, `inf` where they reach the cap."""
+    fitted = ConformalRegressor().fit(success_scores, bins=bins)
+    with warnings.catch_warnings():
+        # It warns where no score suffices, which is what the answer says as well.
+        warnings.filterwarnings(
+            "ignore", message="the no. of calibration examples is too", category=UserWarning
+        )
+        intervals = fitted.predict_int(
+            np.zeros(len(asked)),
+            bins=None if bins is None else np.array(asked),
+            confidence=float(1 - Fraction(alpha)),
+        )
+    return [end if end < CAP else math.inf for end in intervals[:, 1].tolist()]
+
+
+def float_rank(size: int, alpha: str) -> int:
+    """The rank from above by crepes' arithmetic."""
+    return int((1 - float(1 - Fraction(alpha))) * (size + 1))
+
+
+def exact_rank(size: int, alpha: str) -> int:
+    """The same in fractions: N + 1 - ceil((N + 1) tau) = floor((N + 1) alpha)."""
+    return math.floor(Fraction(alpha) * (size + 1))
+
+
+def ours(success_scores: FloatArray, alpha: str) -> float:
+    return (
+        MarginalThreshold(alpha, CAP).fit(np.ones((len(success_scores), 1)), success_scores).threshold([1.0])
+    )
+
+
+def from_above(success_scores: FloatArray, rank: int) -> float:
+    """The order statistic of a rank from above, `inf` where there is none or where it reaches the cap."""
+    value = float(np.sort(success_scores)[-rank]) if 0 < rank <= len(success_scores) else math.inf
+    return value if value < CAP else math.inf
+
+
+def test_the_cells_that_are_round_off() -> None:
+    cells = list(product(range(1, LARGEST + 1), ALPHAS))
+    whole = [cell for cell in cells if (Fraction(cell[1]) * (cell[0] + 1)).denominator == 1]
+    wrong = [cell for cell in cells if float_rank(*cell) != exact_rank(*cell)]
+    assert (len(cells), len(whole), len(wrong)) == (18_400, 908, 222)
+    assert set(wrong) <= set(whole)
+    assert all(float_rank(*cell) == exact_rank(*cell) - 1 for cell in wrong)
+    levels = {alpha for _, alpha in wrong}
+    assert {"0.10", "0.20", "0.35"} <= levels
+    assert not levels & {"0.05", "0.25", "0.30", "0.40", "0.50"}
+
+
+@pytest.mark.parametrize("kind", ["continuous", "tied", "capped"])
+def test_the_marginal_threshold_is_that_of_crepes(kind: str) -> None:
+    rng = np.random.default_rng(len(kind))
+    seen: Counter[str] = Counter()
+    for size in (*range(1, 42), 59, 79, 99, 100, 199, 299, 399):
+        scores = rng.integers(0, 11, size) / 10 if kind == "tied" else rng.random(size)
+        if kind == "capped":
+            scores[rng.random(size) < 0.3] = CAP
+        for alpha in ALPHAS:
+            (theirs,), mine = upper(scores, alpha), ours(scores, alpha)
+            rank = exact_rank(size, alpha)
+            assert mine == from_above(scores, rank)
+            if float_rank(size, alpha) != rank:
+                assert theirs == from_above(scores, rank - 1)
+                seen["round-off"] += 1
+                seen["round-off that shows"] += theirs > mine
+                continue
+            assert theirs == mine
+            seen["agrees"] += 1
+            seen["agrees at a whole number"] += (Fraction(alpha) * (size + 1)).denominator == 1
+            # The control: one rank further up or down.
+            near = {from_above(scores, rank - 1), from_above(scores, rank + 1)} if rank else {0.0}
+            seen["a rank off is seen"] += theirs not in near
+    # Numbers of cells, the same for all kinds.
+    assert seen["agrees"] + seen["round-off"] == 48 * len(ALPHAS)
+    assert min(seen["agrees at a whole number"], seen["round-off"]) > 50
+    if kind == "continuous":
+        assert seen["a rank off is seen"] == seen["agrees"]
+        assert seen["round-off that shows"] == seen["round-off"]
+
+
+def test_a_level_out_of_reach_is_out_of_reach_for_both() -> None:
+    scores = np.arange(8) / 10
+    with pytest.warns(UserWarning, match="calibration examples is too small"):
+        ConformalRegressor().fit(scores).predict_int(np.zeros(1), confidence=0.9)
+    assert upper(scores, "0.10") == [ours(scores, "0.10")] == [math.inf]
+    assert upper(np.arange(9) / 10, "0.12") == [ours(np.arange(9) / 10, "0.12")] == [0.8]
+
+
+@pytest.mark.parametrize("alpha", ["0.05", "0.15", "0.25", "0.30", "0.33", "0.50"])
+def test_group_thresholds_are_those_of_mondrian_categories(alpha: str) -> None:
+    rng = np.random.default_rng(int(alpha[2:]))
+    infinite = unlike = 0
+    for number in range(12):
+        sizes = rng.integers(10, 80, size=4)
+        groups = rng.permutation(np.repeat(np.arange(4), sizes))
+        # Hard groups have larger scores, so that the categories matter.
+        scores = rng.random(len(groups)) * 0.5 + 0.1 * groups
+        if number % 3 == 0:
+            scores = scores.round(1)
+        if number % 3 == 1:
+            scores[(groups == 3) & (rng.random(len(groups)) < 0.6)] = CAP  # hopeless, most of them
+        assert all(float_rank(size, alpha) == exact_rank(size, alpha) for size in sizes.tolist())
+        found = ConditionalThreshold(alpha, CAP).fit(np.eye(4)[groups], scores).solve(np.eye(4))
+        theirs = np.array(upper(scores, alpha, groups, range(4)))
+        finite = np.isfinite(theirs)
+        infinite += int((~finite).sum())
+        assert np.array_equal(finite, np.isfinite(found.values))
+        assert np.array_equal(found.values[finite], theirs[finite])
+        # The control: without categories thresholds are others.
+        unlike += bool((np.array(upper(scores, alpha) * 4)[finite] != theirs[finite]).any())
+    assert unlike == 12
+    assert infinite > 0

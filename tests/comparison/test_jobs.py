@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from langchain_cfc.comparison.compare import compare
+from langchain_cfc.comparison.jobs import _one_thread_each, each_split
+from langchain_cfc.comparison.report import ComparisonReport
+from langchain_cfc.errors import CFCError, FeatureError
+
+from .making import failing, raw_facts, squared, threads, watched, world
+
+THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@pytest.mark.parametrize(("splits", "jobs"), [(1, 1), (1, 3), (5, 1), (5, 3), (60, 1), (60, 2)])
+def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
+    seen: list[int] = []
+    assert each_split(squared, splits, jobs, watched(seen)) == [squared(number) for number in range(splits)]
+    assert seen == [splits] * splits
+
+
+def test_processes_are_told_of_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    found = each_split(threads, 8, 2)
+    assert [number for number, _, _ in found] == list(range(8))
+    assert {told for _, told, _ in found} == {"1"}
+    assert os.getpid() not in {process for _, _, process in found}
+    # The control: in this process nothing is told.
+    assert each_split(threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
+
+
+@pytest.mark.parametrize("before", [None, "2", ""])
+def test_what_this_process_was_told_stays(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if before is None:
+        monkeypatch.delenv(THREADS, raising=False)
+    else:
+        monkeypatch.setenv(THREADS, before)
+    with _one_thread_each():
+        assert os.environ[THREADS] == (before or "1")
+    assert os.environ.get(THREADS) == before
+
+    def failed() -> None:
+        with _one_thread_each():
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failed()
+    assert os.environ.get(THREADS) == before
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_comes_out_as_what_it_is(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
+        each_split(failing, 6, jobs)
+    assert caught.value.row == 7
+    assert not multiprocessing.active_children()
+    assert THREADS not in os.environ
+
+
+def test_every_number_of_processes_gives_the_same_report() -> None:
+    labelled = raw_facts().take(np.arange(0, 1200, 3))
+
+    def report(jobs: int, combine: list[str] | None) -> ComparisonReport:
+        return compare(
+            labelled,
+            alpha=("0.2", "0.4"),
+            methods=["conditional", "learned", "CFC-PAC", "TopK", "sampling", "back-off"],
+            combine=combine,
+            groups="hard(entropy, max_score, 0.9)",
+            splits=4,
+            jobs=jobs,
+        )
+
+    reports = [report(jobs, combine) for combine in (None, ["sequence_logprob"]) for jobs in (1, 2)]
+    for alone, together in (reports[:2], reports[2:]):
+        assert alone == together
+        assert alone.model_dump_json() == together.model_dump_json()
+    assert reports[0] == report(3, None)
+    assert reports[0] != reports[2]  # the control
+
+
+def test_a_category_that_a_fit_split_lacks_is_told_of_by_every_process() -> None:
+    labelled = world(1, 400)
+    metadata = [dict(one) for one in labelled.draws.metadata]
+    metadata[7]["topic"] = "rare"
+    with_one = replace(labelled, draws=replace(labelled.draws, metadata=tuple(metadata)))
+    messages = []
+    for jobs in (1, 2):
+        with pytest.raises(FeatureError, match="Add prompts of this category") as caught:
+            compare(with_one, features="group(topic)", methods=["conditional"], splits=8, jobs=jobs)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert f"topic of record '{labelled.ids[7]}' is 'rare'" in messages[0]
+
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, {root!r})
+from langchain_cfc.comparison.jobs import each_split
+from tests.comparison.making import slow
+
+def told(items, total):
+    for place, item in enumerate(items):
+        if place == 0:
+            print("started", flush=True)
+        yield item
+
+if __name__ == "__main__":
+    each_split(slow, 4000, 2, told)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals to groups of processes")
+@pytest.mark.parametrize("whom", ["all", "the first"])
+def test_an_interrupt_leaves_no_process(whom: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(root=str(Path(__file__).parents[2])), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert len(members(process.pid)) >= 3
+        send = partial(os.killpg if whom == "all" else os.kill, process.pid)
+        send(signal.SIGINT)
+        # All splits would take two minutes.
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode != 0
+        assert "KeyboardInterrupt" in errors
+        for _ in range(50):
+            if not members(process.pid):
+                break
+            time.sleep(0.1)
+        assert not members(process.pid)
+    finally:
+        if members(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def members(session: int) -> list[int]:
+    """Processes of a session that still run; not those that ended and wait for their parent to look."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, _, own = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:  # it ended meanwhile
+                continue
+            if int(own) == session and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("jobs", [0, -1, 2.5])
+def test_what_is_no_number_of_processes_is_refused(jobs: object) -> None:
+    with pytest.raises(CFCError, match="jobs"):
+        compare(world(1), methods=["marginal"], splits=2, jobs=jobs)  # type: ignore[arg-type]

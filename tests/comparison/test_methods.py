@@ -1,0 +1,545 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.comparison.methods import (
+    OURS_SHOWN,
+    Made,
+    Method,
+    ThresholdMethod,
+    TopK,
+    methods_named,
+    ours,
+    outside,
+    paper,
+)
+from langchain_cfc.comparison.outside import BackOffRule
+from langchain_cfc.comparison.pool import Split
+from langchain_cfc.comparison.protocol import Comparison
+from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
+from langchain_cfc.stability import PaperStability
+
+from .making import facts, parts, protocol, shuffled, split_of, world
+
+pytestmark = [
+    # Small calibration sets with hopeless prompts are the point here.
+    pytest.mark.filterwarnings(f"ignore::{kind.__module__}.{kind.__name__}")
+    for kind in (AttainabilityWarning, OrientationWarning)
+]
+
+EVERY = [*OURS_SHOWN, *(one.name for one in (*paper(), *outside()))]
+
+
+def named(name: str) -> Method:
+    (method,) = methods_named([name])
+    return method
+
+
+# Ours: what calibration and serving do ---------------------------------------------------------------------
+
+
+def served(
+    labelled: LabelledDraws,
+    name: str,
+    alpha: str,
+    split: Split,
+    number: int,
+) -> Decisions:
+    """The same by way of an artifact, from records in another order."""
+    kind, _, set_rule = name.partition(":")
+    confident = kind == "confident"
+    rule = "marginal" if confident else kind
+    artifact: CalibrationArtifact = calibrate(
+        shuffled(labelled, number),
+        alpha=alpha,
+        features=split.features_text,
+        set_rule=set_rule or split.set_rule,
+        threshold_rule=rule,  # type: ignore[arg-type]
+        confident=confident,
+        delta="0.05" if confident else None,
+        cap=2.0,
+        window=None,
+        seed=f"0/{number}",
+        fit_fraction=0.2,
+        test_fraction=0.5,
+        allow_unattainable=True,
+    )
+    return decide(artifact, split.test_draws)
+
+
+def same(made: Made, decisions: Decisions) -> bool:
+    return (
+        np.array_equal(made.sets.accepted, decisions.accepted)
+        and np.array_equal(made.sets.not_certifiable, decisions.not_certifiable)
+        and made.thresholds is not None
+        and np.array_equal(made.thresholds, decisions.thresholds)
+    )
+
+
+MAPS = (
+    "1",
+    "hat(mean_score, 5)",
+    "mean_score^2",
+    "bins(max_score, 5)",
+    "group(topic)",
+    "group(topic) + hat(entropy, 4)",
+    "hard(entropy, max_score, 0.9)",
+)
+
+
+@pytest.mark.parametrize("features", MAPS)
+@pytest.mark.parametrize("set_rule", ["all", "best_prefix", "unique(rank)"])
+def test_ours_on_the_recording_are_calibrate_and_decide(features: str, set_rule: str) -> None:
+    labelled = facts()
+    alphas = ("0.25", "0.4")
+    comparison = Comparison.on(labelled, protocol(["ours"], features=features, set_rule=set_rule))
+    split, other = split_of(comparison, 0), split_of(comparison, 1)
+    for name in ("conditional", "marginal", "learned", "confident", "conditional:rank"):
+        for alpha in alphas:
+            made = named(name).make(split, alpha)
+            assert same(made, served(labelled, name, alpha, split, 0))
+        # The controls: another split, and another level.
+        assert not same(made, served(labelled, name, alpha, other, 1))
+        if set_rule != "unique(rank)" and ":" not in name:  # ranks take few values
+            assert not same(made, served(labelled, name, alphas[0], split, 0))
+
+
+def test_ours_on_random_prompts_are_calibrate_and_decide() -> None:
+    rng = np.random.default_rng(1)
+    flagged = answered = 0
+    for number in range(40):
+        n = int(rng.integers(1, 6))
+        labelled = world(number, int(rng.integers(100, 220)), n, decimals=int(rng.choice([1, 2, 9])))
+        features = (
+            "1",
+            "hat(mean_score, 3)",
+            "mean_score^2",
+            "group(topic) + mean_score",
+            "bins(mean_score, 2)",
+        )[number % 5]
+        set_rule = ("all", "best_prefix", "rank", "unique", "unique(best_prefix)")[rng.integers(5)]
+        alpha = ("0.1", "0.2", "0.35", "0.5")[rng.integers(4)]
+        comparison = Comparison.on(labelled, protocol(["ours"], features=features, set_rule=set_rule))
+        split = split_of(comparison, number)
+        for name in OURS_SHOWN:
+            made = named(name).make(split, alpha)
+            assert same(made, served(labelled, name, alpha, split, number))
+            flagged += int(made.sets.not_certifiable.sum())
+            answered += int(made.sets.accepted.any(axis=1).sum())
+    assert min(flagged, answered) > 2000
+
+
+# The paper's conventions, by hand --------------------------------------------------------------------------
+
+
+def order_statistic(success: FloatArray, level: Fraction) -> float:
+    """The paper's threshold: the value of rank ceil((N + 1) tau), cut to [0, 1]; 1 beyond the last."""
+    rank = math.ceil((len(success) + 1) * (1 - level))
+    return 1.0 if rank > len(success) else min(max(sorted(success.tolist())[rank - 1], 0.0), 1.0)
+
+
+def success_score(scores: FloatArray, correct: BoolArray) -> float:
+    """S, and 1 without a correct candidate."""
+    return min([float(one) for one, right in zip(scores, correct, strict=True) if right], default=1.0)
+
+
+def prefix(scores: FloatArray, accepted: list[int]) -> list[int]:
+    """Accepted candidates up to the one of lowest score, the earliest of several."""
+    if not accepted:
+        return []
+    best = min(accepted, key=lambda slot: (scores[slot], slot))
+    return [slot for slot in accepted if slot <= best]
+
+
+def thresholds_by_bin(split: Split, level: Fraction) -> FloatArray:
+    """Two bins of the mean score cut in the middle of the development prompts, a threshold in each."""
+    labelled, rows = split.pool.labelled, split.development
+    # In the order and with the rounding of the library: sorted sums.
+    means = np.array([np.add.accumulate(np.sort(row))[-1] / len(row) for row in labelled.draws.scores])
+    cut = np.sort(means[rows])[len(rows) // 2]
+    success = np.array(
+        [success_score(*pair) for pair in zip(labelled.draws.scores, labelled.correct, strict=True)]
+    )
+    by_bin = [
+        order_statistic(success[[row for row in rows if (means[row] >= cut) == side]], level)
+        for side in (0, 1)
+    ]
+    return np.array([by_bin[int(means[row] >= cut)] for row in split.test])
+
+
+def sets_at(split: Split, thresholds: FloatArray, *, cut: bool) -> BoolArray:
+    found = np.zeros((len(split.test), split.pool.draws.n), dtype=np.bool_)
+    for place, (row, threshold) in enumerate(zip(split.test, thresholds, strict=True)):
+        scores = split.pool.draws.scores[row]
+        accepted = [slot for slot, score in enumerate(scores) if score <= threshold]
+        found[place, prefix(scores, accepted) if cut else accepted] = True
+    return found
+
+
+def slack(size: int) -> Fraction:
+    return Fraction(math.sqrt(math.log(1.0 / 0.9) / size))
+
+
+@pytest.mark.parametrize("decimals", [1, 9])
+def test_the_papers_methods_by_hand(decimals: int) -> None:
+    rng = np.random.default_rng(decimals)
+    everything = ours_differs = cut_short = 0
+    for number in range(60):
+        size = int(rng.integers(12, 60))
+        labelled = world(number, size + 20, 3, decimals=decimals, hopeless=(0.1, 0.3, 0.5))
+        order = rng.permutation(size + 20)
+        split = parts(
+            labelled,
+            order[: size // 4],
+            order[size // 4 : size],
+            order[size:],
+            features="bins(mean_score, 2)",
+        )
+        alpha = ("0.07", "0.13", "0.29", "0.41")[number % 4]
+        level, eps = Fraction(Decimal(alpha)), slack(size)
+        success = np.array(
+            [success_score(labelled.draws.scores[row], labelled.correct[row]) for row in split.development]
+        )
+        one = np.full(20, order_statistic(success, level))
+        left = max(level - eps, Fraction(0))
+        expected = {
+            "ICP": (one, False),
+            "CFC-FULL": (thresholds_by_bin(split, level), False),
+            "CFC": (thresholds_by_bin(split, level), True),
+            "CFC-PAC-FULL": (thresholds_by_bin(split, left) if left else np.ones(20), False),
+            "CFC-PAC": (thresholds_by_bin(split, left) if left else np.ones(20), True),
+        }
+        for name, (thresholds, cut) in expected.items():
+            made = named(name).make(split, alpha)
+            assert made.thresholds is not None
+            assert made.thresholds.tolist() == thresholds.tolist(), name
+            assert made.sets.accepted.tolist() == sets_at(split, thresholds, cut=cut).tolist(), name
+            assert not made.sets.not_certifiable.any()
+            assert made.drawn.tolist() == [3] * 20
+            everything += bool((thresholds == 1.0).any())
+            cut_short += bool(
+                cut and not np.array_equal(made.sets.accepted, sets_at(split, thresholds, cut=False))
+            )
+        # The control: our convention gives others.
+        mine = named("conditional").make(split, alpha)
+        ours_differs += not np.array_equal(
+            mine.sets.accepted, sets_at(split, expected["CFC-FULL"][0], cut=False)
+        )
+    assert everything > 30
+    assert cut_short > 60
+    assert ours_differs > 50
+
+
+def test_learnt_is_the_quantile_of_all_development_prompts_cut_to_the_unit_interval() -> None:
+    # Of N success scores the fit of a constant is the value of rank ceil(N tau) where N tau is not whole; the
+    # conformal rank is the next one here.
+    for number in range(20):
+        labelled = world(number, 33 + 10, 2, hopeless=(0.3, 0.4, 0.5))
+        split = parts(labelled, range(10), range(10, 33), range(33, 43))
+        made = named("Learnt CP").make(split, "0.3")
+        success = [success_score(labelled.draws.scores[row], labelled.correct[row]) for row in range(33)]
+        assert made.thresholds is not None
+        assert np.allclose(made.thresholds, sorted(success)[math.ceil(33 * 0.7) - 1], rtol=0, atol=1e-12)
+        assert not made.sets.not_certifiable.any()
+
+
+def test_the_slack_is_the_square_root_of_log_ten_ninths_over_n() -> None:
+    split = parts(world(1, 60), range(10), range(10, 40), range(40, 60))
+    strict = named("CFC-PAC")
+    assert isinstance(strict, ThresholdMethod)
+    assert strict.stability is not None
+    assert strict.stability.slack(40) == pytest.approx(math.sqrt(math.log(1.0 / 0.9) / 40), rel=1e-12)
+    assert float(slack(40)) == pytest.approx(0.051323, abs=1e-6)
+    # At alpha below the slack all is accepted, at alpha above it not; without slack never here.
+    for name, alpha, all_accepted in (
+        ("CFC-PAC-FULL", "0.0513", True),
+        ("CFC-PAC-FULL", "0.3", False),
+        ("CFC-FULL", "0.3", False),
+    ):
+        made = named(name).make(split, alpha)
+        assert bool(made.sets.accepted.all()) == all_accepted
+    # With our convention nothing is left to promise, and all is flagged.
+    plain = named("conditional")
+    assert isinstance(plain, ThresholdMethod)
+    made = replace(plain, stability=PaperStability.from_constant()).make(split, "0.05")
+    assert made.sets.not_certifiable.all()
+    assert not made.sets.accepted.any()
+
+
+def test_truncation_changes_sets_and_no_threshold() -> None:
+    comparison = Comparison.on(facts(), protocol(["paper"]))
+    split = split_of(comparison, 0)
+    for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
+        for alpha in ("0.2", "0.4"):
+            full = named(whole).make(split, alpha)
+            before = len(split.made)
+            cut = named(short).make(split, alpha)
+            assert len(split.made) <= before + 1  # the levels of best_prefix, once
+            assert cut.thresholds is full.thresholds
+            assert (cut.sets.accepted <= full.sets.accepted).all()
+            assert (cut.sets.accepted != full.sets.accepted).any()
+            # What was cut comes after the best candidate, which stays.
+            assert np.array_equal(cut.sets.best, full.sets.best)
+            assert np.array_equal(cut.sets.accepted.any(axis=1), full.sets.accepted.any(axis=1))
+    # Ours calibrates on what it serves, so that its thresholds differ.
+    plain, ours_cut = (named(name).make(split, "0.4") for name in ("conditional", "conditional:best_prefix"))
+    assert not np.array_equal(plain.thresholds, ours_cut.thresholds)  # type: ignore[arg-type]
+
+
+# TopK, by hand ---------------------------------------------------------------------------------------------
+
+
+def best_k(scores: FloatArray, k: int) -> set[int]:
+    return set(sorted(range(len(scores)), key=lambda slot: (scores[slot], slot))[:k])
+
+
+def chosen_k(split: Split, grid: list[int], tau: Fraction, *, reaching: bool) -> int:
+    """K by its definition, ties to the smaller one."""
+    labelled, rows = split.pool.labelled, split.development.tolist()
+    coverage = {
+        k: Fraction(
+            sum(
+                any(labelled.correct[row, slot] for slot in best_k(labelled.draws.scores[row], k))
+                for row in rows
+            ),
+            len(rows),
+        )
+        for k in grid
+    }
+    if reaching:
+        return next((k for k in grid if coverage[k] >= tau), grid[-1])
+    return min(grid, key=lambda k: (abs(coverage[k] - tau), k))
+
+
+@pytest.mark.parametrize("reaching", [True, False])
+def test_top_k_by_hand(reaching: bool) -> None:
+    rng = np.random.default_rng(5)
+    seen, unreachable = set(), 0
+    for number in range(120):
+        n = int(rng.integers(1, 9))
+        # 37 development prompts: no coverage is exactly between two others at these levels.
+        labelled = world(number, 37 + 12, n, decimals=int(rng.choice([1, 9])), hopeless=(0.0, 0.2, 0.3))
+        split = parts(labelled, range(7), range(7, 37), range(37, 49))
+        grid = None if number % 2 else (2, 4, 6, 8, 50)
+        usable = [k for k in grid or range(1, n + 1) if k <= n]
+        method = TopK("top", "", "", "paper", reaching, grid)
+        alpha = ("0.05", "0.1", "0.25", "0.45")[number % 4]
+        tau = 1 - Fraction(Decimal(alpha))
+        if not usable:
+            with pytest.raises(InputError, match=f"the records hold {n} candidates a prompt"):
+                method.make(split, alpha)
+            continue
+        k = chosen_k(split, usable, tau, reaching=reaching)
+        unreachable += split.pool.attainable[split.development].mean() < tau
+        seen.add(k)
+        made = method.make(split, alpha)
+        assert made.thresholds is None
+        assert not made.sets.not_certifiable.any()
+        for place, row in enumerate(split.test):
+            expected = best_k(labelled.draws.scores[row], k)
+            assert set(np.flatnonzero(made.sets.accepted[place])) == expected
+    assert len(seen) > 5
+    assert unreachable > 20
+
+
+def ranked(places: list[int], n: int) -> LabelledDraws:
+    """Prompts whose only correct candidate is the one of this rank; 0 for none."""
+    size = len(places)
+    return LabelledDraws.of(
+        [f"p{number:03}" for number in range(size)],
+        np.tile(np.arange(n) / n, (size, 1)),
+        [[slot + 1 == place for slot in range(n)] for place in places],
+        [[str(slot) for slot in range(n)] for _ in range(size)],
+    )
+
+
+def size_of(places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, ...] | None = None) -> int:
+    split = parts(ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
+    made = TopK("top", "", "", "paper", reaching, grid).make(split, alpha)
+    return int(made.sets.accepted.sum())
+
+
+def test_both_readings_of_top_k() -> None:
+    # Coverage 0.5, 0.7, 0.9, 0.9 of 10 prompts with K = 1, 2, 3, 4.
+    places = [1] * 5 + [2] * 2 + [3] * 2 + [0]
+    assert size_of(places, "0.25", reaching=True) == 3
+    assert size_of(places, "0.25", reaching=False) == 2
+    assert size_of(places, "0.1", reaching=True) == size_of(places, "0.1", reaching=False) == 3
+    # Out of reach: all that there are, or the first of those that come nearest.
+    assert size_of(places, "0.05", reaching=True) == 4
+    assert size_of(places, "0.05", reaching=False) == 3
+    assert size_of(places, "0.3", reaching=True, grid=(1, 4, 9)) == 4
+    assert size_of(places, "0.3", reaching=False, grid=(1, 4, 9)) in {1, 4}
+
+
+@pytest.mark.parametrize(
+    ("places", "alpha", "expected"),
+    [
+        ([1, 1, 1, 2, 2], "0.2", 1),  # coverage 3/5 and 1 around 4/5
+        ([1] * 7 + [2] * 2 + [0], "0.2", 1),  # 7/10 and 9/10
+        ([1, 2, 0], "0.5", 1),  # 1/3 and 2/3
+        ([1, 2, 2, 3], "0.5", 1),  # 1/4 and 3/4, exact in binary
+    ],
+)
+def test_of_two_equally_near_k_the_smaller_one_is_taken(places: list[int], alpha: str, expected: int) -> None:
+    assert size_of(places, alpha, reaching=False) == expected
+
+
+# What no method may look at --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_labels_of_test_prompts_change_nothing(name: str) -> None:
+    labelled = world(8, 240, 5, decimals=2)
+    rows = range(40), range(40, 160), range(160, 240)
+    correct = labelled.correct.copy()
+    correct[160:] = ~correct[160:]
+    flipped = replace(labelled, correct=correct)
+    for features in ("hat(mean_score, 4)", "group(topic)"):
+        before, after = (
+            named(name).make(parts(one, *rows, features=features), "0.2") for one in (labelled, flipped)
+        )
+        assert np.array_equal(before.sets.accepted, after.sets.accepted)
+        assert np.array_equal(before.sets.not_certifiable, after.sets.not_certifiable)
+        assert np.array_equal(before.drawn, after.drawn)
+    # The control: labels of calibration prompts do.
+    correct = labelled.correct.copy()
+    correct[:160] = ~correct[:160]
+    changed = named(name).make(parts(replace(labelled, correct=correct), *rows, features=features), "0.2")
+    moved = changed.sets.accepted != before.sets.accepted
+    assert (moved | (changed.sets.not_certifiable != before.sets.not_certifiable)[:, np.newaxis]).any()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_test_prompt_is_answered_as_if_alone(name: str) -> None:
+    labelled = world(9, 200, 4)
+    features = "hat(mean_score, 4) + group(topic)"
+    together = named(name).make(
+        parts(labelled, range(40), range(40, 150), range(150, 200), features=features), "0.25"
+    )
+    for row in (150, 163, 199):
+        alone = named(name).make(parts(labelled, range(40), range(40, 150), [row], features=features), "0.25")
+        assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
+        assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
+
+
+def test_ours_never_fits_on_calibration_prompts_and_the_paper_does() -> None:
+    # Labels of the fit split: ours does not look at them, the paper calibrates on them.
+    labelled = world(10, 200, 4)
+    correct = labelled.correct.copy()
+    correct[:40] = ~correct[:40]
+    flipped = replace(labelled, correct=correct)
+    rows = range(40), range(40, 150), range(150, 200)
+    for name, looks in (("conditional", False), ("marginal", False), ("CFC-FULL", True), ("ICP", True)):
+        before, after = (
+            named(name).make(parts(one, *rows, features="mean_score"), "0.25") for one in (labelled, flipped)
+        )
+        assert np.array_equal(before.thresholds, after.thresholds) != looks  # type: ignore[arg-type]
+
+
+# Those from elsewhere --------------------------------------------------------------------------------------
+
+
+def test_back_off_is_its_rule_on_all_development_prompts() -> None:
+    labelled = world(11, 200, 4)
+    split = parts(labelled, range(40), range(40, 150), range(150, 200))
+    rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
+    for alpha in ("0.2", "0.5"):
+        made = named("back-off").make(split, alpha)
+        assert np.array_equal(made.sets.accepted, rule.sets(labelled.draws.scores[150:], alpha))
+        assert not made.sets.not_certifiable.any()
+        assert made.thresholds is None
+
+
+def orders_of(labelled: LabelledDraws) -> list[IntArray]:
+    """Its own order, and one in which easy and hard prompts alternate."""
+    score = labelled.draws.scores.mean(axis=1)
+    easy, hard = np.array_split(np.argsort(score), 2)
+    return [np.arange(len(labelled)), np.stack([easy, hard], axis=1).ravel()]
+
+
+def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
+    # With rows in turn easy and hard, rows 0, 2, 4, ... would order configurations by easy prompts alone.
+    labelled = world(12, 400, 4)
+    shares = []
+    for order in orders_of(labelled):
+        pool = labelled.take(order)
+        split = parts(pool, range(60), range(60, 300), range(300, 400))
+        made = named("sampling").make(split, "0.25")
+        rule = split.made["sampling",]
+        assert rule.tested == 150
+        assert np.array_equal(
+            made.drawn, rule.sets(split.test_draws.scores, split.test_draws.answer_codes, "0.25").draws
+        )
+        # The cuts are quantiles of the ordering half: of scores of all prompts, not of easy ones.
+        shares.append(float((pool.draws.scores[:300] <= rule.cuts[len(rule.cuts) // 2]).mean()))
+    assert all(0.4 < share < 0.65 for share in shares)
+    easy = labelled.take(orders_of(labelled)[1])
+    # The control: halves by place differ.
+    assert float((easy.draws.scores[:300] <= np.median(easy.draws.scores[:300:2])).mean()) < 0.4
+
+
+# Names -----------------------------------------------------------------------------------------------------
+
+
+def test_families_and_names() -> None:
+    assert [one.name for one in methods_named(["ours"])] == list(OURS_SHOWN)
+    assert [one.family for one in methods_named(["ours", "paper", "outside"])] == ["ours"] * 6 + [
+        "paper"
+    ] * 8 + ["outside"] * 2
+    assert methods_named(["CFC", "paper", "CFC"])[0].name == "CFC"
+    assert len(methods_named(["CFC", "paper", "CFC"])) == 8
+    one = ours("conditional: unique")
+    assert isinstance(one, ThresholdMethod)
+    assert one.set_rule == "unique(all)"
+    assert methods_named([one])[0] is one
+    for method in methods_named(EVERY):
+        assert method.words
+        assert method.promise
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "at least one method is needed"),
+        (
+            ["TopM"],
+            "unknown method 'TopM'; known are the families ours, paper and outside, conditional,.*TopK",
+        ),
+        (["conditional:best"], "unknown set rule 'best'"),
+        (["conditional:"], "unknown set rule ''"),
+        (["cfc"], "unknown method 'cfc'"),
+        (["CFC:rank"], "unknown method 'CFC:rank'"),
+        ([replace(named("CFC"), words="other"), "CFC"], "two methods are called 'CFC'"),
+    ],
+)
+def test_what_is_no_method_is_refused(names: list[str | Method], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        methods_named(names)
+
+
+def test_a_name_alone_is_not_read_letter_by_letter() -> None:
+    assert methods_named("ours") == methods_named(["ours"])
+    with pytest.raises(InputError, match="unknown method 'magic'"):
+        methods_named("magic")
+    with pytest.raises(InputError, match="names or `Method`s, got None"):
+        methods_named([None])  # type: ignore[list-item]
+
+
+def test_scores_alone_suffice_where_answers_play_no_role() -> None:
+    full = world(13, 200)
+    scores_only = replace(full, draws=Draws(full.draws.scores, None, None, full.draws.metadata))
+    for name in EVERY:
+        split = parts(scores_only, range(40), range(40, 150), range(150, 200), features="hat(mean_score, 3)")
+        made = named(name).make(split, "0.25")
+        assert made.sets.distinct_answers.tolist() == made.sets.accepted.sum(axis=1).tolist()

@@ -1,0 +1,179 @@
+"""Prompts at which the fit without them lies on the cap are answered at once, and as they would be alone."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+from langchain_cfc.thresholds.windows import Answer, Windows
+
+CAP = 2.0
+SHARES = (0.0, 0.15, 0.35, 0.6, 1.0)
+
+
+class World:
+    """Prompts of which a share, larger where a feature is, has no correct candidate."""
+
+    def __init__(self, kind: str, share: float, alpha: str, size: int = 90, asked: int = 25) -> None:
+        rng = np.random.default_rng(zlib.crc32(f"{kind} {share} {alpha}".encode()))
+        t = rng.random(size + asked)
+        if kind == "groups":
+            x = np.eye(4)[rng.integers(0, 4, size + asked)]
+            t = x @ np.arange(4) / 3
+        elif kind == "hats":
+            x = np.stack([np.interp(t, np.linspace(0, 1, 4), row) for row in np.eye(4)], axis=1)
+        elif kind == "line":
+            x = np.stack([np.ones(size + asked), t], axis=1)
+        else:
+            x = rng.normal(size=(size + asked, 3))
+            x[:, 0] = 1.0
+            t = x[:, 1] / 4 + 0.5
+        scores = np.where(rng.random(size) < 2 * share * t[:size], CAP, rng.random(size).round(2))
+        self.features, self.scores = x[:size], scores
+        self.asked = np.concatenate([x[size:], x[:3], 3.0 * x[:2]])
+        self.weights = rng.uniform(0.2, 3.0, size)
+        self.own = rng.uniform(0.2, 3.0, len(self.asked))
+        self.uniforms = rng.uniform(0.001, 0.999, len(self.asked))
+
+
+KINDS = ("groups", "hats", "line", "gaussian")
+
+
+def worlds() -> Iterator[tuple[World, str]]:
+    for kind in KINDS:
+        for share in SHARES:
+            for alpha in ("0.1", "0.4"):
+                yield World(kind, share, alpha), alpha
+
+
+def same(together: Thresholds, alone: list[Thresholds]) -> bool:
+    return all(
+        np.array_equal(getattr(together, name), np.concatenate([getattr(one, name) for one in alone]))
+        for name in ("values", "errors", "outside")
+    )
+
+
+@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_many_are_answered_as_each_alone(ridge: float, weighted: bool, window: int | None) -> None:
+    flagged = finite = 0
+    for world, alpha in worlds():
+        rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=window).fit(
+            world.features, world.scores, world.weights if weighted else None
+        )
+        own = world.own if weighted else np.ones(len(world.own))
+        together = rule.solve(world.asked, own if weighted else None)
+        rows = range(len(world.asked))
+        assert same(together, [rule.solve(world.asked[[row]], own[[row]]) for row in rows])
+        if not weighted:
+            assert same(together, [rule.solve(world.asked[[row]]) for row in rows])
+        # One by one there is a way without the short cut.
+        for row in rows:
+            if not together.outside[row]:
+                assert rule.threshold(world.asked[row], float(own[row])) == together.values[row]
+        flagged += int(np.isposinf(together.values).sum())
+        finite += int(np.isfinite(together.values).sum())
+    assert min(flagged, finite) > 200
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+def test_randomised_ones_too(ridge: float) -> None:
+    kinds: dict[str, int] = {"up": 0, "down": 0, "finite": 0}
+    for world, alpha in worlds():
+        rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=None).fit(world.features, world.scores)
+        together = rule.solve(world.asked, uniforms=world.uniforms)
+        rows = range(len(world.asked))
+        assert same(
+            together, [rule.solve(world.asked[[row]], uniforms=world.uniforms[[row]]) for row in rows]
+        )
+        # Never above those that are not randomised, and never falling with the uniform.
+        plain = rule.solve(world.asked)
+        higher = rule.solve(world.asked, uniforms=np.sqrt(world.uniforms))
+        slack = plain.errors + together.errors + higher.errors + 1e-9
+        assert (together.values <= plain.values + slack).all()
+        assert (together.values <= higher.values + slack).all()
+        kinds["up"] += int(np.isposinf(together.values).sum())
+        kinds["down"] += int(np.isneginf(together.values).sum())
+        kinds["finite"] += int(np.isfinite(together.values).sum())
+    assert kinds["up"] > 200
+    assert kinds["finite"] > 200
+
+
+def without(rule: ConditionalThreshold, asked: FloatArray, monkeypatch: pytest.MonkeyPatch) -> Thresholds:
+    """The answers without the short cut."""
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            ConditionalThreshold,
+            "_surely_capped",
+            lambda _self, _windows, reduced: np.zeros(len(reduced), np.bool_),
+        )
+        return rule.solve(asked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_short_cut_changes_nothing_and_saves_fits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[bytes] = []
+    search = Windows._search
+
+    def counted(self: Windows[Any], phi: FloatArray) -> Answer:
+        searches.append(phi.tobytes())
+        return search(self, phi)
+
+    monkeypatch.setattr(Windows, "_search", counted)
+    saved = {}
+    for share in SHARES:
+        for alpha in ("0.1", "0.4"):
+            world = World(kind, share, alpha)
+
+            def fitted() -> ConditionalThreshold:
+                # Answers are remembered, so that each way starts anew.
+                return ConditionalThreshold(alpha, CAP, window=None).fit(world.features, world.scores)  # noqa: B023
+
+            searches.clear()
+            with_it = fitted().solve(world.asked)
+            few = len(searches)
+            searches.clear()
+            plain = without(fitted(), world.asked, monkeypatch)
+            assert same(with_it, [plain])
+            saved[share, alpha] = len(searches) - few
+            # The control: what stays below the cap is never answered at once.
+            assert saved[share, alpha] <= np.isposinf(with_it.values).sum()
+            if share == 0.0:
+                assert np.isfinite(with_it.values).sum() > 20
+                assert saved[share, alpha] <= 2
+    assert saved[1.0, "0.1"] > 0
+    if kind != "groups":  # equal prompts share an answer anyway
+        assert saved[0.6, "0.1"] > 10
+
+
+def test_a_fit_below_the_cap_is_not_taken_for_one_on_it() -> None:
+    # Success scores are 0.5 but for one prompt in ten, whose target is out of reach at no group.
+    features = np.eye(2)[np.arange(100) % 2]
+    scores = np.where(np.arange(100) < 10, CAP, 0.5)
+    rule = ConditionalThreshold("0.2", CAP, window=None).fit(features, scores)
+    found = rule.solve(features)
+    assert found.values.tolist() == [0.5] * 100
+    (windows,) = [rule.fitted.windows]
+    assert not rule._surely_capped(windows, np.eye(2)).any()
+    # One group on the cap, the other below it.
+    scores = np.where((np.arange(100) % 2 == 1) & (np.arange(100) < 40), CAP, 0.5)
+    rule = ConditionalThreshold("0.2", CAP, window=None).fit(features, scores)
+    assert rule.solve(np.eye(2)).values.tolist() == [0.5, np.inf]
+    assert rule._surely_capped(rule.fitted.windows, np.eye(2)).tolist() == [False, True]
+    # On the cap by the prompt's own weight alone, the short cut leaves it to the regression.
+    scores = np.r_[np.full(80, 0.5), np.full(20, CAP)]
+    rule = ConditionalThreshold("0.2", CAP, window=None).fit(np.ones((100, 1)), scores)
+    assert rule.solve(np.ones((3, 1))).values.tolist() == [np.inf] * 3
+
+
+def test_no_prompt_is_no_problem() -> None:
+    rule = ConditionalThreshold("0.2", CAP, window=None).fit(np.ones((9, 1)), np.full(9, CAP))
+    assert rule.solve(np.empty((0, 1))).values.shape == (0,)
+    assert rule.solve(np.empty((0, 1)), weights=[], uniforms=[]).values.shape == (0,)
