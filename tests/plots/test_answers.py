@@ -1,0 +1,62 @@
+"""Wrong answers against prompts answered: what is drawn is the data."""
+
+from __future__ import annotations
+
+import pytest
+
+from langchain_cfc.comparison.report import RiskCurve
+from langchain_cfc.errors import InputError
+from langchain_cfc.plots import plot_certified_policies, plot_selective_risk
+from langchain_cfc.plots.style import styles
+from tests.plots.making import compared_method, comparison, level, level_of, policy, trade_off
+from tests.plots.reading import containers, data, lines, named
+
+RISK = RiskCurve(answered=[0.1, 0.5, 1.0], wrong=[0.0, 0.1, 0.3])
+METHODS = ["conditional", "marginal"]
+SWEEP = [level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.1)]
+
+
+def test_the_line_and_the_points_of_every_method() -> None:
+    ax = plot_selective_risk(comparison(SWEEP, RISK))
+    assert named(ax) == ["lowest best scores", *METHODS]
+    assert data(lines(ax)[0]) == (RISK.answered, RISK.wrong)
+    for name, points in zip(METHODS, containers(ax), strict=True):
+        found = [one.methods[name] for one in (SWEEP[1], SWEEP[0])]
+        answered, wrong = data(points.lines[0])
+        assert answered == [1 - one.abstention_rate for one in found]
+        assert wrong == [1 - one.figures["selective_accuracy"].mean for one in found]
+        assert points.lines[0].get_color() == styles(METHODS)[name].colour
+
+
+def test_either_is_enough_and_neither_is_not() -> None:
+    silent = [level({"CFC": compared_method(0.1, without=["selective_accuracy"])})]
+    line_only = plot_selective_risk(comparison(silent, RISK))
+    assert named(line_only) == ["lowest best scores"]
+    points_only = plot_selective_risk(comparison(SWEEP), methods=["marginal"])
+    assert named(points_only) == ["marginal"]
+    with pytest.raises(InputError, match="nothing to draw: nothing is answered under CFC"):
+        plot_selective_risk(comparison(silent))
+    with pytest.raises(InputError, match="unknown method 'ICP'; the report holds conditional, marginal"):
+        plot_selective_risk(comparison(SWEEP, RISK), methods=["ICP"])
+
+
+def test_policies_with_bounds_promise_and_choice() -> None:
+    curve = [trade_off(0, 0, 1.0, 20), trade_off(50, 2, 0.09, 10), trade_off(120, 6, 0.095)]
+    ax = plot_certified_policies(policy(curve))
+    bound, seen = (points.lines[0] for points in containers(ax))
+    assert data(bound) == ([0.25, 0.6], [0.09, 0.095])
+    assert data(seen) == ([0.25, 0.6], [0.04, 0.05])
+    promised, ring = (line for line in lines(ax) if line not in (bound, seen))
+    assert data(promised)[1] == [0.1, 0.1]
+    assert data(ring) == ([0.6], [0.05])
+    assert named(ax)[:2] == ["promised: at most 10 %", "bound, confidence 95 %"]
+
+
+def test_marks_at_zero_are_whole() -> None:
+    ax = plot_certified_policies(policy([trade_off(50, 0, 0.09)]))
+    assert ax.get_ylim()[0] < 0.0
+
+
+def test_policies_that_answer_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match="nothing to draw: no policy compared answered"):
+        plot_certified_policies(policy([trade_off(0, 0, 1.0)]))

@@ -1,0 +1,162 @@
+"""Bars and thresholds by group: what is drawn is the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.plots import (
+    plot_by_alpha,
+    plot_group_miscoverage,
+    plot_selective_risk,
+    plot_threshold_by_difficulty,
+)
+from langchain_cfc.plots.style import styles
+from tests.plots.making import bin_words, compared_method, comparison, evaluated, level, level_of
+from tests.plots.reading import by_name, data, error_bars, lines, named
+
+WORDS = bin_words(3)
+METHODS = ["conditional", "TopK", "CFC"]
+
+
+@pytest.mark.parametrize("of", ["kept_promise", "coverage"])
+def test_bars_are_shares_missed_with_one_sd_above(of: Any) -> None:
+    report = level_of(METHODS, WORDS, alpha=0.2)
+    ax = plot_group_miscoverage(report, of=of)
+    bars = by_name(ax)
+    assert list(bars) == METHODS
+    for name, drawn in bars.items():
+        groups = report.methods[name].groups
+        missed = [1 - getattr(group, of) for group in groups]
+        assert [bar.get_height() for bar in drawn] == pytest.approx(missed)
+        ends = [[share, share + group.figures[of].sd] for share, group in zip(missed, groups, strict=True)]
+        assert error_bars(drawn.errorbar) == [pytest.approx(pair) for pair in ends]
+    target = lines(ax)[0]
+    assert data(target)[1] == [0.2, 0.2]
+    assert target.get_linestyle() == "--"
+    assert named(ax)[0] == "target 0.2"
+    assert ax.get_ylim()[0] == 0.0
+    assert "sd over splits" in ax.get_ylabel()
+
+
+def test_bars_stand_side_by_side_in_their_group() -> None:
+    ax = plot_group_miscoverage(level_of(METHODS, WORDS))
+    for place in range(3):
+        row = [drawn[place] for drawn in by_name(ax).values()]
+        edges = [bar.get_x() for bar in row] + [row[-1].get_x() + row[-1].get_width()]
+        assert edges == sorted(edges)
+        assert [bar.get_x() + bar.get_width() for bar in row] == pytest.approx(edges[1:])
+        assert sum(edges[:: len(row)]) / 2 == pytest.approx(place)
+        assert place - 0.5 < edges[0] < edges[-1] < place + 0.5
+    assert [text.get_text() for text in ax.get_xticklabels()] == [
+        "below 0.25",
+        "[0.25, 0.5)",
+        "at least 0.5",
+    ]
+    assert ax.get_xlabel() == "mean score"
+
+
+def test_an_evaluation_has_its_intervals() -> None:
+    report = evaluated(WORDS)
+    ax = plot_group_miscoverage(report)
+    for name, drawn in by_name(ax).items():
+        groups = report.methods[name].groups
+        assert [bar.get_height() for bar in drawn] == pytest.approx([1 - one.kept_promise for one in groups])
+        tops = [1 - one.kept_promise_ci[0] for one in groups]
+        assert [end for _, end in error_bars(drawn.errorbar)] == pytest.approx(tops)
+    assert "interval" in ax.get_ylabel()
+    # Its groups have no interval of coverage, and none is made up.
+    assert all(
+        drawn.errorbar is None for drawn in by_name(plot_group_miscoverage(report, of="coverage")).values()
+    )
+
+
+def test_without_groups_there_is_a_bar_for_all_prompts() -> None:
+    for report in (evaluated(), level_of(["conditional", "marginal"])):
+        ax = plot_group_miscoverage(report)
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["all prompts"]
+        for name, drawn in by_name(ax).items():
+            assert [bar.get_height() for bar in drawn] == [
+                pytest.approx(1 - report.methods[name].kept_promise)
+            ]
+
+
+def test_methods_need_not_have_the_same_groups() -> None:
+    report = level(
+        {"a": compared_method(0.1, WORDS), "b": compared_method(0.1, WORDS[:2]), "c": compared_method(0.1)}
+    )
+    ax = plot_group_miscoverage(report)
+    bars = by_name(ax)
+    assert [len(drawn) for drawn in bars.values()] == [3, 2, 1]
+    assert round(bars["c"][0].get_x()) == 3
+    assert len(ax.get_xticks()) == 4
+
+
+def test_thresholds_are_means_with_one_sd() -> None:
+    report = level_of(METHODS, WORDS)
+    ax = plot_threshold_by_difficulty(report)
+    drawn = by_name(ax)
+    assert list(drawn) == ["conditional", "CFC"]
+    for name, points in drawn.items():
+        spreads = [group.figures["threshold"] for group in report.methods[name].groups]
+        line = points.lines[0]
+        across, up = data(line)
+        assert up == [one.mean for one in spreads]
+        assert [round(x) for x in across] == [0, 1, 2]
+        ends = [pytest.approx([one.mean - one.sd, one.mean + one.sd]) for one in spreads]
+        assert error_bars(points) == ends
+
+
+def test_a_method_looks_the_same_in_both() -> None:
+    report = level_of(METHODS, WORDS)
+    look = styles(METHODS)["CFC"]
+    for methods in (None, ["CFC"], ["CFC", "conditional"]):
+        bar = by_name(plot_group_miscoverage(report, methods=methods))["CFC"][0]
+        assert (to_hex(bar.get_facecolor()), bar.get_hatch()) == (look.colour.lower(), look.hatch)
+        line = by_name(plot_threshold_by_difficulty(report, methods=methods))["CFC"].lines[0]
+        assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
+
+
+def test_a_choice_of_methods_changes_no_style() -> None:
+    # So many unknown names that some had to give way to others.
+    names = [f"method {place}" for place in range(40)]
+    moved = [name for name, look in styles(names).items() if look != styles([name])[name]]
+    assert moved
+    report = level_of(names, WORDS)
+    look = styles(names)[moved[0]]
+    assert by_name(plot_group_miscoverage(report, methods=moved[:1]))[moved[0]][0].get_hatch() == look.hatch
+    line = by_name(plot_threshold_by_difficulty(report, methods=moved[:1]))[moved[0]].lines[0]
+    assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
+    swept = comparison([report])
+    for ax in (plot_by_alpha(swept.sweep, methods=moved[:1]), plot_selective_risk(swept, methods=moved[:1])):
+        assert by_name(ax)[moved[0]].lines[0].get_marker() == look.marker
+
+
+def test_they_draw_on_the_axis_given() -> None:
+    figure = Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    report = level_of(METHODS, WORDS)
+    assert plot_group_miscoverage(report, left) is left
+    assert plot_threshold_by_difficulty(report, right) is right
+    assert figure.axes == [left, right]
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    report = level_of(METHODS, WORDS)
+    for plot in (plot_group_miscoverage, plot_threshold_by_difficulty):
+        with pytest.raises(
+            InputError, match=r"unknown method 'ICP'; the report holds conditional, TopK, CFC"
+        ):
+            plot(report, methods=["CFC", "ICP"])
+    with pytest.raises(
+        InputError, match=r"nothing to draw: no method was asked for; .* conditional, TopK, CFC"
+    ):
+        plot_group_miscoverage(report, methods=[])
+    with pytest.raises(InputError, match=r"nothing to draw: no group has thresholds under TopK"):
+        plot_threshold_by_difficulty(report, methods=["TopK"])
+    with pytest.raises(InputError, match=r"nothing to draw: no group has thresholds under conditional"):
+        plot_threshold_by_difficulty(level_of(["conditional"]))

@@ -1,0 +1,198 @@
+"""Every label is whole and touches no other, measured with a renderer, in figures as crowded as they get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from langchain_cfc.comparison.report import ComparisonReport, LevelComparison, RiskCurve
+from langchain_cfc.plots import (
+    plot_attainable,
+    plot_by_alpha,
+    plot_certified_policies,
+    plot_group_miscoverage,
+    plot_score_histogram,
+    plot_selective_risk,
+    plot_threshold_by_difficulty,
+)
+from langchain_cfc.plots.axes import SLANT
+from tests.plots.making import (
+    ALPHAS,
+    HISTOGRAM,
+    TWELVE,
+    attainable,
+    bin_words,
+    comparison,
+    evaluated,
+    level_of,
+    policy,
+    trade_off,
+)
+from tests.plots.reading import canvas_of, figure_of
+
+BINS = bin_words(10)
+LONG = [f"prompts whose subject is 'a name that takes much room, number {place}'" for place in range(10)]
+WIDE = [f"prompts whose subject is 'WMWMWMWMWMWM{place}'" for place in range(10)]
+SMALLEST = 9.0  # points
+
+
+def crowded(words: list[str]) -> LevelComparison:
+    return level_of(TWELVE, words)
+
+
+def swept() -> ComparisonReport:
+    sweep = [level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]
+    return comparison(sweep, RiskCurve(answered=[0.1, 1.0], wrong=[0.1, 0.3]))
+
+
+FIGURES: dict[str, Callable[[], Axes]] = {
+    "bars, bins": lambda: plot_group_miscoverage(crowded(BINS)),
+    "bars, long names": lambda: plot_group_miscoverage(crowded(LONG)),
+    "bars, wide names": lambda: plot_group_miscoverage(crowded(WIDE)),
+    "bars, one method, long names": lambda: plot_group_miscoverage(level_of(["CFC"], LONG)),
+    "bars, thirty groups": lambda: plot_group_miscoverage(level_of(["CFC"], LONG * 3)),
+    "bars, no groups": lambda: plot_group_miscoverage(evaluated()),
+    "thresholds, bins": lambda: plot_threshold_by_difficulty(crowded(BINS)),
+    "thresholds, long names": lambda: plot_threshold_by_difficulty(crowded(LONG)),
+    "by alpha": lambda: plot_by_alpha(swept().sweep, figure="size_stratified_kept_promise"),
+    "risk": lambda: plot_selective_risk(swept()),
+    "attainable, bins": lambda: plot_attainable(attainable(["all prompts", *BINS])),
+    "attainable, long names": lambda: plot_attainable(attainable(LONG)),
+    "attainable, thirty groups": lambda: plot_attainable(attainable(LONG * 2)),
+    "scores": lambda: plot_score_histogram(HISTOGRAM),
+    "policies": lambda: plot_certified_policies(policy([trade_off(50, 2, 0.09, 2), trade_off(90, 5, 0.1)])),
+    "long names of methods": lambda: plot_group_miscoverage(
+        level_of([f"conditional:unique(best_prefix), variant {place} of many" for place in range(12)], BINS)
+    ),
+}
+
+
+def ticks_of(axis: Axis) -> list[Text]:
+    """Labels of ticks that are in sight: matplotlib keeps some beyond the ends and never draws them."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return [label for place, label in ticks if low <= place <= high]
+
+
+def texts_of(ax: Axes) -> list[Text]:
+    legend = ax.get_legend()
+    assert legend is not None
+    labels = [ax.xaxis.label, ax.yaxis.label, *ticks_of(ax.xaxis), *ticks_of(ax.yaxis)]
+    return [text for text in (*labels, *legend.get_texts(), legend.get_title()) if text.get_text()]
+
+
+def drawn(ax: Axes) -> Any:
+    """The renderer of a figure after its layout."""
+    return canvas_of(figure_of(ax)).get_renderer()
+
+
+def clipped(ax: Axes, renderer: Any) -> list[str]:
+    """Texts that reach beyond the figure."""
+    width, height = renderer.get_canvas_width_height()
+    boxes = {text.get_text(): text.get_window_extent(renderer) for text in texts_of(ax)}
+    return [
+        text
+        for text, box in boxes.items()
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1
+    ]
+
+
+def touching(texts: list[Text], renderer: Any) -> list[tuple[str, str]]:
+    """Neighbours among labels that touch: turned ones are parallel strips through their ticks."""
+    found = []
+    for one, other in pairwise(texts):
+        first, second = (text.get_window_extent(renderer) for text in (one, other))
+        turn = one.get_rotation()
+        if turn:
+            step = place_of(other) - place_of(one)
+            apart = step * math.sin(math.radians(turn)) >= flat_height(one, renderer)
+        else:
+            apart = (
+                first.x1 < second.x0 or second.x1 < first.x0 or first.y1 < second.y0 or second.y1 < first.y0
+            )
+        if not apart:
+            found.append((one.get_text(), other.get_text()))
+    return found
+
+
+def place_of(text: Text) -> float:
+    return float(text.get_transform().transform(text.get_position())[0])
+
+
+def flat_height(text: Text, renderer: Any) -> float:
+    turn = text.get_rotation()
+    text.set_rotation(0.0)
+    height = float(text.get_window_extent(renderer).height)
+    text.set_rotation(turn)
+    return height
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_labels_are_whole_and_apart(name: str) -> None:
+    ax = FIGURES[name]()
+    renderer = drawn(ax)
+    legend = ax.get_legend()
+    assert legend is not None
+    assert clipped(ax, renderer) == []
+    assert touching(ticks_of(ax.xaxis), renderer) == []
+    assert touching(list(legend.get_texts()), renderer) == []
+    assert legend.get_window_extent(renderer).x0 >= ax.get_window_extent(renderer).x1
+    lowest_tick = min(text.get_window_extent(renderer).y0 for text in ax.get_xticklabels())
+    assert ax.xaxis.label.get_window_extent(renderer).y1 <= lowest_tick + 1
+    assert min(float(text.get_fontsize()) for text in texts_of(ax)) >= SMALLEST
+    # Of 420 and at least 380 pixels: labels and key did not eat the figure.
+    assert ax.get_window_extent(renderer).height > 200
+    assert ax.get_window_extent(renderer).width > 350
+
+
+def test_flat_labels_are_kept_where_they_fit() -> None:
+    assert {text.get_rotation() for text in plot_group_miscoverage(crowded(BINS)).get_xticklabels()} == {0.0}
+    assert {text.get_rotation() for text in plot_group_miscoverage(crowded(LONG)).get_xticklabels()} == {
+        SLANT
+    }
+
+
+@pytest.mark.parametrize("layout", ["constrained", None])
+def test_labels_fit_the_axis_that_is_given(layout: Any) -> None:
+    figure = Figure(figsize=(5.0, 4.0), layout=layout)
+    ax = plot_group_miscoverage(level_of(["CFC", "ICP"], LONG), figure.subplots())
+    assert touching(ticks_of(ax.xaxis), drawn(ax)) == []
+
+
+def test_slanted_labels_do_not_narrow_the_axis() -> None:
+    flat, slanted = (plot_group_miscoverage(crowded(words)) for words in (BINS, LONG))
+    widths = [ax.get_window_extent(drawn(ax)).width for ax in (flat, slanted)]
+    assert widths[1] > 0.95 * widths[0]
+
+
+def test_the_key_takes_room_from_the_labels() -> None:
+    figure = Figure(figsize=(4.5, 4.0), layout="constrained")
+    report = level_of(["a method with a long name of its own"], ["biology", "history", "physics", "grammar"])
+    ax = plot_group_miscoverage(report, figure.subplots())
+    assert touching(ticks_of(ax.xaxis), drawn(ax)) == []
+
+
+def test_upright_labels_where_slanted_ones_would_touch() -> None:
+    figure = Figure(figsize=(6.5, 5.0), layout="constrained")
+    ax = plot_group_miscoverage(level_of(["CFC"], LONG * 2), figure.subplots())
+    assert {text.get_rotation() for text in ax.get_xticklabels()} == {90.0}
+    assert touching(ticks_of(ax.xaxis), drawn(ax)) == []
+
+
+def test_the_measures_see_what_is_clipped_and_what_touches() -> None:
+    ax = plot_group_miscoverage(crowded(LONG))
+    ax.set_xticks(range(10), LONG, rotation=0.0)
+    assert len(touching(ticks_of(ax.xaxis), drawn(ax))) == 9
+    ax.set_xticks(range(10), LONG, rotation=2.0)
+    assert len(touching(ticks_of(ax.xaxis), drawn(ax))) == 9
+    figure_of(ax).set_layout_engine("none")
+    ax.set_position((0.0, 0.0, 1.0, 1.0))
+    assert len(clipped(ax, drawn(ax))) > 12

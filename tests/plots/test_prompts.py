@@ -1,0 +1,70 @@
+"""Scores and attainable coverage: what is drawn is the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import StepPatch
+
+from langchain_cfc.comparison.report import AttainableComparison, Histogram, Spread
+from langchain_cfc.errors import InputError
+from langchain_cfc.plots import plot_attainable, plot_score_histogram
+from tests.plots.making import HISTOGRAM, attainable
+from tests.plots.reading import containers, data, lines, named
+
+
+def steps(ax: Axes) -> list[Any]:
+    return [one for one in ax.patches if isinstance(one, StepPatch)]
+
+
+def cut(spread: Spread) -> tuple[float, float]:
+    """The interval."""
+    assert spread.interval is not None
+    return spread.interval
+
+
+def test_both_histograms_are_drawn_and_neither_hides_the_other() -> None:
+    ax = plot_score_histogram(HISTOGRAM)
+    correct, wrong = steps(ax)
+    for drawn, counts in ((correct, HISTOGRAM.correct), (wrong, HISTOGRAM.wrong)):
+        assert list(drawn.get_data().values) == counts
+        assert list(drawn.get_data().edges) == HISTOGRAM.edges
+    assert named(ax) == ["correct", "wrong"]
+    assert (correct.get_fill(), wrong.get_fill()) == (True, False)
+    assert wrong.get_hatch()
+
+
+def test_one_kind_of_candidates_is_enough_and_none_is_not() -> None:
+    plot_score_histogram(Histogram(edges=[0.0, 1.0], correct=[0], wrong=[1]))
+    with pytest.raises(InputError, match="nothing to draw: the histogram holds no candidates"):
+        plot_score_histogram(Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0]))
+
+
+def test_points_are_foretold_and_seen_with_their_intervals() -> None:
+    groups = attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
+    ax = plot_attainable(groups)
+    (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]
+    assert data(diagonal) == (list(ax.get_xlim()), list(ax.get_ylim()))
+    assert ax.get_xlim() == ax.get_ylim()
+    names = named(ax)
+    assert names == ["as foretold", "all prompts", "1 of 2", "2 of 2"]
+    for group, points in zip(groups, containers(ax), strict=True):
+        centre, (across, up) = points.lines[0], points.lines[2]
+        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (group.foretold.mean, group.seen.mean)
+        assert across.get_segments()[0][:, 0] == pytest.approx(cut(group.foretold))
+        assert up.get_segments()[0][:, 1] == pytest.approx(cut(group.seen))
+        for low, high in (cut(group.foretold), cut(group.seen)):
+            assert ax.get_xlim()[0] < low < high < ax.get_xlim()[1]
+
+
+def test_a_group_that_never_varies_is_a_point() -> None:
+    sure = Spread(mean=1.0, sd=0.0, interval=(1.0, 1.0), splits=5)
+    ax = plot_attainable([AttainableComparison(words="all prompts", foretold=sure, seen=sure)])
+    assert ax.get_xlim() == pytest.approx((0.98, 1.02))
+
+
+def test_no_groups_are_refused() -> None:
+    with pytest.raises(InputError, match="nothing to draw: there is no group"):
+        plot_attainable([])

@@ -1,0 +1,46 @@
+"""What drawing leaves alone: the interpreter's start, matplotlib's state, and who has not installed it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from langchain_cfc import plots
+from langchain_cfc.errors import MissingExtraError
+from tests.plots.making import HISTOGRAM
+
+DRAWN = """
+import sys
+from langchain_cfc import plots
+from tests.plots.making import HISTOGRAM
+print("matplotlib" in sys.modules)
+ax = plots.plot_score_histogram(HISTOGRAM)
+plots.to_svg(ax, title="scores")
+print("matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
+"""
+
+
+def test_matplotlib_is_loaded_by_drawing_only_and_pyplot_never() -> None:
+    # pyplot keeps figures open and chooses how they are shown.
+    run = subprocess.run([sys.executable, "-c", DRAWN], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True", "False"]
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ax = plots.plot_score_histogram(HISTOGRAM)
+    for module in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    message = (
+        r"drawing figures needs matplotlib, which is not installed: pip install 'langchain-cfc\[calibrate\]'"
+    )
+    with pytest.raises(MissingExtraError, match=message):
+        plots.plot_score_histogram(HISTOGRAM)
+    with pytest.raises(MissingExtraError, match=message):
+        plots.to_svg(ax, title="scores")
+
+
+def test_all_names_are_there() -> None:
+    assert sorted(plots.__all__) == plots.__all__
+    assert all(callable(getattr(plots, name)) for name in plots.__all__)

@@ -1,0 +1,160 @@
+"""A figure on a page: legible in light and dark, without clashes, without anything from outside."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import matplotlib as mpl
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.plots import plot_by_alpha, plot_group_miscoverage, plot_score_histogram, to_svg
+from tests.plots.making import HISTOGRAM, bin_words, comparison, level_of
+from tests.plots.reading import as_matplotlib_writes, parsed
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def draw_bars() -> Axes:
+    return plot_group_miscoverage(level_of(["conditional", "marginal", "CFC"], bin_words(4)))
+
+
+@pytest.fixture
+def bars() -> Axes:
+    return draw_bars()
+
+
+def ids(text: str) -> list[str]:
+    return [part.attrib["id"] for part in parsed(text).iter() if "id" in part.attrib]
+
+
+def referred(text: str) -> set[str]:
+    return {first or second for first, second in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)}
+
+
+def test_it_is_one_element_with_a_title(bars: Axes) -> None:
+    text = to_svg(bars, title='Promise "kept" & <broken>')
+    root = parsed(text)
+    assert root.tag == f"{SVG}svg"
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"] == 'Promise "kept" & <broken>'
+    assert root[0].tag == f"{SVG}title"
+    assert root[0].text == 'Promise "kept" & <broken>'
+    assert text.startswith("<svg ")
+    assert "viewBox" in root.attrib
+
+
+def test_text_stays_text(bars: Axes) -> None:
+    root = parsed(to_svg(bars, title="bars"))
+    said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
+    for label in ("target 0.1", "conditional", "CFC", "mean score"):
+        assert any(label in text for text in said)
+
+
+def test_nothing_black_or_white_is_left(bars: Axes) -> None:
+    text = to_svg(bars, title="bars")
+    root = parsed(text)
+    colours = set(re.findall(r"#[0-9a-fA-F]{6}\b(?!\))", re.sub(r"url\(#[^)]*\)", "", text)))
+    assert {"#0072b2", "#e69f00"} <= colours
+    assert not {"#000000", "#ffffff"} & colours
+    # Black is the default of SVG: what says nothing takes this one.
+    assert root.attrib["fill"] == "currentColor"
+    assert "stroke: currentColor" in text
+    for part in root.iter(f"{SVG}text"):
+        assert "fill" not in part.attrib.get("style", "")
+    plain = as_matplotlib_writes(bars)
+    assert "#000000" in plain
+    assert "#ffffff" in plain
+
+
+def test_nothing_comes_from_outside_or_rules_the_page(bars: Axes) -> None:
+    text = to_svg(bars, title="bars")
+    assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
+    assert not {"style", "metadata", "script", "image"} & {
+        part.tag.removeprefix(SVG) for part in parsed(text).iter()
+    }
+    plain = as_matplotlib_writes(bars)
+    assert "<style" in plain
+    assert "dc:date" in plain
+
+
+def test_the_same_figure_gives_the_same_text() -> None:
+    def drawn() -> str:
+        return to_svg(plot_score_histogram(HISTOGRAM), title="scores")
+
+    assert drawn() == drawn()
+    assert not re.search(r"20\d\d-\d\d-\d\d", drawn())
+
+
+def test_names_of_two_figures_do_not_clash(bars: Axes) -> None:
+    texts = [
+        to_svg(bars, title="bars"),
+        to_svg(draw_bars(), title="the same under another title"),
+        to_svg(plot_score_histogram(HISTOGRAM), title="bars"),
+    ]
+    names = [name for text in texts for name in ids(text)]
+    assert len(names) == len(set(names)) > 100
+    for text in texts:
+        assert referred(text)
+        assert referred(text) <= set(ids(text))
+    plain = ids(as_matplotlib_writes(bars)) + ids(as_matplotlib_writes(plot_score_histogram(HISTOGRAM)))
+    assert len(plain) > len(set(plain))
+
+
+@pytest.mark.parametrize(
+    "name", ["$a$ and b_", "$a", 'id="x" url(#y) #000000', "<b>&amp;", "_hidden", "a\x00\x0b\nb"]
+)
+def test_any_name_is_shown_as_it_is(name: str) -> None:
+    report = level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
+    shown = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
+    of_groups, by_alpha = plot_group_miscoverage(report), plot_by_alpha(comparison([report]).sweep)
+    for ax, said_too in ((of_groups, f"'{shown}'"), (by_alpha, "alpha")):
+        root = parsed(to_svg(ax, title=name))
+        said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
+        assert shown in said
+        assert said_too in said
+        assert root[0].text == shown
+
+
+def test_letters_that_the_font_lacks_are_left_to_the_page() -> None:
+    ax = plot_group_miscoverage(
+        level_of(["CFC"], ["prompts whose topic is '数学'", "prompts whose topic is 'b'"])
+    )
+    assert "数学" in to_svg(ax, title="数学")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        as_matplotlib_writes(ax)
+    assert any("Glyph" in str(one.message) for one in caught)
+
+
+def test_whole_figures_and_parts_of_figures_are_taken_alike() -> None:
+    figure = Figure(layout="constrained")
+    part = figure.add_subfigure(figure.add_gridspec(1, 1)[0])
+    ax = plot_score_histogram(HISTOGRAM, part.subplots())
+    for drawn in (ax, figure):
+        text = to_svg(drawn, title="scores")
+        assert "smaller is better" in text
+        assert text.count("<svg") == 1
+
+
+def test_an_axis_without_a_figure_is_refused() -> None:
+    ax = plot_score_histogram(HISTOGRAM)
+    ax.remove()
+    with pytest.raises(InputError, match="belongs to no figure"):
+        to_svg(ax, title="gone")
+
+
+def test_settings_are_as_before() -> None:
+    before = dict(mpl.rcParams)
+    to_svg(plot_score_histogram(HISTOGRAM), title="scores")
+    assert dict(mpl.rcParams) == before
+
+
+def test_pictures_in_a_figure_stay() -> None:
+    ax = plot_score_histogram(HISTOGRAM)
+    ax.imshow([[0.0, 1.0]], extent=(0.0, 1.0, 0.0, 1.0))
+    (picture,) = parsed(to_svg(ax, title="a picture")).iter(f"{SVG}image")
+    assert picture.attrib["href"].startswith("data:image/png;base64,")
