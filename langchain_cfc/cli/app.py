@@ -13,11 +13,15 @@ from langchain_cfc.cli import (
     calibrate,
     certify,
     collect,
+    compare,
     demo,
     evaluate,
     inspect,
+    paper,
     plan,
+    report,
     status,
+    suggest,
 )
 
 app = typer.Typer(
@@ -59,6 +63,10 @@ app.command("import")(status.import_)
 app.command("calibrate")(calibrate.calibrate)
 app.command("certify")(certify.certify)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+app.add_typer(paper.app, name="paper")
 app.command("inspect")(inspect.inspect)
+app.command("report")(report.report)
+app.command("suggest")(suggest.suggest)
 app.command("ask")(ask.ask)
 app.command("agreement")(agreement.agreement)

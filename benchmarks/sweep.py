@@ -1,0 +1,108 @@
+"""What a sweep costs: 100 splits x 7 methods x 8 alphas, beside one HiGHS linear programme per test prompt.
+
+    python benchmarks/sweep.py --json sweep.json
+
+20,000 prompts of the synthetic world with 50 candidates each, half of which calibrate in each split and half
+of which are tested on; d = 3 features [1, T, T^2]; the paper's methods, all figures included. The same sweep
+by a solver would ask it once for each test prompt, level and feature map with its own scores: CFC and
+CFC-FULL share thresholds, as do CFC-PAC and CFC-PAC-FULL, so that is 2 x 8 x 10,000 programmes a split. Their
+time is extrapolated from a sample of programmes of the same size in the same run, solved from nothing and,
+what a careful user would do, from the last basis. Thresholds of the sample are compared with ours.
+
+One process with one BLAS thread throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.one_thread import one_thread  # noqa: E402 - the path comes first
+
+SPLITS, PROMPTS, CANDIDATES, SAMPLE = 100, 20_000, 50, 40
+ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")
+METHODS = ("TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL")
+OWN_THRESHOLDS = 2  # of CFC and of CFC-PAC; the full variants share them
+FEATURES = "meta(difficulty)^2"
+
+
+def main() -> None:
+    """Measure and print."""
+    made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    made.add_argument("--splits", type=int, default=SPLITS, help="number of splits that are measured")
+    made.add_argument("--sample", type=int, default=SAMPLE, help="number of programmes that are solved")
+    options = made.parse_args()
+    one_thread()
+    found = measured(options.splits, options.sample)
+    print(json.dumps(found, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def measured(splits: int, sample: int) -> dict[str, float]:
+    """The figures.
+
+    Args:
+        splits: Number of splits to measure.
+        sample: Number of linear programmes to solve.
+
+    Returns:
+        Seconds, counts and ratios by name.
+    """
+    import numpy as np
+
+    from benchmarks.peers import highs_warm, scipy_dual
+    from benchmarks.problems import TAU, Problem
+    from langchain_cfc.comparison.methods import methods_named
+    from langchain_cfc.comparison.protocol import Comparison, Protocol
+    from langchain_cfc.paper import SyntheticWorld
+    from langchain_cfc.thresholds import ConditionalThreshold
+
+    drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))
+    groups = "bins(meta(difficulty), 10)"
+    protocol = Protocol(
+        methods_named(METHODS), ALPHAS, FEATURES, "all", groups, None, splits, "sweep", test=0.5, fit=0.01
+    )
+    comparison = Comparison.on(drawn, protocol)
+    comparison.measured(splits)  # caches of the pool are filled once, whatever the number of splits
+    started = time.perf_counter()
+    for number in range(splits):
+        comparison.measured(number)
+    sweep = (time.perf_counter() - started) * SPLITS / splits
+
+    rows = np.random.default_rng(1).permutation(PROMPTS)
+    features = comparison.pool.features(FEATURES, rows)
+    success = comparison.pool.success_scores("all", 1.0)
+    half = PROMPTS // 2
+    problem = Problem(features[rows[:half]], success[rows[:half]], features[rows[half : half + sample]])
+    alpha = str(float(1 - TAU))
+    ours = ConditionalThreshold(alpha).fit(problem.features, problem.scores).thresholds(problem.prompts)
+    found = {"sweep_seconds": sweep, "programmes": float(SPLITS * len(ALPHAS) * OWN_THRESHOLDS * half)}
+    for name, peer in (("cold", scipy_dual("highs")), ("warm", highs_warm)):
+        ask = peer(problem)
+        if ask is None:
+            continue
+        seconds, values = [], []
+        for phi in problem.prompts:
+            started = time.perf_counter()
+            values.append(ask(phi))
+            seconds.append(time.perf_counter() - started)
+        each = median(seconds)
+        found[f"{name}_seconds_each"] = each
+        found[f"{name}_seconds_extrapolated"] = each * found["programmes"]
+        found[f"{name}_times_slower"] = each * found["programmes"] / sweep
+        found[f"{name}_largest_difference"] = float(np.abs(np.array(values) - ours).max())
+    return found
+
+
+if __name__ == "__main__":
+    main()

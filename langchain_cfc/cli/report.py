@@ -1,0 +1,112 @@
+"""`langchain-cfc report`: what an artifact promises and what happened, as one page for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from langchain_cfc import comparison, evaluation
+from langchain_cfc import report as reports
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.opening import DATASET, Dataset, opened
+from langchain_cfc.cli.output import EXIT_NO, counted, emit_json, failures_explained, out, verdict
+from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import Records, tabulate
+
+
+def report(
+    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")],
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path(
+        "report.html"
+    ),
+    alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Show prompts and answers of the hardest prompts.")
+    ] = False,
+    prompts: Annotated[
+        int, typer.Option(min=0, help="How many of the hardest prompts to show.")
+    ] = reports.MOST_PROMPTS,
+    compare: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="SPLITS", help="Compare methods as well, over so many splits."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the path and the evaluation as JSON.")
+    ] = False,
+) -> None:
+    """Write one HTML page: the promise, the data, what happened, the hardest prompts, what to do next.
+
+    The page is a single file that loads nothing and runs nothing. Prompts and answers are in it only with
+    --show-text. Given the very file that the artifact was calibrated on, only the part held out by
+    --test-fraction is tested on. Exit code 1 as for `evaluate`.
+    """
+    with failures_explained():
+        reports.check_report(out_path)
+        artifact = CalibrationArtifact.load(artifact_path)
+        combination = artifact.combination
+        with opened(records, () if combination is None else combination.names) as dataset:
+            texts = _texts(dataset) if show_text else None
+            table = tabulate(dataset.records, n=artifact.n, combination=combination)
+            seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
+            hardest = reports.hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
+            verifiers = _verifiers(dataset.records)
+        reports.write_report(
+            out_path,
+            artifact=artifact,
+            evaluation=seen,
+            comparison=None if compare is None else _compared(artifact, table, seen.alpha, compare),
+            hardest=hardest,
+            sources=reports.Sources(str(artifact_path), tuple(records), verifiers),
+            notes=[
+                f"These records come from another {part} than the calibration records; the artifact promises "
+                "nothing about them."
+                for part in artifact.other_parts(dataset.provenance)
+            ],
+        )
+    if as_json:
+        emit_json({"report": str(out_path), **seen.model_dump(mode="json")})
+    else:
+        console = out()
+        console.print(verdict(seen))
+        console.print(f"report written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
+    broken = seen.contradicted or (seen.answers is not None and seen.answers.contradicted)
+    raise typer.Exit(EXIT_NO if broken else 0)
+
+
+def _texts(dataset: Dataset) -> Records:
+    """The records with their texts.
+
+    Raises:
+        InputError: If they come from a store, whose table holds none.
+    """
+    if isinstance(dataset.records, LabelledDraws):
+        msg = "texts are read from records files: `langchain-cfc export` writes one from a store"
+        raise InputError(msg)
+    return dataset.records
+
+
+def _verifiers(records: Records | LabelledDraws) -> tuple[str, ...]:
+    """Names of the raw outputs that the first record holds."""
+    return () if isinstance(records, LabelledDraws) else tuple(next(iter(records)).candidates[0].scores or ())
+
+
+def _compared(
+    artifact: CalibrationArtifact, table: LabelledDraws, alpha: float, splits: int
+) -> ComparisonReport:
+    """Methods compared on the same records, at the level and with the features of the artifact."""
+    combination = artifact.combination
+    return comparison.compare(
+        table,
+        alpha=alpha,
+        features=artifact.feature_map.text,
+        set_rule=artifact.set_rule,
+        combine=None if combination is None else combination.names,
+        splits=splits,
+        progress=lambda items, total: counted(items, "comparing methods", total),
+    )

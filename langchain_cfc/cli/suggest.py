@@ -1,0 +1,157 @@
+"""`langchain-cfc suggest`: what to calibrate with, chosen on prompts that will not calibrate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc import suggestion
+from langchain_cfc.cli.opening import DATASET, opened
+from langchain_cfc.cli.output import counted, emit_json, failures_explained, group_label, out
+from langchain_cfc.suggestion import JudgedOption, Option, Suggestion
+
+SPLITS = "Splits"
+# Rows of the table; all options are in the JSON.
+MOST_SHOWN = 10
+
+
+def suggest(
+    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; of all verifiers that --verifier names.")],
+    alpha: Annotated[str, typer.Option(help="Error level to select for.")] = "0.1",
+    features: Annotated[
+        list[str] | None,
+        typer.Option(help="Feature map to choose from; give several. Default about a dozen."),
+    ] = None,
+    set_rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Set rule to choose from; give several. Default all and best_prefix."),
+    ] = None,
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Verifier whose raw output may make the score, alone or with others; give several. Default "
+            "those in a file whose output every candidate has; of a store, none."
+        ),
+    ] = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Groups that have to be served well, e.g. 'group(topic)'; give several. Default groups "
+            "along everything that is known of prompts."
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            help="Use the first n candidates; only for verifiers that score each by itself. Default all."
+        ),
+    ] = None,
+    seed: Annotated[
+        str, typer.Option(help="Another seed selects on other prompts.", rich_help_panel=SPLITS)
+    ] = "0",
+    fit_fraction: Annotated[
+        float, typer.Option(help="Share of prompts to select on.", rich_help_panel=SPLITS)
+    ] = 0.3,
+    test_fraction: Annotated[
+        float, typer.Option(help="Share of prompts held out for `evaluate`.", rich_help_panel=SPLITS)
+    ] = 0.0,
+    certification_fraction: Annotated[
+        float, typer.Option(help="Share of prompts held out for certificates.", rich_help_panel=SPLITS)
+    ] = 0.0,
+    splits: Annotated[int, typer.Option(help="Number of inner splits.", rich_help_panel=SPLITS)] = 50,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes; default one for each core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
+) -> None:
+    """Choose feature map, set rule and verifiers, and say why.
+
+    Selected on is the part of the prompts that `calibrate` fits on, never one that calibrates: the command
+    that is printed makes the same split, and its promise holds as if nothing had been selected.
+
+    Exit code 1 if the target is out of reach.
+    """
+    with failures_explained():
+        # A terminal has one bar at a time: what is read first is what is selected on then.
+        with opened(records, verifier or ()) as dataset:
+            table, left_out = suggestion.tabulated(
+                dataset.records, verifier or None, n=n, provenance=dataset.provenance
+            )
+        found = suggestion.suggest(
+            table,
+            alpha=alpha,
+            features=features or None,
+            set_rules=set_rule or None,
+            judge=judge or None,
+            n=n,
+            seed=seed,
+            fit_fraction=fit_fraction,
+            test_fraction=test_fraction,
+            certification_fraction=certification_fraction,
+            splits=splits,
+            jobs=jobs or os.cpu_count() or 1,
+            progress=_watched,
+            provenance=dataset.provenance,
+        ).for_records(records)
+    found = found.model_copy(update={"notes": [*left_out, *found.notes]})
+    if as_json:
+        emit_json(found.model_dump(mode="json"))
+    else:
+        _show(out(), found)
+
+
+def _watched(splits: Iterable[Any], total: int) -> Iterable[Any]:
+    return counted(splits, "trying options", total)
+
+
+def _show(console: Console, found: Suggestion) -> None:
+    console.print(
+        f"{len(found.options)} options tried on {found.prompts} prompts that will not calibrate, in "
+        f"{found.splits} inner splits; target {100 * found.target_coverage:g} % in each of {found.groups} "
+        "groups\n"
+    )
+    console.print(options_table(found))
+    console.print("[dim]gap, kept and flag in %; size in answers, a flagged prompt as all candidates[/]")
+    more = len(found.options) - MOST_SHOWN
+    if more > 0:
+        console.print(f"[dim]and {more} more; --json shows all[/]")
+    console.print(f"\n[bold]{escape(_name(found.options[0]))}[/]: {escape(found.reason)}")
+    if found.runner_up is not None:
+        console.print(f"\nRunner-up {escape(_name(found.options[1]))}: {escape(found.runner_up.lost)}")
+    console.print()
+    for note in found.notes:
+        console.print(f"- {escape(note)}")
+    for one in found.unusable:
+        console.print(f"- Not usable: {escape(one.what)}. {escape(one.reason)}")
+    console.print("\nNext:")
+    # One line, whatever the width: it is to be copied.
+    console.print(escape(found.command), soft_wrap=True, style="bold")
+
+
+def options_table(found: Suggestion) -> Table:
+    """The options in the order of choice, the winner in bold."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    table.add_column("option [not bold](worst group)[/]", overflow="fold", width=46)
+    for heading in ("gap", "size", "kept", "flag"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for place, one in enumerate(found.options[:MOST_SHOWN], start=1):
+        style = "bold" if place == 1 else ""
+        table.add_row(
+            str(place),
+            f"{escape(_name(one))} [not bold][dim]({group_label(one.group)})[/][/]",
+            f"{100 * one.gap:.1f}",
+            f"{one.size:.2f}",
+            f"{100 * one.kept_promise:.0f}",
+            f"{100 * one.not_certifiable_rate:.0f}",
+            style=style,
+        )
+    return table
+
+
+def _name(one: JudgedOption) -> str:
+    return Option(one.features, one.set_rule, tuple(one.combine) if one.combine else None).words

@@ -1,0 +1,246 @@
+"""The hardest prompts: those that were flagged or missed, with their candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from typing import Any, Literal
+
+import numpy as np
+
+from langchain_cfc._arrays import BoolArray
+from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import naming
+from langchain_cfc.records import Candidate, PromptRecord
+from langchain_cfc.records.schema import canonical
+from langchain_cfc.report.words import clipped, counted
+from langchain_cfc.thresholds import Level
+
+MOST_PROMPTS = 10
+MOST_ANSWERS = 12
+PROMPT_LENGTH = 600
+ANSWER_LENGTH = 200
+
+Outcome = Literal["flagged", "missed"]
+
+
+@dataclass(frozen=True)
+class HardAnswer:
+    """The candidates of a prompt that give one answer and have one label.
+
+    Attributes:
+        answer: The answer; None where texts are not shown.
+        text: What the best of them says, where that is more than the answer; None where texts are not shown.
+        times: How many candidates they are.
+        accepted: Whether the answer is in the set.
+        correct: Whether they are correct.
+        score: The lowest score among them, in [0, 1].
+        level: Their lowest entry level; None where none of them can enter the set.
+    """
+
+    answer: str | None
+    text: str | None
+    times: int
+    accepted: bool
+    correct: bool
+    score: float
+    level: float | None
+
+
+@dataclass(frozen=True)
+class HardPrompt:
+    """A prompt that was flagged or missed.
+
+    Attributes:
+        id: Its id.
+        outcome: `flagged` as not certifiable, or `missed`: not flagged, and no correct answer in the set.
+        why: The same in a sentence, with numbers.
+        threshold: Its threshold; None where none can be certified.
+        mean_score: Mean score of its candidates.
+        prompt: The prompt; None where texts are not shown.
+        answers: Its answers, best first.
+        left_out: How many more answers it has.
+    """
+
+    id: str
+    outcome: Outcome
+    why: str
+    threshold: float | None
+    mean_score: float
+    prompt: str | None
+    answers: tuple[HardAnswer, ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class HardestPrompts:
+    """The hardest prompts of a test set.
+
+    Attributes:
+        flagged: How many test prompts were flagged.
+        missed: How many were missed.
+        with_text: Whether texts are shown.
+        prompts: The hardest of them, missed and flagged ones by turns.
+    """
+
+    flagged: int
+    missed: int
+    with_text: bool
+    prompts: tuple[HardPrompt, ...]
+
+
+def hardest_prompts(
+    artifact: CalibrationArtifact,
+    labelled: LabelledDraws,
+    alpha: Level | None = None,
+    *,
+    texts: Iterable[PromptRecord] | None = None,
+    most: int = MOST_PROMPTS,
+) -> HardestPrompts:
+    """Find the prompts that `evaluate` counts as flagged or missed, and what stands in their way.
+
+    Missed prompts come by threshold and flagged ones, which have none, by mean score, the largest first; of
+    both kinds as many are shown as there is room for.
+
+    Args:
+        artifact: The artifact.
+        labelled: What `evaluate` is given, as a table with the artifact's number of candidates.
+        alpha: Error level; may be left out where the artifact holds only one.
+        texts: The records that the table was made of, read once for the texts of the prompts shown; None
+            where no text may be shown.
+        most: How many prompts to show, at least 0.
+
+    Returns:
+        The prompts. Long texts are cut.
+
+    Raises:
+        OverlapError: As `evaluate` does, like all others that the table itself may cause.
+        InputError: If `most` is below 0, or a prompt of the table is not among the records.
+    """
+    if most < 0:
+        msg = f"most must be at least 0, got {most}"
+        raise InputError(msg)
+    tested, _ = held_out(artifact, labelled)
+    with naming(tested.ids):
+        decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
+    flagged = decisions.not_certifiable
+    covered: BoolArray = np.any(decisions.accepted & tested.correct, axis=1)
+    missed: BoolArray = ~flagged & ~covered
+    rows = list(islice(_by_turns(decisions, missed, flagged), most))
+    records = None if texts is None else _records_of(texts, {tested.ids[row] for row in rows})
+    return HardestPrompts(
+        flagged=int(flagged.sum()),
+        missed=int(missed.sum()),
+        with_text=texts is not None,
+        prompts=tuple(
+            _prompt(tested, decisions, row, None if records is None else records[tested.ids[row]])
+            for row in rows
+        ),
+    )
+
+
+def _by_turns(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> Iterator[int]:
+    scores = decisions.draws.scores.mean(axis=1)
+    # Flagged prompts have no threshold, and randomised thresholds may be -inf.
+    order = np.lexsort((-scores, -np.where(flagged, 0.0, decisions.thresholds)))
+    kinds = ([int(row) for row in order if kind[row]] for kind in (missed, flagged))
+    return (row for row in chain.from_iterable(zip_longest(*kinds)) if row is not None)
+
+
+def _records_of(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[str, PromptRecord]:
+    found = {record.id: record for record in texts if record.id in wanted}
+    missing = sorted(wanted - set(found))
+    if missing:
+        msg = f"record {missing[0]!r} is not among the records that texts were to come from"
+        raise InputError(msg)
+    return found
+
+
+def _prompt(tested: LabelledDraws, decisions: Decisions, row: int, record: PromptRecord | None) -> HardPrompt:
+    answers = sorted(
+        _answers(tested, decisions, row, record),
+        key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct),
+    )
+    flagged = bool(decisions.not_certifiable[row])
+    return HardPrompt(
+        id=clipped(tested.ids[row], ANSWER_LENGTH),
+        outcome="flagged" if flagged else "missed",
+        why=_why(tested, decisions, row),
+        threshold=None if flagged else float(decisions.thresholds[row]),
+        mean_score=float(tested.draws.scores[row].mean()),
+        prompt=None if record is None else clipped(_input_text(record.input), PROMPT_LENGTH),
+        answers=tuple(answers[:MOST_ANSWERS]),
+        left_out=max(0, len(answers) - MOST_ANSWERS),
+    )
+
+
+def _answers(
+    tested: LabelledDraws, decisions: Decisions, row: int, record: PromptRecord | None
+) -> Iterator[HardAnswer]:
+    codes = tested.draws.answer_codes
+    own = range(tested.draws.n) if codes is None else (int(code) for code in codes[row])
+    slots: dict[tuple[int, bool], list[int]] = {}
+    for slot, code in enumerate(own):
+        slots.setdefault((code, bool(tested.correct[row, slot])), []).append(slot)
+    scores, levels = tested.draws.scores[row], decisions.levels[row]
+    for (_, correct), same in slots.items():
+        best = min(same, key=lambda slot: float(scores[slot]))
+        level = float(levels[same].min())
+        answer, text = (None, None) if record is None else _texts(record.candidates[best])
+        yield HardAnswer(
+            answer=answer,
+            text=text,
+            times=len(same),
+            accepted=bool(decisions.accepted[row, same].any()),
+            correct=correct,
+            score=float(scores[best]),
+            level=level if math.isfinite(level) else None,
+        )
+
+
+def _texts(candidate: Candidate) -> tuple[str, str | None]:
+    """The answer, and what the candidate says where that is something else."""
+    said = canonical(candidate.message) if candidate.text is None else candidate.text
+    answer = candidate.answer_key
+    more = None if said.strip() == answer.strip() else clipped(said, ANSWER_LENGTH)
+    return clipped(answer, ANSWER_LENGTH), more
+
+
+def _input_text(prompt: str | list[Any] | dict[str, Any]) -> str:
+    """A prompt to be read: text as it is, messages a paragraph each, all else as JSON."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list):
+        return "\n".join(_message_text(message) for message in prompt)
+    return canonical(prompt)
+
+
+def _message_text(message: object) -> str:
+    match message:
+        case {"role": str() as role, "content": str() as content}:
+            return f"{role}: {content}"
+        case _:
+            return canonical(message)
+
+
+def _why(tested: LabelledDraws, decisions: Decisions, row: int) -> str:
+    correct = tested.correct[row]
+    right = f"{int(correct.sum())} of its {counted(len(correct), 'candidate')}"
+    if decisions.not_certifiable[row]:
+        return f"Flagged: cannot be certified. {right} {'is' if correct.sum() == 1 else 'are'} correct."
+    held = int(decisions.accepted[row].sum())
+    size = f"its set holds {counted(held, 'candidate')}, none of them correct" if held else "its set is empty"
+    if not correct.any():
+        return f"Missed: {size}. No candidate is correct, so that no threshold could have helped."
+    level = float(decisions.levels[row, correct].min())
+    enters = (
+        f"the best correct one would enter at {level:.3f}"
+        if math.isfinite(level)
+        else "the set rule lets none of them in"
+    )
+    return f"Missed: {size}. {right} {'is' if correct.sum() == 1 else 'are'} correct: {enters}."

@@ -1,0 +1,484 @@
+"""What to do next: rules from what was promised and seen to commands, and nothing else.
+
+A rule looks at a `Situation` and yields a step, or none. Where a rule draws its line is chosen to be worth a
+reader's time; tests of the promise are not made here but taken from the evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.guarantee import share_text
+from langchain_cfc.report.words import counted, group_words, percent, percent_interval
+
+# Above this share of flagged prompts, abstaining is what users notice first.
+MANY_FLAGGED = 0.2
+# More distinct answers than this are no answer to most people.
+MANY_ANSWERS = 3.0
+# Below this share of distinct answers among candidates, sets repeat themselves.
+REPEATED = 0.8
+# Fewer test prompts than this leave an interval of about twenty points.
+FEW_PROMPTS = 100
+# So many groups are named; the others are counted.
+GROUPS_NAMED = 4
+# In the address of a store: user:password@, or ?password=.
+_PASSWORD = re.compile(r"((?<=://)[^:/@]*:).*(?=@)|((?<=[?&])password=)[^&]*")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Names that commands need.
+
+    Attributes:
+        artifact: The artifact's file.
+        records: The records, as files or store.
+        verifiers: Names of the raw outputs that candidates carry.
+    """
+
+    artifact: str = "artifact.json"
+    records: tuple[str, ...] = ("records.jsonl",)
+    verifiers: tuple[str, ...] = ()
+
+    def without_passwords(self) -> Sources:
+        """The same for a page that others read: the address of a store may hold a password."""
+        hidden = (_PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", one) for one in self.records)
+        return replace(self, records=tuple(hidden))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do.
+
+    Attributes:
+        title: What, as an order.
+        why: What it follows from, with numbers.
+        command: The command that does it, or begins it.
+    """
+
+    title: str
+    why: str
+    command: str
+
+
+@dataclass(frozen=True)
+class OutOfReach:
+    """A group whose attainable coverage does not allow the level.
+
+    Attributes:
+        name: Name of the weighting.
+        words: The same for people, short.
+        attainable: Attainable coverage among its calibration prompts.
+        smallest_alpha: The smallest error level that is within reach there.
+    """
+
+    name: str
+    words: str
+    attainable: float
+    smallest_alpha: float
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the rules look at: an artifact at one level, and how it did on held-out prompts.
+
+    Attributes:
+        alpha: Error level as decimal text.
+        target: 1 - alpha.
+        n: Number of candidates per prompt.
+        heuristic: Whether nothing is promised.
+        contradicted: Groups on which the promise was kept too rarely for chance, in words.
+        wrong_too_often: Whether bot mode answered wrongly more often than chance explains.
+        bot: Whether there is a certified policy.
+        certified: Whether anything holds for this very artifact.
+        certification_left: Whether its records hold a part for certificates that has not been used.
+        bound: Whether its records said which generator and verifier they came from.
+        tested: Number of test prompts.
+        kept_ci: Interval of the kept promise.
+        flagged: Share of test prompts flagged.
+        flagged_ci: Its interval.
+        attainable: Share of test prompts with a correct candidate.
+        attainable_ci: Its interval.
+        out_of_reach: Groups that cannot reach the target.
+        set_size: Mean number of candidates returned, over prompts with an answer.
+        distinct: Mean number of distinct answers returned, over the same.
+        unique: Whether the set rule returns every answer once.
+        combined: Whether the score combines verifiers.
+        set_rule: The set rule.
+        recipe: Options of `calibrate` that make such an artifact again, each with its value if it takes one.
+        sources: Names that commands need.
+    """
+
+    alpha: str
+    target: float
+    n: int
+    heuristic: bool
+    contradicted: tuple[str, ...]
+    wrong_too_often: bool
+    bot: bool
+    certified: bool
+    certification_left: bool
+    bound: bool
+    tested: int
+    kept_ci: tuple[float, float]
+    flagged: float
+    flagged_ci: tuple[float, float]
+    attainable: float
+    attainable_ci: tuple[float, float]
+    out_of_reach: tuple[OutOfReach, ...]
+    set_size: float
+    distinct: float
+    unique: bool
+    combined: bool
+    set_rule: str
+    recipe: tuple[tuple[str, ...], ...]
+    sources: Sources
+
+    @classmethod
+    def of(
+        cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
+    ) -> Situation:
+        """Read it off an artifact and its evaluation.
+
+        Args:
+            artifact: The artifact.
+            evaluation: Its evaluation at one of its levels.
+            sources: Names that commands need; placeholders by default.
+
+        Returns:
+            The situation.
+
+        Raises:
+            InputError: If the artifact does not hold the level.
+            MissingExtraError: If SciPy is not installed.
+        """
+        alpha = artifact.level(str(evaluation.alpha))
+        own = evaluation.methods[artifact.threshold_rule]
+        facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
+        words = {group.name: group_words(group.words) for group in facts.groups}
+        returned = 1.0 - own.abstention_rate
+        size = evaluation.n_test
+        return cls(
+            alpha=alpha,
+            target=evaluation.target_coverage,
+            n=artifact.n,
+            heuristic=guarantee.kind == "heuristic",
+            contradicted=tuple(words.get(name, name) for name in evaluation.contradicted),
+            wrong_too_often=evaluation.answers is not None and evaluation.answers.contradicted,
+            bot=artifact.policy is not None,
+            certified=guarantee.certificate is not None or guarantee.failure_probability is not None,
+            certification_left=facts.certification_size > 0 and not artifact.spent,
+            bound=artifact.provenance is not None,
+            tested=size,
+            kept_ci=own.kept_promise_ci,
+            flagged=own.not_certifiable_rate,
+            flagged_ci=own.not_certifiable_ci,
+            attainable=evaluation.attainable_coverage,
+            attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
+            out_of_reach=tuple(
+                OutOfReach(group.name, words[group.name], group.attainable, group.smallest_alpha)
+                for group in facts.groups
+                if not group.allows(alpha)
+            ),
+            set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
+            distinct=own.mean_distinct_answers / returned if returned > 0.0 else 0.0,
+            unique=artifact.set_rule.startswith("unique"),
+            combined=artifact.combination is not None,
+            set_rule=artifact.set_rule,
+            recipe=tuple(_recipe(artifact)),
+            sources=sources or Sources(),
+        )
+
+
+def next_steps(situation: Situation) -> list[Step]:
+    """What to do, the most urgent first.
+
+    Args:
+        situation: What was promised and seen.
+
+    Returns:
+        The steps; empty where no rule has anything to say.
+    """
+    return [step for rule in RULES for step in rule(situation)]
+
+
+def promise_broken(seen: Situation) -> Iterator[Step]:
+    """The promise was kept too rarely for chance."""
+    if seen.contradicted:
+        yield Step(
+            "Do not serve this artifact; calibrate again on prompts like those to come",
+            f"The promise was kept too rarely for chance on {_listed(seen.contradicted)}. Either these "
+            "records are not like those calibrated on (other prompts, another model, another verifier, other "
+            "labels), or this is the one test in forty that fails by bad luck. Collect recent prompts, most "
+            "of all of these groups.",
+            _calibrate(seen, records=("recent-records.jsonl",)),
+        )
+
+
+def wrong_too_often(seen: Situation) -> Iterator[Step]:
+    """Bot mode answered wrongly too often for chance."""
+    if seen.wrong_too_often:
+        yield Step(
+            "Do not serve bot mode; certify a policy again on recent prompts",
+            "More answered prompts were answered wrongly than the certified rate explains.",
+            _calibrate(seen, records=("recent-records.jsonl",), max_wrong_rate="0.1"),
+        )
+
+
+def nothing_promised(seen: Situation) -> Iterator[Step]:
+    """No theorem stands behind the thresholds."""
+    if seen.heuristic:
+        yield Step(
+            "Calibrate with a rule that promises something",
+            "No theorem stands behind these thresholds, however good the figures look.",
+            _calibrate(seen, without=("penalised",), threshold_rule="conditional"),
+        )
+
+
+def unbound(seen: Situation) -> Iterator[Step]:
+    """Serving cannot check what serves."""
+    if not seen.bound:
+        yield Step(
+            "Say which generator and verifier the records came from",
+            "The artifact is unbound: its records have no header, so that serving cannot notice another "
+            "model or verifier. Records that `collect` writes have one; then calibrate again.",
+            _command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
+        )
+
+
+def many_flagged(seen: Situation) -> Iterator[Step]:
+    """So many prompts are flagged that users will notice."""
+    if seen.flagged <= MANY_FLAGGED:
+        return
+    reach = (
+        f"{percent(seen.attainable)} of the test prompts ({percent_interval(seen.attainable_ci)}) have a "
+        f"correct candidate among {seen.n}, the target is {share_text(seen.target)}"
+    )
+    if seen.attainable_ci[0] <= seen.target:
+        ways = (
+            "No verifier can add a correct candidate: draw more of them, use a better model, or choose a "
+            "larger alpha."
+        )
+    else:
+        ways = (
+            "Overall that is enough, so another verifier, or features that tell hard prompts from easy ones "
+            "more sharply, may flag fewer; more candidates would as well."
+        )
+    yield Step(
+        "Draw more candidates, or have another verifier look at them",
+        f"{percent(seen.flagged)} of the test prompts ({percent_interval(seen.flagged_ci)}) are flagged: "
+        f"cannot be certified. {reach}. {ways} A plan says what each number of candidates would attain.",
+        _command("plan", *seen.sources.records, "--alpha", seen.alpha),
+    )
+
+
+def groups_out_of_reach(seen: Situation) -> Iterator[Step]:
+    """In some groups too few prompts have a correct candidate."""
+    if not seen.out_of_reach:
+        return
+    worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
+    named = [f"{group.words} ({percent(group.attainable)} attainable)" for group in worst]
+    larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100
+    ways = "More candidates or a better model would help"
+    if larger < 1.0:
+        ways += f"; so would alpha = {larger:g}, for all of them"
+    keys = [key[1] for group in worst if (key := re.match(r"group\(([\w.-]+)\)=", group.name))]
+    by_group = ("--group", keys[0]) if keys else ()
+    yield Step(
+        "Decide what to do with the groups that cannot reach the target",
+        f"Too few of their prompts have a correct candidate for {share_text(seen.target)}, whatever the "
+        f"threshold: {_listed(named)}. Most of them are flagged, which keeps the promise and answers nobody. "
+        f"{ways}.",
+        _command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
+    )
+
+
+def repeated_answers(seen: Situation) -> Iterator[Step]:
+    """Sets hold the same answer several times."""
+    if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
+        yield Step(
+            "Return every answer once",
+            f"A set with answers holds {seen.set_size:.1f} candidates on average, and {seen.distinct:.1f} "
+            "distinct answers. The set rule `unique` returns each once, under the same promise.",
+            _calibrate(seen, set_rule=f"unique({seen.set_rule})"),
+        )
+
+
+def many_answers(seen: Situation) -> Iterator[Step]:
+    """Sets hold more distinct answers than people can use."""
+    if seen.distinct <= MANY_ANSWERS or seen.combined:
+        return
+    why = (
+        f"A set with answers holds {seen.distinct:.1f} distinct answers on average. A verifier that tells "
+        "correct from wrong better makes sets smaller under the same promise; several together often do."
+    )
+    names = seen.sources.verifiers
+    if len(names) > 1:
+        yield Step(
+            "Combine the verifiers that these records hold", why, _calibrate(seen, combine=",".join(names))
+        )
+    else:
+        yield Step(
+            "Record a second verifier, and combine the two",
+            f"{why} A table `[verifiers.NAME]` for each in the configuration records them.",
+            _command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
+        )
+
+
+def no_certificate(seen: Situation) -> Iterator[Step]:
+    """The promise is on average over calibration sets only."""
+    if seen.certified or seen.heuristic:
+        return
+    records = seen.sources.records if seen.certification_left else ("new-records.jsonl",)
+    source = (
+        "A part of its records is held out for that."
+        if seen.certification_left
+        else "It takes labelled prompts that have been used for nothing else."
+    )
+    yield Step(
+        "Certify this very artifact",
+        "The promise is on average over calibration sets: this one may do better or worse. A certificate "
+        f"says how well it does at least, with confidence. {source}",
+        _command("certify", seen.sources.artifact, *records),
+    )
+
+
+def answers_unknown(seen: Situation) -> Iterator[Step]:
+    """Nothing bounds how often an answer is wrong."""
+    if not seen.bot:
+        yield Step(
+            "To answer without showing a set, certify how often answers are wrong",
+            "Nothing is promised about how often the best answer of a set is wrong. Bot mode answers only "
+            "where that is rare, and abstains elsewhere.",
+            _calibrate(seen, max_wrong_rate="0.1"),
+        )
+
+
+def few_prompts(seen: Situation) -> Iterator[Step]:
+    """Too few test prompts to see much."""
+    if seen.tested < FEW_PROMPTS:
+        yield Step(
+            "Evaluate on more prompts",
+            f"{counted(seen.tested, 'test prompt')} leave the kept promise anywhere from "
+            f"{percent_interval(seen.kept_ci)}.",
+            _command("evaluate", seen.sources.artifact, "more-records.jsonl", "--alpha", seen.alpha),
+        )
+
+
+Rule = Callable[[Situation], Iterator[Step]]
+RULES: tuple[Rule, ...] = (
+    promise_broken,
+    wrong_too_often,
+    nothing_promised,
+    unbound,
+    many_flagged,
+    groups_out_of_reach,
+    repeated_answers,
+    many_answers,
+    no_certificate,
+    answers_unknown,
+    few_prompts,
+)
+
+
+def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources) -> Step:
+    """What to do with a comparison: nothing is promised until something is calibrated.
+
+    Args:
+        alpha: Error level.
+        features: Text of the feature map.
+        set_rule: The set rule.
+        sources: Names that commands need.
+
+    Returns:
+        The step.
+    """
+    return Step(
+        "Calibrate an artifact on prompts that this comparison has not seen",
+        "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
+        "prompts than it is. New prompts make the promise honest.",
+        _command(
+            "calibrate",
+            "new-records.jsonl",
+            "--out",
+            sources.artifact,
+            *("--alpha", f"{alpha:g}", "--features", features, "--set-rule", set_rule),
+            *("--test-fraction", "0.3"),
+        ),
+    )
+
+
+def suggest_step(alpha: float, sources: Sources) -> Step:
+    """What to do with a comparison before calibrating: choose where choosing costs nothing.
+
+    Args:
+        alpha: Error level.
+        sources: Names that commands need.
+
+    Returns:
+        The step.
+    """
+    return Step(
+        "Choose features, set rule and verifiers on prompts that never calibrate",
+        "It ends with a calibrate command whose calibration prompts the choice has not seen, so that these "
+        "records can do both.",
+        _command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
+    )
+
+
+def _recipe(artifact: CalibrationArtifact) -> Iterator[tuple[str, ...]]:
+    for alpha in artifact.alphas:
+        yield "alpha", alpha
+    yield "features", artifact.feature_map.text
+    yield "set-rule", artifact.set_rule
+    yield "threshold-rule", artifact.threshold_rule
+    if artifact.n < artifact.calibration.recorded_candidates:
+        yield "n", str(artifact.n)
+    if artifact.combination is not None:
+        yield "combine", ",".join(artifact.combination.names)
+    if artifact.ridge is not None:
+        yield "ridge", f"{artifact.ridge.strength:g}"
+        yield "penalised", artifact.ridge.penalised
+    if artifact.shift is not None:
+        yield "shift", artifact.shift
+    if artifact.randomised:
+        yield ("randomised",)
+    if artifact.confidence is not None:
+        yield ("confident",)
+        yield "delta", artifact.confidence.delta
+    yield "test-fraction", f"{artifact.calibration.split.test or 0.3:g}"
+
+
+def _calibrate(
+    seen: Situation, records: Sequence[str] = (), without: Sequence[str] = (), **changes: str
+) -> str:
+    """The command that makes such an artifact again, beside the old one, with some options changed."""
+    changed = [(name.replace("_", "-"), value) for name, value in changes.items()]
+    gone = {*without, *(name for name, _ in changed)}
+    options = [*(one for one in seen.recipe if one[0] not in gone), *changed]
+    old = PurePath(seen.sources.artifact)
+    return _command(
+        "calibrate",
+        *(records or seen.sources.records),
+        "--out",
+        str(old.with_name(f"new-{old.name}")),
+        *(part for name, *value in options for part in (f"--{name}", *value)),
+    )
+
+
+def _command(*parts: str) -> str:
+    return shlex.join(["langchain-cfc", *parts])
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown, more = list(names[:GROUPS_NAMED]), len(names) - GROUPS_NAMED
+    if more > 0:
+        return f"{', '.join(shown)} and {more} more"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

@@ -1,0 +1,436 @@
+"""The page's tables as data: every number beside its interval, wherever there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.comparison.report import ComparisonReport, Gap, LevelComparison, MethodComparison, Spread
+from langchain_cfc.evaluation import EvaluationReport, GroupReport
+from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
+from langchain_cfc.report.hardest import HardAnswer, HardPrompt
+from langchain_cfc.report.words import JOINED, counted, group_words, percent, percent_interval
+
+Tone: TypeAlias = Literal["", "good", "bad"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number, or a few words.
+
+    Attributes:
+        text: What it says.
+        beside: Its interval, or what else is to be read with it.
+        tone: Whether it is good or bad news; words say so as well, for a colour alone says nothing.
+        kind: How it is set: as a `number`, as a `word` or two, or as `words` that need room.
+    """
+
+    text: str
+    beside: str = ""
+    tone: Tone = ""
+    kind: Literal["number", "word", "words"] = "number"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        head: What it is about.
+        cells: One for each column beside the first.
+        strong: Whether the eye shall go here.
+    """
+
+    head: str
+    cells: tuple[Cell, ...]
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        id: Its id in the page.
+        caption: What it shows.
+        head: Headings of the columns, the first one included.
+        rows: Its rows.
+        note: What a reader has to know, in a sentence or two.
+    """
+
+    id: str
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+    note: str = ""
+
+
+_UNDEFINED = Cell("not defined", kind="word")
+# Properties of prompts for each method: those where it falls short most.
+GAPS_SHOWN = 3
+
+
+def overall_table(report: EvaluationReport) -> Table:
+    """What happened over all test prompts, under the artifact's rule and under the marginal one."""
+    methods = list(report.methods.values())
+
+    def shares(head: str, value: str, interval: str, *, strong: bool = False) -> Row:
+        cells = (
+            Cell(percent(getattr(one, value), 1), percent_interval(getattr(one, interval), 1))
+            for one in methods
+        )
+        return Row(head, tuple(cells), strong)
+
+    def sizes(head: str, value: str) -> Row:
+        return Row(head, tuple(Cell(f"{getattr(one, value):.2f}") for one in methods))
+
+    return Table(
+        id="overall",
+        caption=f"Over all {report.n_test:,} test prompts",
+        head=("", *(_method_name(name) for name in report.methods)),
+        rows=(
+            shares(
+                f"Promise kept (target {share_text(report.target_coverage)})",
+                "kept_promise",
+                "kept_promise_ci",
+                strong=True,
+            ),
+            shares("Set holds a correct answer", "coverage", "coverage_ci"),
+            shares("Flagged: cannot be certified", "not_certifiable_rate", "not_certifiable_ci"),
+            shares("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
+            sizes("Candidates per set", "mean_set_size"),
+            sizes("Distinct answers per set", "mean_distinct_answers"),
+        ),
+        note="Beside each share its 95 % interval. Sizes are means over these prompts, empty sets included.",
+    )
+
+
+def groups_table(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
+    """What happened in each group; no table where the artifact names none."""
+    own = report.methods[artifact.threshold_rule].groups
+    if not own:
+        return
+    other = None if artifact.threshold_rule == "marginal" else report.methods["marginal"].groups
+    attainable = {group.name: (group.attainable, group.size) for group in artifact.calibration.groups}
+    contradicted = set(report.contradicted)
+    confidence = 1.0 - 0.05 / len(own)
+
+    def row(place: int, group: GroupReport) -> Row:
+        cells = [
+            Cell(f"{group.n:,.0f}"),
+            _kept(group, report.target_coverage, broken=group.name in contradicted),
+        ]
+        if other is not None:
+            cells.append(_kept(other[place], report.target_coverage))
+        cells += [
+            _share(group.coverage, group.n, confidence),
+            _share(group.not_certifiable_rate, group.n, confidence),
+            Cell(f"{group.mean_set_size:.2f}"),
+            _share(*attainable[group.name], confidence),
+        ]
+        return Row(group_words(group.words), tuple(cells))
+
+    promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
+    head = ["Group", "Prompts", "Promise kept"]
+    if other is not None:
+        head.append("Kept by one threshold for all")
+    promise = "The promise speaks of each of these groups. " if own[0].name in promised else ""
+    yield Table(
+        id="groups",
+        caption="Group by group",
+        head=(*head, "Set holds a correct answer", "Flagged", "Candidates per set", "Attainable"),
+        rows=tuple(row(place, group) for place, group in enumerate(own)),
+        note=(
+            f"{promise}The target is {share_text(report.target_coverage)}. Intervals of one column hold "
+            "together with confidence 95 %; they are approximate for soft groups, in which every prompt has "
+            "a weight. Attainable is the share of the group's calibration prompts with a correct candidate: "
+            "no threshold can cover more."
+        ),
+    )
+
+
+def _kept(group: GroupReport, target: float, *, broken: bool = False) -> Cell:
+    low = group.kept_promise_ci[1] < target
+    beside = percent_interval(group.kept_promise_ci)
+    if broken:
+        beside += ", too rarely for chance"
+    elif low:
+        beside += ", below target"
+    return Cell(percent(group.kept_promise), beside, "bad" if broken or low else "")
+
+
+def _share(share: float, size: float, confidence: float) -> Cell:
+    # For soft groups the sum of weights is less than the effective size, so the interval is wide enough.
+    return Cell(percent(share), percent_interval(clopper_pearson(share * size, size, confidence)))
+
+
+def certificate_table(certificate: CoverageCertificate) -> Table:
+    """What held-out prompts certify about the sets."""
+    return Table(
+        id="certificate",
+        caption=f"Certified on {certificate.prompts:,} prompts",
+        head=("Group", "Prompts", "Promise kept at least", "Set correct at least"),
+        rows=tuple(
+            Row(
+                group_words(share.words),
+                (
+                    Cell(f"{share.prompts:,}"),
+                    Cell(floor_text(share.kept_at_least), f"seen: {share.kept} of {share.prompts}"),
+                    Cell(floor_text(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}"),
+                ),
+            )
+            for share in certificate.shares
+        ),
+        note=(
+            f"All bounds hold together with confidence {share_text(1.0 - float(certificate.delta))}, for "
+            "prompts independent and identically distributed with those held out."
+        ),
+    )
+
+
+def policies_table(policy: CertifiedPolicy) -> Table:
+    """What answering more would cost; bot mode's own policy is marked."""
+    certificate = policy.certificate
+    rows = []
+    for point in policy.curve:
+        own = (point.alpha, point.policy) == (certificate.alpha, certificate.policy)
+        words = f"sets {point.policy.words}" if point.policy.words else "every set"
+        rows.append(
+            Row(
+                f"{words} at alpha = {point.alpha}" + (" (bot mode)" if own else ""),
+                (
+                    Cell(percent(point.answered / certificate.prompts)),
+                    Cell(f"{point.wrong} of {point.answered}"),
+                    Cell(percent(point.wrong_rate_at_most, 1)),
+                ),
+                own,
+            )
+        )
+    sure = share_text(1.0 - float(certificate.delta))
+    return Table(
+        id="policies",
+        caption="What answering more would cost",
+        head=("Answered are", "Answered", "Wrong", "Wrong at most"),
+        rows=tuple(rows),
+        note=f"On {counted(certificate.prompts, 'certification prompt')}; all bounds hold together with "
+        f"confidence {sure}.",
+    )
+
+
+def promises_table(comparison: LevelComparison) -> Table:
+    """What each method does, and what it promises."""
+    families = {"ours": "this package", "paper": "as in the paper", "outside": "from elsewhere"}
+    return Table(
+        id="methods",
+        caption="The methods",
+        head=("Method", "From", "What it does", "What it promises"),
+        rows=tuple(
+            Row(
+                name,
+                tuple(Cell(text, kind="words") for text in (families[one.family], one.words, one.promise)),
+            )
+            for name, one in comparison.methods.items()
+        ),
+    )
+
+
+# Figure of the comparison, heading, and whether it is a share.
+_HEADLINES = (
+    ("kept_promise", "Promise kept", True),
+    ("coverage", "Set holds a correct answer", True),
+    ("worst_group_kept_promise", "Promise kept in the worst group", True),
+    ("not_certifiable_rate", "Flagged", True),
+    ("mean_set_size", "Candidates per set", False),
+    ("mean_distinct_answers", "Distinct answers per set", False),
+    ("selective_accuracy", "Best answer right, where there is one", True),
+)
+
+
+def comparison_table(comparison: ComparisonReport) -> Table:
+    """The methods at the first level."""
+    shown = [
+        (name, heading, share)
+        for name, heading, share in _HEADLINES
+        if any(name in one.figures for one in comparison.methods.values())
+    ]
+
+    def row(name: str, method: MethodComparison) -> Row:
+        cells = (_spread(method.figures.get(figure), share=share) for figure, _, share in shown)
+        return Row(name, tuple(cells))
+
+    return Table(
+        id="comparison",
+        caption=f"The methods at alpha = {comparison.alpha:g}, over {comparison.splits} splits",
+        head=("Method", *(heading for _, heading, _ in shown)),
+        rows=tuple(row(name, method) for name, method in comparison.methods.items()),
+        note=(
+            f"Means over the splits, the target is {share_text(comparison.target_coverage)}. Beside each its "
+            "95 % interval over new prompts; splits share prompts, and the interval allows for that "
+            "(approximate). A method that promises nothing may still look well here, on average."
+        ),
+    )
+
+
+def sweep_tables(comparison: ComparisonReport) -> Iterator[Table]:
+    """Coverage and size at every level; no table where there is only one level."""
+    if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
+        return
+    for figure, caption, share in (
+        ("kept_promise", "Promise kept at every level", True),
+        ("mean_set_size", "Candidates per set at every level", False),
+    ):
+        rows = (
+            Row(
+                name,
+                tuple(
+                    _spread(one.methods[name].figures.get(figure), share=share) for one in comparison.sweep
+                ),
+            )
+            for name in comparison.methods
+        )
+        heads = (f"alpha = {level.alpha:g}" for level in comparison.sweep)
+        whole = Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
+        yield from _in_pieces(whole, keep=1, most=8)
+
+
+def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
+    """Where each method falls short most; no table where no property of prompts is known."""
+    worst = {
+        name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
+        for name, one in comparison.methods.items()
+    }
+    columns = max(map(len, worst.values()), default=0)
+    if columns == 0:
+        return
+
+    def cell(method: str, gap: Gap) -> Cell:
+        interval = gap.shortfall.interval
+        between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
+        beside = f"{between}{group_words(gap.group)}"
+        sure = interval is not None and interval[0] > 0.0
+        falls_short = sure and comparison.methods[method].aims_at_coverage
+        return Cell(f"{100 * gap.shortfall.mean:+.1f}", beside, "bad" if falls_short else "")
+
+    yield Table(
+        id="gaps",
+        caption="Where each method falls short most, in points below the target",
+        head=("Method", *("Most", "Then", "Then")[:columns]),
+        rows=tuple(
+            Row(
+                name,
+                (*(cell(name, gap) for gap in gaps), *(_UNDEFINED for _ in range(columns - len(gaps)))),
+            )
+            for name, gaps in worst.items()
+        ),
+        note=(
+            "Prompts are grouped by everything that is known of them; for each property the group that keeps "
+            "the promise most rarely counts. Negative where all groups reach the target; red where the whole "
+            "interval lies below it."
+        ),
+    )
+
+
+def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
+    """How often each method keeps the promise in each group; no table where there are no groups."""
+    methods = comparison.methods
+    sizes = {group.name: group for one in methods.values() for group in one.groups}
+    if not sizes:
+        return
+    by_name = {name: {group.name: group for group in one.groups} for name, one in methods.items()}
+
+    def cell(method: str, group: str) -> Cell:
+        seen = by_name[method].get(group)
+        if seen is None:
+            return _UNDEFINED
+        low = methods[method].aims_at_coverage and seen.kept_promise_ci[1] < comparison.target_coverage
+        interval = percent_interval(seen.kept_promise_ci)
+        return Cell(percent(seen.kept_promise), interval + ", below target" * low, "bad" if low else "")
+
+    rows = (
+        Row(
+            group_words(group.words),
+            (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
+        )
+        for group in sizes.values()
+    )
+    note = (
+        "Mean number of test prompts, mean share and its 95 % interval. The target is "
+        f"{share_text(comparison.target_coverage)}."
+    )
+    head = ("Group", "Prompts", *methods)
+    whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
+    yield from _in_pieces(whole, keep=2, most=7)
+
+
+def hard_table(place: int, prompt: HardPrompt) -> Table:
+    """The answers of a hard prompt, which is the `place`-th of the page."""
+    by_level = any(one.level is not None and one.level != one.score for one in prompt.answers)
+
+    def row(number: int, one: HardAnswer) -> Row:
+        said = f"Answer {number}" if one.answer is None else one.answer or "(empty)"
+        level = "never enters" if one.level is None else f"{one.level:.3f}"
+        cells = (
+            Cell("correct" if one.correct else "wrong", tone="good" if one.correct else "", kind="word"),
+            Cell("in the set" if one.accepted else "rejected", kind="word"),
+            Cell(f"{one.score:.3f}"),
+            *([Cell(level)] if by_level else []),
+            Cell(str(one.times)),
+        )
+        return Row(f"{said} — {one.text}" if one.text else said, cells, strong=one.accepted)
+
+    return Table(
+        id=f"hard-{place}-answers",
+        caption="Its answers, best first",
+        head=("Answer", "Label", "Decision", "Lowest score", *(["Entry level"] if by_level else []), "Times"),
+        rows=tuple(row(number, one) for number, one in enumerate(prompt.answers, start=1)),
+        note=f"{counted(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
+    )
+
+
+def _in_pieces(table: Table, *, keep: int, most: int) -> Iterator[Table]:
+    """A table too wide for a sheet of paper as several, each of which begins with the same columns.
+
+    Args:
+        table: The table.
+        keep: How many columns each begins with.
+        most: How many columns a sheet holds.
+
+    Yields:
+        The pieces.
+    """
+    others = len(table.head) - keep
+    pieces = math.ceil(others / (most - keep))
+    if pieces <= 1:
+        yield table
+        return
+    each = math.ceil(others / pieces)
+    for piece in range(pieces):
+        columns = slice(keep + piece * each, keep + (piece + 1) * each)
+        cells = slice(columns.start - 1, columns.stop - 1)
+        yield Table(
+            id=f"{table.id}-{piece + 1}",
+            caption=f"{table.caption} ({piece + 1} of {pieces})",
+            head=(*table.head[:keep], *table.head[columns]),
+            rows=tuple(replace(row, cells=(*row.cells[: keep - 1], *row.cells[cells])) for row in table.rows),
+            note=table.note if piece == pieces - 1 else "",
+        )
+
+
+def _spread(spread: Spread | None, *, share: bool) -> Cell:
+    if spread is None:
+        return _UNDEFINED
+    shown = percent(spread.mean, 1) if share else f"{spread.mean:.2f}"
+    if spread.interval is None:
+        return Cell(shown, "one split only")
+    if share:
+        return Cell(shown, percent_interval(spread.interval, 1))
+    low, high = spread.interval  # approximate ones may go below 0, which no size does
+    return Cell(shown, JOINED.join([f"{max(0.0, low):.2f}", "to", f"{high:.2f}"]))
+
+
+def _method_name(name: str) -> str:
+    return "One threshold for all (marginal)" if name == "marginal" else f"This artifact ({name})"

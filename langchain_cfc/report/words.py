@@ -1,0 +1,84 @@
+"""Numbers and texts as the page shows them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Characters that no page may hold, or that change the order of the text around them.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
+    "|[\ud800-\udfff]"
+)
+JOINED = "\N{NO-BREAK SPACE}"
+_DECIMALS = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
+_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (\S+).*", re.DOTALL)
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    r"""A share in percent, on one line.
+
+    >>> percent(0.825), percent(0.8254, 1)
+    ('82\xa0%', '82.5\xa0%')
+    """
+    return f"{100 * share:.{decimals}f}{JOINED}%"
+
+
+def percent_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
+    """An interval of shares in percent, on one line.
+
+    >>> percent_interval((0.7817, 0.8634)).split(JOINED)
+    ['78', 'to', '86', '%']
+    """
+    low, high = (f"{100 * bound:.{decimals}f}" for bound in bounds)
+    return JOINED.join([low, "to", high, "%"])
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "answer"), counted(1200, "prompt")
+    ('1 answer', '1,200 prompts')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def group_words(words: str) -> str:
+    """What a weighting speaks of, short for a table.
+
+    >>> group_words("prompts whose topic is 'sums'"), group_words("all prompts")
+    ("topic is 'sums'", 'all prompts')
+    """
+    words = _DECIMALS.sub(lambda found: f"{float(found[0]):.4g}", words)
+    soft = _SOFT.fullmatch(words)
+    if soft:
+        return f"{soft[1]} near {soft[2]} (soft)"
+    return words.removeprefix("prompts ").removeprefix("whose ")
+
+
+def visible(text: str) -> str:
+    r"""Text without characters that are not seen but do something: their code points stand in their place.
+
+    >>> visible("a\0b\u202ec")
+    'a[U+0000]b[U+202E]c'
+    """
+    return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+
+
+def clipped(text: str, most: int) -> str:
+    """The start of a text, never cut between a letter and its accent, and how long the whole is.
+
+    >>> clipped("abcdef", 6), clipped("abcdef", 3)
+    ('abcdef', 'abc… (6 characters)')
+    """
+    if len(text) <= most:
+        return text
+    end = most
+    while end > 0 and _joins(text[end]):
+        end -= 1
+    return f"{text[: end or most]}… ({len(text):,} characters)"
+
+
+def _joins(character: str) -> bool:
+    """Whether a character belongs to the one before it, as accents and parts of emoji do."""
+    return unicodedata.category(character) in {"Mn", "Me", "Mc", "Cf", "Sk"}

@@ -1,0 +1,107 @@
+"""`compare` on the command line: tables in 80 columns, JSON of the shared shape, figures and a page."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.comparison import ComparisonReport
+from tests.cli.running import Ran, run
+
+RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))
+SHARED = {"alpha", "target_coverage", "n_calibration", "n_test", "n_candidates", "attainable_coverage"}
+OF_METHODS = {
+    "coverage",
+    "kept_promise",
+    "kept_promise_ci",
+    "not_certifiable_rate",
+    "abstention_rate",
+    "mean_set_size",
+    "mean_distinct_answers",
+    "groups",
+}
+OF_GROUPS = OF_METHODS - {"abstention_rate", "mean_distinct_answers", "groups"} | {"name", "n"}
+
+
+def compared(*options: str | Path) -> Ran:
+    return run("compare", RECORDING, "--splits", "3", "--jobs", "1", "--alpha", "0.3", *options)
+
+
+def test_everything_fits_a_terminal_and_names_every_method() -> None:
+    ran = compared("--alpha", "0.4")
+    assert ran.code == 0, ran.err
+    assert max(map(len, ran.out.splitlines())) <= 80
+    for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "back-off", "worst group"):
+        assert needed in ran.out, needed
+    assert "…" not in ran.out
+
+
+def test_json_has_the_shape_that_evaluate_has_too(tmp_path: Path) -> None:
+    ran = compared("--json", "--method", "ours")
+    assert SHARED | {"methods"} <= set(ran.data)
+    for name in ("conditional", "marginal"):
+        method = ran.data["methods"][name]
+        assert set(method) >= OF_METHODS
+        assert all(set(group) >= OF_GROUPS for group in method["groups"])
+    assert ComparisonReport.model_validate_json(ran.out).alpha == 0.3
+    # The same keys as those of an evaluation.
+    artifact = tmp_path / "artifact.json"
+    run("calibrate", RECORDING, "--out", artifact, "--alpha", "0.3", "--test-fraction", "0.3")
+    evaluated = run("evaluate", artifact, RECORDING, "--json").data
+    assert set(evaluated) >= SHARED
+    assert set(evaluated["methods"]["conditional"]) >= OF_METHODS
+
+
+def test_figures_and_page_are_files(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.html", tmp_path / "figures"
+    ran = compared("--report", page, "--figures", folder, "--method", "conditional", "--method", "marginal")
+    assert ran.code == 0, ran.err
+    assert str(page) in "".join(ran.out.split())
+    assert page.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    drawn = sorted(folder.glob("*.svg"))
+    assert len(drawn) >= 10
+    for one in drawn:
+        ET.fromstring(one.read_text(encoding="utf-8"))  # noqa: S314 - written above
+        assert one.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine", encoding="utf-8")
+    assert compared("--report", mine).code == 2
+    assert compared("--figures", mine).code == 2
+    assert mine.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--method", "magic"), "unknown method 'magic'"),
+        (("--figure", "beauty"), "unknown figure 'beauty'"),
+        (("--groups", "hat(mean_score, 5)"), "groups must be one term that splits prompts"),
+        (("--features", "bins(mean_scor, 5)"), "did you mean 'mean_score'"),
+        (("--set-rule", "some"), "unknown set rule"),
+        (("--n", "99"), "at most 10"),
+        (("--test-fraction", "1.5"), "must be"),
+        (("--fit-fraction", "0"), "above 0"),
+        (("--combine", "p_true"), "p_true"),
+        (("--alpha", "1.5"), "alpha must be"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(options: tuple[str, ...], said: str) -> None:
+    ran = compared(*options)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert said in " ".join(ran.err.split())
+
+
+def test_splits_are_counted_and_drawn_by_seed() -> None:
+    first, again = compared("--json", "--method", "marginal"), compared("--json", "--method", "marginal")
+    other = compared("--json", "--method", "marginal", "--seed", "1")
+    assert first.out == again.out
+    assert json.loads(first.out)["methods"] != other.data["methods"]
+    assert first.data["splits"] == 3

@@ -1,0 +1,59 @@
+"""Reports, made once."""
+
+from __future__ import annotations
+
+import pytest
+
+from langchain_cfc.comparison import ComparisonReport, compare
+from langchain_cfc.demo import recording
+from langchain_cfc.demo.run import ALPHA, FEATURES, SET_RULE, TEST_FRACTION
+from tests.report.making import Case, case, hostile_records
+
+HOSTILE_FEATURES = "mean_score + group(topic)"
+
+
+@pytest.fixture(scope="session")
+def facts() -> Case:
+    """The recording that ships, as the demo calibrates it."""
+    source = recording()
+    return case(
+        list(source),
+        alpha=ALPHA,
+        features=FEATURES,
+        set_rule=SET_RULE,
+        test_fraction=TEST_FRACTION,
+        provenance=source.provenance,
+    )
+
+
+@pytest.fixture(scope="session")
+def bot() -> Case:
+    """The same with a certified policy."""
+    source = recording()
+    return case(
+        list(source),
+        alpha=["0.2", "0.3"],
+        features="mean_score",
+        set_rule=SET_RULE,
+        max_wrong_rate="0.1",
+        provenance=source.provenance,
+    )
+
+
+@pytest.fixture(scope="session")
+def hostile() -> Case:
+    """An artifact of records that want to break the page."""
+    return case(hostile_records(), features=HOSTILE_FEATURES)
+
+
+@pytest.fixture(scope="session")
+def comparison() -> ComparisonReport:
+    """Methods compared on such records."""
+    return compare(
+        hostile_records(),
+        alpha=[0.3, 0.4],
+        methods=["conditional", "marginal", "ICP", "CFC", "back-off"],
+        features=HOSTILE_FEATURES,
+        groups="group(topic)",
+        splits=3,
+    )

@@ -1,0 +1,202 @@
+"""The page in a real browser. Each check is also shown a page that must fail it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="pages are looked at with playwright")
+
+from playwright.sync_api import Browser
+
+from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.report import write_report
+from tests.report import browser as look
+from tests.report.making import Case, widened
+
+KINDS = ["facts", "hostile", "bot", "comparison", "wide"]
+PHONE, DESKTOP = 360, 1280
+# A4 less the margins that the style sheet asks for, at 96 pixels an inch.
+PAPER = round((210 - 2 * 14) / 25.4 * 96)
+on_every_page = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with look.running() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def pages(
+    facts: Case,
+    hostile: Case,
+    bot: Case,
+    comparison: ComparisonReport,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Path]:
+    """One page of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    paths = {kind: folder / f"{kind}.html" for kind in KINDS}
+    for kind, one in (("facts", facts), ("bot", bot)):
+        write_report(paths[kind], artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest)
+    write_report(
+        paths["hostile"],
+        artifact=hostile.artifact,
+        evaluation=hostile.evaluation,
+        hardest=hostile.hardest,
+        comparison=comparison,
+    )
+    write_report(paths["comparison"], comparison=comparison)
+    write_report(paths["wide"], comparison=widened(comparison))
+    return paths
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A page with every fault that is looked for."""
+    path = tmp_path / "broken.html"
+    path.write_text(
+        """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>broken</title></head><body>
+        <h2>no h1 before it</h2><h4>a level left out</h4>
+        <p id="twice" style="width: 2000px">wide</p><p id="twice" style="color: #999">faint</p>
+        <svg width="0" height="0" aria-label="unseen"></svg><svg width="9" height="9"></svg>
+        <div class="scroll" style="overflow: auto; width: 100px"><p style="width: 300px">cut off</p></div>
+        <img src="http://127.0.0.1:9/picture.png" alt="from elsewhere" width="5" height="5">
+        <script>window.hacked = true; console.log("a word"); throw new Error("a failure");</script>
+        </body></html>"""
+    )
+    return path
+
+
+@on_every_page
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_loads_nothing_says_nothing_and_runs_nothing(
+    chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
+) -> None:
+    with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
+        assert seen.asked == [seen.address]
+        assert seen.said == []
+        assert seen.page.evaluate("() => window.hacked === undefined")
+        assert seen.page.evaluate("() => document.scripts.length") == 0
+
+
+def test_what_loads_speaks_or_runs_is_noticed(chromium: Browser, broken: Path) -> None:
+    with look.visit(chromium, broken) as seen:
+        assert seen.loaded == ["http://127.0.0.1:9/picture.png"]
+        assert {"a word", "a failure"} <= set(seen.said)
+        assert seen.page.evaluate("() => window.hacked")
+
+
+def test_even_what_slipped_into_the_page_could_neither_load_nor_run(
+    chromium: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    # As if the template had failed to escape something.
+    path = tmp_path / "slipped.html"
+    slipped = (
+        "<main><script>window.hacked = 1</script><img src='http://127.0.0.1:9/x.png' "
+        "onerror='window.hacked = 2'><link rel='stylesheet' href='http://127.0.0.1:9/x.css'>"
+    )
+    html = pages["facts"].read_text()
+    assert html.count('<main id="main"') == 1
+    path.write_text(html.replace('<main id="main"', f'{slipped}<main id="main"'))
+    with look.visit(chromium, path) as seen:
+        assert seen.page.evaluate("() => window.hacked === undefined")
+        assert len([said for said in seen.said if "Content Security Policy" in said]) >= 3
+
+
+@on_every_page
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_nothing_sticks_out_of_the_screen(
+    chromium: Browser, pages: dict[str, Path], kind: str, width: int
+) -> None:
+    with look.visit(chromium, pages[kind], width=width) as seen:
+        assert look.overflowing(seen.page) == []
+
+
+@on_every_page
+def test_nothing_is_cut_off_on_paper(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+    with look.visit(chromium, pages[kind], width=PAPER) as seen:
+        seen.page.emulate_media(media="print")
+        assert look.overflowing(seen.page) == []
+        assert look.cut_off(seen.page) == []
+
+
+@on_every_page
+def test_a_page_prints_on_several_sheets(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+    with look.visit(chromium, pages[kind]) as seen:
+        printed = seen.page.pdf(format="A4", prefer_css_page_size=True)
+    assert printed.startswith(b"%PDF-")
+    assert printed.count(b"/Type /Page\n") > 1
+
+
+@on_every_page
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_is_legible_by_day_and_by_night(
+    chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
+) -> None:
+    with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
+        assert look.faint(seen.page) == []
+        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
+
+
+def test_a_page_read_at_night_is_printed_black_on_white(chromium: Browser, pages: dict[str, Path]) -> None:
+    with look.visit(chromium, pages["facts"], color_scheme="dark") as seen:
+        seen.page.emulate_media(media="print")
+        assert look.faint(seen.page) == []
+        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert paper == "rgb(255, 255, 255)"
+
+
+@on_every_page
+def test_headings_ids_and_pictures_are_in_order(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+    with look.visit(chromium, pages[kind]) as seen:
+        assert look.misplaced_headings(seen.page) == []
+        assert look.repeated_ids(seen.page) == []
+        assert look.unseen_pictures(seen.page) == []
+        assert seen.page.evaluate("() => document.querySelectorAll('figure svg').length") >= 1
+
+
+@on_every_page
+def test_links_and_labels_point_to_what_is_there(
+    chromium: Browser, pages: dict[str, Path], kind: str
+) -> None:
+    with look.visit(chromium, pages[kind]) as seen:
+        aims = seen.page.evaluate(
+            """() => [
+              ...[...document.querySelectorAll('body a[href]')].map(one => one.getAttribute('href').slice(1)),
+              ...[...document.querySelectorAll('[aria-labelledby]')]
+                .map(one => one.getAttribute('aria-labelledby')),
+            ].map(id => [id, document.getElementById(id) !== null])"""
+        )
+    assert len(aims) > 5
+    assert [aim for aim, there in aims if not there] == []
+
+
+def test_a_page_looks_the_same_without_scripts(chromium: Browser, pages: dict[str, Path]) -> None:
+    shots = []
+    for allowed in (True, False):
+        with look.visit(chromium, pages["facts"], java_script_enabled=allowed) as seen:
+            shots.append(seen.page.screenshot(full_page=True))
+    assert shots[0] == shots[1]
+
+
+def test_the_skip_link_comes_first_and_leads_to_the_report(chromium: Browser, pages: dict[str, Path]) -> None:
+    with look.visit(chromium, pages["facts"]) as seen:
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("() => document.activeElement.className") == "skip"
+        seen.page.keyboard.press("Enter")
+        assert seen.page.evaluate("() => document.activeElement.id") == "main"
+
+
+def test_each_fault_of_a_broken_page_is_found(chromium: Browser, broken: Path) -> None:
+    with look.visit(chromium, broken, width=PHONE) as seen:
+        assert len(look.overflowing(seen.page)) >= 2
+        assert len(look.cut_off(seen.page)) == 1
+        assert look.repeated_ids(seen.page) == ["twice"]
+        assert len(look.misplaced_headings(seen.page)) == 2
+        assert len(look.unseen_pictures(seen.page)) == 2
+        assert [line.partition(" ")[2] for line in look.faint(seen.page)] == ["faint"]

@@ -1,0 +1,127 @@
+"""`langchain-cfc report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from langchain_cfc import CalibrationArtifact, evaluate
+from langchain_cfc.cli import report as command
+from langchain_cfc.cli.opening import Dataset
+from langchain_cfc.demo import recording
+from langchain_cfc.records import Provenance, tabulate, write_records
+from tests.report.making import Case, case, written
+
+
+def run(*arguments: str | Path) -> Result:
+    app = typer.Typer()
+    app.command()(command.report)
+    return CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "facts.jsonl"
+    write_records(path, recording())
+    return path
+
+
+@pytest.fixture(scope="module")
+def artifact(records: Path, facts: Case) -> Path:
+    path = records.parent / "artifact.json"
+    facts.artifact.save(path)
+    return path
+
+
+def first_prompt(html: str) -> bool:
+    return any(str(record.input) in html for record in recording())
+
+
+def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    ran = run(artifact, records, "-o", out, "--json")
+    assert ran.exit_code == 0
+    assert ran.stderr == ""
+    loaded = CalibrationArtifact.load(artifact)
+    expected = evaluate(loaded, recording()).model_dump(mode="json")
+    assert json.loads(ran.stdout) == {"report": str(out), **expected}
+    html = out.read_text()
+    assert "What artifact.json promises" in html
+    assert "--alpha 0.2 --group topic" in html
+    assert not first_prompt(html), "texts are shown only if they are asked for"
+
+
+def test_texts_and_a_comparison_are_shown_if_asked_for(artifact: Path, records: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2", "--compare", "2")
+    assert ran.exit_code == 0, ran.stderr
+    assert "Nothing seen here contradicts the promise." in ran.stdout
+    html = out.read_text()
+    assert html.count("<blockquote") == 2
+    assert first_prompt(html)
+    assert "over 2 splits" in html
+
+
+def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
+    path, out = tmp_path / "artifact.json", tmp_path / "page.html"
+    good = [written(f"g{k}", (0.01 * (k % 50), "yes", True), (0.9, "no", False)) for k in range(200)]
+    case(good, alpha=0.2, features="1").artifact.save(path)
+    bad = [written(f"b{k}", (0.95, "yes", True), (0.9, "no", False)) for k in range(100)]
+    write_records(tmp_path / "bad.jsonl", bad)
+    ran = run(path, tmp_path / "bad.jsonl", "-o", out)
+    assert ran.exit_code == 1
+    assert "Kept too rarely for chance: all prompts" in out.read_text()
+
+
+def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path: Path) -> None:
+    records = list(recording())
+    source = recording().provenance
+    assert source is not None
+    theirs = Provenance(
+        n=source.n, generator={"id": "another"}, verifier=source.verifier, answer=source.answer
+    )
+    renamed = [record.model_copy(update={"id": f"new {record.id}"}) for record in records[:150]]
+    write_records(tmp_path / "theirs.jsonl", renamed, theirs)
+    ran = run(artifact, tmp_path / "theirs.jsonl", "-o", tmp_path / "page.html")
+    assert "another generator than the calibration records" in (tmp_path / "page.html").read_text()
+    assert "note:" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--alpha", "0.1"], "was not calibrated at alpha = 0.1"),
+        (["-o", "-"], "reports are written to files"),
+        (["-o", "RECORDS"], "exists and is not a report"),
+    ],
+)
+def test_bad_input_ends_with_two_before_anything_is_written(
+    artifact: Path, records: Path, tmp_path: Path, options: Sequence[str], said: str
+) -> None:
+    before = records.read_bytes()
+    out = ["-o", str(tmp_path / "page.html")] if "-o" not in options else []
+    ran = run(artifact, records, *out, *(str(records) if one == "RECORDS" else one for one in options))
+    assert ran.exit_code == 2
+    assert said in " ".join(ran.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+    assert records.read_bytes() == before
+
+
+def test_a_store_has_no_texts_to_show(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def stored(*_: object) -> Iterator[Dataset]:
+        yield Dataset(tabulate(recording()), recording().provenance)
+
+    monkeypatch.setattr(command, "opened", stored)
+    refused = run(artifact, "store.db", "-o", tmp_path / "page.html", "--show-text")
+    assert refused.exit_code == 2
+    assert "langchain-cfc export" in " ".join(refused.stderr.split())
+    assert run(artifact, "store.db", "-o", tmp_path / "page.html").exit_code == 0

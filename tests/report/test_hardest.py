@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.records import tabulate
+from langchain_cfc.report import hardest_prompts
+from langchain_cfc.report.hardest import ANSWER_LENGTH, MOST_ANSWERS, PROMPT_LENGTH
+from tests.report.making import Case, written
+
+
+def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
+    """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct."""
+    records = [
+        written(f"a{k}", (0.05 + 0.4 * k / 39, "yes", True), *[(0.9, "no", False)] * (n - 1))
+        for k in range(40)
+    ]
+    records += [written(f"b{k}", *[(0.5, "no", False)] * n, topic="b") for k in range(20)]
+    with pytest.warns(AttainabilityWarning, match=r"group\(topic\)=b"):
+        return calibrate(
+            records,
+            alpha=0.4,
+            features="group(topic)",
+            set_rule=set_rule,
+            fit_fraction=0.3,
+            allow_unattainable=True,
+        )
+
+
+ARTIFACT = calibration()
+COVERED = written("covered", (0.1, "yes", True), (0.8, "no", False))
+EMPTY = written("empty", (0.7, "yes", True), (0.8, "no", False))
+WRONG = written("wrong", (0.1, "no", False), (0.8, "yes", True))
+HOPELESS = written("hopeless", (0.1, "no", False), (0.2, "no", False))
+FLAGGED = written("flagged", (0.3, "no", False), (0.4, "yes", True), topic="b")
+HARDER = written("harder", (0.8, "no", False), (0.9, "no", False), topic="b")
+ALL = [COVERED, EMPTY, FLAGGED, WRONG, HARDER, HOPELESS]
+
+
+def test_missed_and_flagged_prompts_come_by_turns_and_covered_ones_never() -> None:
+    found = hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
+    assert (found.missed, found.flagged) == (3, 2)
+    # Thresholds of one group are equal, so the mean score decides.
+    assert [one.id for one in found.prompts] == ["empty", "harder", "wrong", "flagged", "hopeless"]
+    assert [one.outcome for one in found.prompts] == ["missed", "flagged", "missed", "flagged", "missed"]
+    assert found.prompts[0].threshold == pytest.approx(found.prompts[2].threshold or 0.0)
+    assert found.prompts[1].threshold is None
+
+
+def test_each_says_why() -> None:
+    why = {one.id: one.why for one in hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
+    assert why == {
+        "empty": "Missed: its set is empty. 1 of its 2 candidates is correct: the best correct one would "
+        "enter at 0.700.",
+        "wrong": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
+        "the best correct one would enter at 0.800.",
+        "hopeless": "Missed: its set holds 2 candidates, none of them correct. No candidate is correct, so "
+        "that no threshold could have helped.",
+        "flagged": "Flagged: cannot be certified. 1 of its 2 candidates is correct.",
+        "harder": "Flagged: cannot be certified. 0 of its 2 candidates are correct.",
+    }
+
+
+def test_no_more_are_shown_than_asked_for() -> None:
+    table = tabulate(ALL)
+    assert [one.id for one in hardest_prompts(ARTIFACT, table, most=3).prompts] == [
+        "empty",
+        "harder",
+        "wrong",
+    ]
+    none = hardest_prompts(ARTIFACT, table, most=0)
+    assert (none.prompts, none.missed, none.flagged) == ((), 3, 2)
+    with pytest.raises(InputError, match="most must be at least 0"):
+        hardest_prompts(ARTIFACT, table, most=-1)
+
+
+def test_without_permission_no_text_is_held() -> None:
+    with_text = hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
+    without = hardest_prompts(ARTIFACT, tabulate(ALL))
+    assert (with_text.with_text, without.with_text) == (True, False)
+    assert with_text.prompts[0].prompt == "?"
+    assert [one.answer for one in with_text.prompts[0].answers] == ["yes", "no"]
+    for shown, hidden in zip(with_text.prompts, without.prompts, strict=True):
+        assert hidden.prompt is None
+        assert {(one.answer, one.text) for one in hidden.answers} == {(None, None)}
+        assert [one.score for one in shown.answers] == [one.score for one in hidden.answers]
+
+
+def test_records_without_the_prompts_are_refused() -> None:
+    with pytest.raises(InputError, match="record 'empty' is not among the records"):
+        hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
+
+
+def test_candidates_of_one_answer_and_one_label_share_a_row() -> None:
+    artifact = calibration(n=4)
+    record = written(
+        "mixed", (0.9, "no", False), (0.1, "no", False), (0.8, "no", True), (0.7, "other", False)
+    )
+    (prompt,) = hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
+    rows = [(one.answer, one.correct, one.times, one.score, one.accepted) for one in prompt.answers]
+    assert rows == [
+        ("no", False, 2, 0.1, True),
+        ("other", False, 1, 0.7, False),
+        ("no", True, 1, 0.8, False),
+    ]
+
+
+def test_long_texts_and_many_answers_are_cut() -> None:
+    n = MOST_ANSWERS + 3
+    artifact = calibration(n=n)
+    candidates = [(0.9, f"{slot} {'x' * 10_000}", False) for slot in range(n)]
+    record = written("long", *candidates, input="y" * 10_000)
+    (prompt,) = hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
+    assert (len(prompt.answers), prompt.left_out) == (MOST_ANSWERS, 3)
+    assert prompt.prompt == "y" * PROMPT_LENGTH + "… (10,000 characters)"
+    assert all(len(one.answer or "") < ANSWER_LENGTH + 30 for one in prompt.answers)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("text", "text"),
+        (
+            [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}],
+            "system: be brief\nuser: why?",
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], '{"content":[{"type":"text"}],"role":"user"}'),
+        ({"question": "why?"}, '{"question":"why?"}'),
+    ],
+)
+def test_prompts_of_every_form_can_be_read(given: object, shown: str) -> None:
+    record = written("x", (0.9, "no", False), (0.9, "no", False), input=given)
+    (prompt,) = hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
+    assert prompt.prompt == shown
+
+
+def test_an_answer_comes_with_what_was_said_where_that_is_more() -> None:
+    record = PromptRecord.model_validate(
+        {
+            "id": "x",
+            "input": "?",
+            "metadata": {"topic": "a"},
+            "candidates": [
+                {"text": "I think it is 7.", "answer": "7", "score": 0.9, "correct": False},
+                {"message": {"tool": "add"}, "score": 0.95, "correct": False},
+            ],
+        }
+    )
+    (prompt,) = hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
+    assert [(one.answer, one.text) for one in prompt.answers] == [
+        ("7", "I think it is 7."),
+        ('{"tool":"add"}', None),
+    ]
+
+
+def test_entry_levels_are_told_apart_from_scores() -> None:
+    artifact = calibration(set_rule="best_prefix")
+    record = written("x", (0.1, "no", False), (0.2, "yes", True))
+    (prompt,) = hardest_prompts(artifact, tabulate([record])).prompts
+    assert [(one.score, one.level) for one in prompt.answers] == [(0.1, 0.1), (0.2, None)]
+    assert prompt.why.endswith("1 of its 2 candidates is correct: the set rule lets none of them in.")
+
+
+def test_counts_are_those_of_the_evaluation(facts: Case) -> None:
+    own, size = facts.evaluation.methods["conditional"], facts.evaluation.n_test
+    assert facts.hardest.flagged == round(own.not_certifiable_rate * size)
+    assert facts.hardest.missed == round((1 - own.kept_promise) * size)

@@ -1,0 +1,264 @@
+"""Each rule where it has something to say, and where it has not."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from langchain_cfc.cli.app import app
+from langchain_cfc.report import Situation, Sources, next_steps
+from langchain_cfc.report.next_steps import (
+    MANY_FLAGGED,
+    RULES,
+    OutOfReach,
+    answers_unknown,
+    calibrate_step,
+    few_prompts,
+    groups_out_of_reach,
+    many_answers,
+    many_flagged,
+    no_certificate,
+    nothing_promised,
+    promise_broken,
+    repeated_answers,
+    suggest_step,
+    unbound,
+    wrong_too_often,
+)
+from tests.report.making import Case
+
+# Nothing to do: bound, certified, kept, small sets, bot mode.
+FINE = Situation(
+    alpha="0.1",
+    target=0.9,
+    n=10,
+    heuristic=False,
+    contradicted=(),
+    wrong_too_often=False,
+    bot=True,
+    certified=True,
+    certification_left=False,
+    bound=True,
+    tested=500,
+    kept_ci=(0.88, 0.93),
+    flagged=0.05,
+    flagged_ci=(0.03, 0.08),
+    attainable=0.97,
+    attainable_ci=(0.95, 0.98),
+    out_of_reach=(),
+    set_size=1.4,
+    distinct=1.3,
+    unique=False,
+    combined=False,
+    set_rule="all",
+    recipe=(("alpha", "0.1"), ("features", "hat(mean_score, 5)"), ("set-rule", "all"), ("randomised",)),
+    sources=Sources("kept/artifact.json", ("my records.jsonl",)),
+)
+HARD = OutOfReach("group(topic)=sums", "topic is 'sums'", 0.7, 0.312)
+
+# Rule, what it speaks up at, what it says, and the nearest situation in which it is silent.
+SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
+    (
+        promise_broken,
+        {"contradicted": ("topic is 'sums'",)},
+        "kept too rarely for chance on topic is 'sums'",
+        {},
+    ),
+    (wrong_too_often, {"wrong_too_often": True}, "certified rate", {"bot": True}),
+    (nothing_promised, {"heuristic": True}, "No theorem", {}),
+    (unbound, {"bound": False}, "no header", {}),
+    (
+        many_flagged,
+        {"flagged": 0.21},
+        "97\xa0% of the test prompts (95\xa0to\xa098\xa0%) have",
+        {"flagged": 0.2},
+    ),
+    (
+        groups_out_of_reach,
+        {"out_of_reach": (HARD,)},
+        "topic is 'sums' (70\xa0% attainable). Most of them are flagged",
+        {},
+    ),
+    (
+        repeated_answers,
+        {"set_size": 5.0, "distinct": 2.0},
+        "5.0 candidates",
+        {"set_size": 5.0, "distinct": 4.0},
+    ),
+    (many_answers, {"distinct": 3.1}, "3.1 distinct answers", {"distinct": 3.0}),
+    (no_certificate, {"certified": False}, "on average over calibration sets", {"certified": True}),
+    (answers_unknown, {"bot": False}, "best answer of a set is wrong", {}),
+    (few_prompts, {"tested": 99}, "99 test prompts", {"tested": 100}),
+]
+
+
+def test_every_rule_is_tested() -> None:
+    assert {rule for rule, *_ in SPEAKS} == set(RULES)
+
+
+def test_where_all_is_well_nothing_is_said() -> None:
+    assert next_steps(FINE) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "said", "near"), SPEAKS, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_a_rule_speaks_where_it_should_and_nowhere_else(
+    rule: Any, change: dict[str, Any], said: str, near: dict[str, Any]
+) -> None:
+    (step,) = rule(replace(FINE, **change))
+    assert said in step.why
+    assert list(rule(replace(FINE, **near))) == []
+    assert next_steps(replace(FINE, **change)) == [step], "no other rule looks at this"
+
+
+def test_what_is_urgent_comes_first() -> None:
+    everything = replace(FINE, **{key: value for _, change, *_ in SPEAKS for key, value in change.items()})
+    titles = [step.title for step in next_steps(everything)]
+    assert titles[0].startswith("Do not serve this artifact")
+    assert titles[1].startswith("Do not serve bot mode")
+    # Without a promise there is nothing to certify; all others speak.
+    assert len(titles) == len(RULES) - 1
+
+
+def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
+    (scarce,) = many_flagged(replace(FINE, flagged=0.5, attainable_ci=(0.85, 0.95)))
+    (plenty,) = many_flagged(replace(FINE, flagged=0.5))
+    assert "No verifier can add a correct candidate" in scarce.why
+    assert "No verifier" not in plenty.why
+    assert "another verifier" in plenty.why
+
+
+def test_groups_are_named_worst_first_and_the_rest_counted() -> None:
+    many = tuple(OutOfReach(f"g{k}", f"topic {k}", 0.8 - k / 100, 0.3) for k in range(6))
+    (step,) = groups_out_of_reach(replace(FINE, out_of_reach=many))
+    assert "topic 5 (75\xa0% attainable), topic 4" in step.why
+    assert "and 2 more" in step.why
+    assert "topic 1 " not in step.why
+    assert "alpha = 0.3, for all" in step.why
+    assert "--group" not in step.command
+    (grouped,) = groups_out_of_reach(replace(FINE, out_of_reach=(HARD,)))
+    assert "--group topic" in grouped.command
+    assert "alpha = 0.32, for all" in grouped.why, "rounded up, for below it nothing is attained"
+    (hopeless,) = groups_out_of_reach(replace(FINE, out_of_reach=(replace(HARD, smallest_alpha=0.999),)))
+    assert "for all" not in hopeless.why
+
+
+def test_the_records_verifiers_are_combined_if_they_hold_several() -> None:
+    two = replace(FINE.sources, verifiers=("judge", "p_true"))
+    (known,) = many_answers(replace(FINE, distinct=4.0, sources=two))
+    (unknown,) = many_answers(replace(FINE, distinct=4.0))
+    assert "--combine judge,p_true" in known.command
+    assert "collect" in unknown.command
+    assert list(many_answers(replace(FINE, distinct=4.0, combined=True))) == []
+
+
+def test_commands_make_the_same_artifact_again_beside_the_old_one() -> None:
+    (step,) = repeated_answers(replace(FINE, set_size=5.0, distinct=2.0))
+    assert shlex.split(step.command) == [
+        "langchain-cfc",
+        "calibrate",
+        "my records.jsonl",
+        "--out",
+        "kept/new-artifact.json",
+        "--alpha",
+        "0.1",
+        "--features",
+        "hat(mean_score, 5)",
+        "--randomised",
+        "--set-rule",
+        "unique(all)",
+    ]
+
+
+def test_a_held_out_part_is_certified_on_where_there_is_one() -> None:
+    (own,) = no_certificate(replace(FINE, certified=False, certification_left=True))
+    (new,) = no_certificate(replace(FINE, certified=False))
+    assert own.command == "langchain-cfc certify kept/artifact.json 'my records.jsonl'"
+    assert new.command == "langchain-cfc certify kept/artifact.json new-records.jsonl"
+    assert list(no_certificate(replace(FINE, certified=False, heuristic=True))) == []
+
+
+def commands() -> list[str]:
+    steps = [step for rule, change, *_ in SPEAKS for step in rule(replace(FINE, **change))]
+    two = replace(FINE.sources, verifiers=("judge", "p_true"))
+    steps += many_answers(replace(FINE, distinct=4.0, sources=two))
+    steps.append(calibrate_step(0.1, "group(topic)", "unique(all)", FINE.sources))
+    steps.append(suggest_step(0.1, FINE.sources))
+    return [step.command for step in steps]
+
+
+def parsed(command: str) -> None:
+    """Parse a command as the command line would, without carrying it out."""
+    name, *arguments = shlex.split(command)[1:]
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    group.commands[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_command_line_understands_every_command(command: str) -> None:
+    assert command.startswith("langchain-cfc ")
+    parsed(command)
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    with pytest.raises(KeyError):
+        parsed("langchain-cfc calibrated records.jsonl")
+    with pytest.raises(Exception, match="No such option"):
+        parsed("langchain-cfc calibrate records.jsonl --alhpa 0.1")
+
+
+def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
+    seen = Situation.of(facts.artifact, facts.evaluation, FINE.sources)
+    own = facts.evaluation.methods["conditional"]
+    assert (seen.alpha, seen.n, seen.tested, seen.flagged) == ("0.2", 10, 355, own.not_certifiable_rate)
+    assert (seen.bound, seen.certified, seen.bot, seen.heuristic, seen.unique) == (
+        True,
+        False,
+        False,
+        False,
+        True,
+    )
+    assert "topic is 'multiplication'" in {group.words for group in seen.out_of_reach}
+    assert "topic is 'continent'" not in {group.words for group in seen.out_of_reach}
+    # Sets that are empty do not make the others smaller.
+    assert seen.distinct == pytest.approx(own.mean_distinct_answers / (1 - own.abstention_rate))
+    assert ("features", "mean_score + hard(mean_score, 0.8) + group(topic)") in seen.recipe
+    titles = [step.title for step in next_steps(seen)]
+    assert titles == [
+        "Decide what to do with the groups that cannot reach the target",
+        "Certify this very artifact",
+        "To answer without showing a set, certify how often answers are wrong",
+    ]
+    assert seen.flagged < MANY_FLAGGED
+
+
+def test_contradicted_groups_are_named_in_words(facts: Case) -> None:
+    broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital", "1"]})
+    seen = Situation.of(facts.artifact, broken)
+    assert seen.contradicted == ("topic is 'capital'", "all prompts")
+
+
+def test_a_certified_policy_asks_for_no_other(bot: Case) -> None:
+    seen = Situation.of(bot.artifact, bot.evaluation)
+    assert (seen.bot, seen.certified) == (True, True)
+    assert not seen.certification_left, "its labels have chosen the policy"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://me:se&/cr:e@t@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("postgresql://host/db?user=me&password=secret&a=b", "postgresql://host/db?user=me&password=***&a=b"),
+        ("postgresql://me@host:5432/db", "postgresql://me@host:5432/db"),
+        ("a:b/records.jsonl", "a:b/records.jsonl"),
+    ],
+)
+def test_no_password_of_a_store_is_shown(address: str, shown: str) -> None:
+    assert Sources(records=(address,)).without_passwords().records == (shown,)

@@ -1,0 +1,345 @@
+"""What the page says, read as text, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from langchain_cfc import certificates, evaluate
+from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.demo import recording
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import NOT_PROMISED, floor_text
+from langchain_cfc.records import tabulate
+from langchain_cfc.report import HardestPrompts, Sources, page
+from tests.report.making import HOSTILE, Case, case, hostile_records, widened
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and visible text of a page; a tag that does not close is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.open: list[str] = []
+        self.style: list[str] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        (self.style if self.open[-1:] == ["style"] else self.texts).append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+def told(one: Case, **options: Any) -> Reader:
+    return Reader(page(artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest, **options))
+
+
+@pytest.fixture(scope="module")
+def facts_page(facts: Case) -> Reader:
+    return told(facts)
+
+
+@pytest.fixture(scope="module")
+def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
+    return page(
+        artifact=hostile.artifact,
+        evaluation=hostile.evaluation,
+        hardest=hostile.hardest,
+        comparison=comparison,
+        sources=Sources(HOSTILE[0], HOSTILE[1:4], HOSTILE[4:6]),
+        notes=HOSTILE,
+        title=HOSTILE[1],
+    )
+
+
+def test_the_promise_comes_first_and_what_is_not_promised_with_it(facts: Case, facts_page: Reader) -> None:
+    text = facts_page.text
+    claim = "With probability at least 80 %, the answer set holds a correct answer or the prompt is flagged."
+    assert claim in text
+    assert "over each of 2 soft weightings and 11 groups, and any mix of them" in text
+    assert "this very artifact may do better or worse" in text
+    for sentence in (*NOT_PROMISED, *facts.artifact.guarantee().assumptions):
+        assert sentence in text
+    assert facts.artifact.guarantee().sentence in text
+    order = [
+        "The promise",
+        claim,
+        "Nothing seen here contradicts",
+        "What is not promised",
+        "The data ",
+        "What happened",
+    ]
+    # The contents name them first.
+    body = text[text.index("355 test prompts") :]
+    body = body[body.index(claim) - 20 :]
+    places = [body.index(words) for words in order]
+    assert places == sorted(places)
+
+
+def test_every_share_has_its_interval_beside_it(facts: Case, facts_page: Reader) -> None:
+    own = facts.evaluation.methods["conditional"]
+    low, high = own.kept_promise_ci
+    interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+    assert f"Promise kept {100 * own.kept_promise:.1f} % {interval}" in facts_page.text
+    assert f"(95 % interval {interval}); the target is 80 %" in facts_page.text
+    group = next(one for one in own.groups if "multiplication" in one.name)
+    low, high = group.kept_promise_ci
+    assert (
+        f"topic is 'multiplication' {group.n:.0f} {100 * group.kept_promise:.0f} % "
+        f"{100 * low:.0f} to {100 * high:.0f} %" in facts_page.text
+    )
+
+
+def test_the_page_names_its_data_and_what_to_do_next(facts_page: Reader) -> None:
+    for words in (
+        "692 calibrated the thresholds, 177 others fitted what is fitted, and 355 tested them",
+        "qwen2.5-coder-1.5b-instruct-q4_k_m",
+        "sequence-probability",
+        "first-line-normalised",
+        "unique(all)",
+        "langchain-cfc certify artifact.json new-records.jsonl",
+        "langchain-cfc plan records.jsonl --alpha 0.2 --group topic",
+    ):
+        assert words in facts_page.text
+
+
+def test_a_page_is_one_file_that_forbids_itself_everything(facts_page: Reader, hostile_html: str) -> None:
+    for read in (facts_page, Reader(hostile_html)):
+        policy = [value for tag, name, value in read.attributes if tag == "meta" and "default-src" in value]
+        assert policy == [
+            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+        ]
+        forbidden = {"script", "link", "img", "iframe", "object", "embed", "form", "base", "foreignobject"}
+        assert not forbidden & set(read.tags)
+        for _, name, value in read.attributes:
+            assert not name.startswith("on")
+            if name in {"href", "src", "xlink:href", "srcset", "action"}:
+                assert re.fullmatch(r"#[\w-]+", value)
+        assert "url(" not in "".join(read.style)
+        assert "@import" not in "".join(read.style)
+        assert ("html", "lang", "en") in read.attributes
+        assert ("meta", "name", "viewport") in read.attributes
+
+
+def test_tables_say_what_they_are(facts_page: Reader) -> None:
+    assert facts_page.tags["table"] == facts_page.tags["caption"] > 5
+    heads = [value for tag, name, value in facts_page.attributes if tag == "th" and name == "scope"]
+    assert len(heads) == facts_page.tags["th"]
+    assert {"col", "row"} == set(heads)
+    assert facts_page.tags["figure"] == facts_page.tags["figcaption"] >= 1
+
+
+def test_hostile_text_is_shown_as_it_is(hostile: Case, hostile_html: str) -> None:
+    read = Reader(hostile_html)
+    for text in (HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3], HOSTILE[5]):
+        assert " ".join(text.split()) in read.text
+    assert "7 * 7" in read.text, "no template reads what users wrote"
+    shown = {answer.answer for one in hostile.hardest.prompts for answer in one.answers}
+    assert any(text.startswith("<script>") for text in shown if text is not None)
+    # Only the style sheet is one.
+    assert read.tags["style"] == 1
+    assert read.tags["title"] == 1 + read.tags["svg"]
+
+
+def test_what_cannot_be_seen_is_spelt_out(hostile_html: str) -> None:
+    read = Reader(hostile_html)
+    for code in ("U+0000", "U+0007", "U+007F", "U+0085", "U+2028", "U+202E", "U+202C"):
+        assert f"[{code}]" in read.text
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2028]", hostile_html)
+    hostile_html.encode()
+
+
+def test_a_text_of_ten_thousand_letters_is_cut(hostile_html: str) -> None:
+    # Notes are the caller's own words and stay whole.
+    assert hostile_html.count("wide" * 2500) == 1
+    assert "wide… (10,002 characters)" in hostile_html
+
+
+def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> None:
+    records = {record.id: record for record in recording()}
+    hidden = case(
+        list(records.values()),
+        show_text=False,
+        alpha="0.2",
+        features="mean_score",
+        provenance=recording().provenance,
+    )
+    read = told(hidden)
+    assert "Texts are left out: nobody allowed them." in read.text
+    ids = [one.id for one in hidden.hardest.prompts]
+    assert len(ids) == 10
+    texts = [str(records[name].input) for name in ids]
+    assert all(name in read.text for name in ids)
+    assert not [text for text in texts if text in read.text]
+    allowed = told(facts)
+    assert all(str(records[one.id].input) in allowed.text for one in facts.hardest.prompts)
+
+
+def test_a_page_can_do_without_hard_prompts(facts: Case) -> None:
+    for hardest in (None, HardestPrompts(flagged=0, missed=0, with_text=True, prompts=())):
+        read = Reader(page(artifact=facts.artifact, evaluation=facts.evaluation, hardest=hardest))
+        assert "The hardest prompts" not in read.text
+
+
+def test_a_broken_promise_is_the_headline(facts: Case) -> None:
+    broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
+    read = Reader(page(artifact=facts.artifact, evaluation=broken))
+    assert "Kept too rarely for chance: topic is 'capital'" in read.text
+    assert "Nothing seen here contradicts" not in read.text
+    assert "%, too rarely for chance" in read.text
+    assert "Do not serve this artifact" in read.text
+
+
+def test_rules_without_a_promise_say_so() -> None:
+    learned = case(list(recording()), alpha="0.2", features="mean_score", threshold_rule="learned")
+    read = told(learned)
+    assert "No guarantee: the threshold aims at 80 % coverage" in read.text
+    assert "Nothing was promised, so nothing was kept or broken" in read.text
+    assert "With probability at least" not in read.text
+    assert "What it rests on" not in read.text
+    assert "not known: the records did not say (unbound)" in read.text
+    assert "--threshold-rule conditional" in read.text
+
+
+def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
+    marginal = case(list(recording()), alpha="0.2", features="1", threshold_rule="marginal")
+    read = told(marginal)
+    assert "on average over all; nothing is said about hard ones" in read.text
+    assert "beside those that one threshold" not in read.text
+    assert "Group by group" not in read.text
+
+
+def test_a_certificate_is_shown_group_by_group(facts: Case) -> None:
+    source = recording()
+    artifact = case(
+        list(source),
+        alpha="0.2",
+        features="group(topic)",
+        certification_fraction=0.2,
+        provenance=source.provenance,
+    ).artifact
+    certified = certificates.certify(artifact, tabulate(source, n=artifact.n), delta="0.1")
+    certificate = certified.guarantee().certificate
+    assert certificate is not None
+    read = Reader(page(artifact=certified, evaluation=evaluate(certified, list(source))))
+    assert f"Certified on {certificate.prompts} prompts" in read.text
+    kept = certificate.shares[0].kept
+    assert f"seen: {kept} of {certificate.prompts}" in read.text
+    assert "with confidence 90 %" in read.text
+    assert "Certify this very artifact" not in read.text
+    assert "Certified on" not in told(facts).text
+
+
+def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> None:
+    read = told(bot)
+    certificate = bot.artifact.certified_policy.certificate
+    answers = bot.evaluation.answers
+    assert answers is not None
+    assert certificate.sentence() in read.text
+    assert f"answered, {answers.wrong} of them wrongly" in read.text
+    assert "Nothing contradicts the certificate." in read.text
+    assert read.text.count("(bot mode)") == 1
+    coverage = bot.artifact.guarantee("0.3").certificate
+    assert coverage is not None
+    least = floor_text(coverage.shares[0].kept_at_least)
+    assert f"With probability at least {least}, the answer set holds a correct answer" in read.text
+    assert f"; certified is at least {least}." in read.text
+    assert "Answering or abstaining" not in told(facts).text
+    broken = bot.evaluation.model_copy(update={"answers": answers.model_copy(update={"contradicted": True})})
+    assert (
+        "too many for chance: do not serve it" in Reader(page(artifact=bot.artifact, evaluation=broken)).text
+    )
+
+
+def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -> None:
+    read = Reader(page(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
+    assert "5 methods on a.jsonl, b.jsonl" in read.text
+    assert (
+        "The methods aim at a correct answer in 70 % of their sets. Not all of them promise it." in read.text
+    )
+    assert "Nothing is promised by a comparison" in read.text
+    assert "The hardest prompts" not in read.text
+    assert "langchain-cfc calibrate new-records.jsonl" in read.text
+    for name, method in comparison.methods.items():
+        spread = method.figures["kept_promise"]
+        assert f"{name} {100 * spread.mean:.1f} %" in read.text
+        assert method.promise in read.text
+    assert "Promise kept at every level" in read.text
+
+
+def test_notes_of_caller_and_comparison_are_shown(facts: Case, comparison: ComparisonReport) -> None:
+    noted = comparison.model_copy(update={"notes": ["7 prompts were left out"]})
+    read = Reader(
+        page(artifact=facts.artifact, evaluation=facts.evaluation, comparison=noted, notes=["another model"])
+    )
+    assert read.text.count("Note. another model") == 1
+    assert read.text.count("7 prompts were left out") == 1
+
+
+def test_a_password_of_a_store_is_not_on_the_page(comparison: ComparisonReport) -> None:
+    html = page(comparison=comparison, sources=Sources(records=("postgresql://me:secret@host/db",)))
+    assert "on db</title>" in html
+    assert "secret" not in html
+
+
+def test_what_does_not_belong_together_is_refused(
+    facts: Case, hostile: Case, comparison: ComparisonReport
+) -> None:
+    with pytest.raises(InputError, match="the evaluation is of another artifact"):
+        page(artifact=facts.artifact, evaluation=hostile.evaluation)
+    for wrong in (
+        {},
+        {"artifact": facts.artifact},
+        {"evaluation": facts.evaluation},
+        {"comparison": comparison, "hardest": facts.hardest},
+        {"comparison": comparison, "artifact": facts.artifact},
+    ):
+        with pytest.raises(InputError, match="an artifact together with its evaluation, or a comparison"):
+            page(**wrong)
+
+
+def test_wide_tables_come_in_pieces_that_fit_on_paper(comparison: ComparisonReport) -> None:
+    wide = widened(comparison)
+    html = page(comparison=wide)
+    read = Reader(html)
+    for piece in range(1, 4):
+        assert f"Promise kept, group by group ({piece} of 3)" in read.text
+    for piece in range(1, 3):
+        assert f"Promise kept at every level ({piece} of 2)" in read.text
+    # No piece loses a column: methods head one table of groups, levels head two of figures.
+    assert {html.count(f'<th scope="col">{name}</th>') for name in wide.methods} == {1}
+    assert {html.count(f'<th scope="col">alpha = {level.alpha:g}</th>') for level in wide.sweep} == {2}
+    assert "(1 of" not in Reader(page(comparison=comparison)).text
+
+
+def test_hostile_records_are_what_they_should_be() -> None:
+    records = hostile_records(24)
+    written = "".join(candidate.text or "" for record in records for candidate in record.candidates)
+    assert all(text in written for text in HOSTILE)

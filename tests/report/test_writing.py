@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.report import check_report, write_report
+from tests.report.making import Case
+
+
+def test_a_report_replaces_a_report_and_nothing_else(facts: Case, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, artifact=facts.artifact, evaluation=facts.evaluation, title="first")
+    first = path.read_text()
+    write_report(path, artifact=facts.artifact, evaluation=facts.evaluation, title="second")
+    second = path.read_text()
+    assert "<title>first</title>" in first
+    assert "<title>second</title>" in second
+    for content in ("", "<!DOCTYPE html><html></html>", '{"id": "a record"}', first[1024:]):
+        path.write_text(content)
+        with pytest.raises(InputError, match="exists and is not a report; it will not be overwritten"):
+            write_report(path, artifact=facts.artifact, evaluation=facts.evaluation)
+        assert path.read_text() == content
+
+
+def test_a_page_that_cannot_be_made_leaves_the_old_one(facts: Case, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, artifact=facts.artifact, evaluation=facts.evaluation)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="a report needs"):
+        write_report(path, artifact=facts.artifact)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_nothing_can_be_written_that_is_said(facts: Case, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reports are written to files"):
+        write_report("-", artifact=facts.artifact, evaluation=facts.evaluation)
+    with pytest.raises(InputError, match="does not exist"):
+        write_report(tmp_path / "no" / "page.html", artifact=facts.artifact, evaluation=facts.evaluation)
+
+
+def test_a_new_path_is_no_obstacle(tmp_path: Path) -> None:
+    check_report(tmp_path / "new.html")
