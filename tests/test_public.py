@@ -85,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "comparison": OFFLINE | {"calibration"},
     "suggestion": OFFLINE | {"calibration", "comparison"},
     "paper": OFFLINE | {"comparison"},
-    "plots": {"errors", "_extras", "artifact", "evaluation", "comparison"},
+    "plots": {"errors", "_extras", "features", "artifact", "evaluation", "comparison"},
     "report": OFFLINE | {"evaluation", "comparison", "plots"},
     "fingerprints": {"errors"},
     "calls": {"errors"},

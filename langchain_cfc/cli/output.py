@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -33,6 +32,7 @@ from langchain_cfc.errors import (
     UnattainableTargetError,
 )
 from langchain_cfc.evaluation import AnswersReport, EvaluationReport, GroupReport
+from langchain_cfc.features import in_short
 
 Item = TypeVar("Item")
 
@@ -200,12 +200,8 @@ def answers_line(answers: AnswersReport) -> str:
 
 
 def group_label(words: str) -> str:
-    """What a weighting speaks of, short for a table: `prompts whose topic is 'sums'` is `topic is 'sums'`."""
-    words = re.sub(r"\d+\.\d+(?:e[-+]?\d+)?", lambda found: f"{float(found[0]):.4g}", words)
-    soft = re.fullmatch(r"prompts weighted.* how near their (.*) is to (\S+).*", words)
-    if soft:
-        return escape(f"{soft[1]} near {soft[2]} (soft)")
-    return escape(words.removeprefix("prompts ").removeprefix("whose ").replace("\n", " "))
+    """What a weighting speaks of, short and on one line, for a table."""
+    return escape(in_short(words).replace("\n", " "))
 
 
 def verdict(report: EvaluationReport) -> str:

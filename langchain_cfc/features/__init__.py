@@ -10,6 +10,6 @@ from langchain_cfc.features.grammar import parse_statistic
 from langchain_cfc.features.map import FeatureMap
 from langchain_cfc.features.naming import naming
 from langchain_cfc.features.statistics import Statistic, measured
-from langchain_cfc.features.weights import GuaranteedWeight
+from langchain_cfc.features.weights import GuaranteedWeight, in_short
 
-__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "measured", "naming", "parse_statistic"]
+__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "in_short", "measured", "naming", "parse_statistic"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import FeatureError
+
+_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
+_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?", re.DOTALL)
 
 WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
 
@@ -52,3 +56,24 @@ class GuaranteedWeight:
             msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
             raise FeatureError(msg)
         return np.asarray(features @ np.array(self.coefficients), dtype=np.float64)
+
+
+def in_short(words: str, digits: int | None = 4) -> str:
+    """What a weighting speaks of, short enough for a table.
+
+    Args:
+        words: Its words.
+        digits: Significant digits that decimal numbers are cut to; None leaves them as they are.
+
+    Returns:
+        The same without what goes without saying.
+
+    >>> in_short("prompts whose topic is 'sums'"), in_short("prompts whose mean score is below 0.123456")
+    ("topic is 'sums'", 'mean score is below 0.1235')
+    """
+    if digits is not None:
+        words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)
+    soft = _SOFT.fullmatch(words)
+    if soft:
+        return f"{soft[1]} near {soft[2]} (soft)"
+    return words.removeprefix("prompts ").removeprefix("whose ")

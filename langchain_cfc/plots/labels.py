@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+from langchain_cfc.features import in_short
+
 SMALL = 9.0  # points; size of labels of ticks and of the key
 ALL_PROMPTS = "all prompts"
 LONGEST = 32  # characters of one label
 _DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?")
 _NO_NAME_OF_A_PROPERTY = re.compile(r"""['"\d\[(]""")
 
 
@@ -33,7 +34,8 @@ def group_labels(words: Sequence[str]) -> tuple[str, list[str]]:
     >>> group_labels(["prompts whose score gap is below 0.12341", "prompts whose score gap lies in [0.1, 1)"])
     ('score gap', ['below 0.123', '[0.1, 1)'])
     """
-    texts = [_short(text) for text in _rounded([plain(text) for text in words])]
+    rounded = _rounded([plain(text) for text in words])
+    texts = [in_short(text, digits=None).removesuffix(" (soft)") for text in rounded]
     shared, labels = _apart(texts)
     labels = [_trimmed(label) for label in labels]
     often = Counter(labels)
@@ -85,13 +87,6 @@ def _shortened(found: re.Match[str], digits: int) -> str:
 
 def _digits(decimal: str, digits: int) -> str:
     return f"{float(decimal):.{digits}g}"
-
-
-def _short(text: str) -> str:
-    soft = _SOFT.fullmatch(text)
-    if soft:
-        return f"{soft[1]} near {soft[2]}"
-    return text.removeprefix("prompts ").removeprefix("whose ")
 
 
 def _apart(texts: list[str]) -> tuple[str, list[str]]:

@@ -16,8 +16,9 @@ from pathlib import PurePath
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import share_text
-from langchain_cfc.report.words import counted, group_words, percent, percent_interval
+from langchain_cfc.report.words import counted, percent, percent_interval
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
@@ -162,7 +163,7 @@ class Situation:
         alpha = artifact.level(str(evaluation.alpha))
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
-        words = {group.name: group_words(group.words) for group in facts.groups}
+        words = {group.name: in_short(group.words) for group in facts.groups}
         returned = 1.0 - own.abstention_rate
         size = evaluation.n_test
         return cls(

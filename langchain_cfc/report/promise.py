@@ -9,10 +9,11 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.comparison.report import ComparisonReport
 from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, Guarantee, counted, floor_text, share_text
 from langchain_cfc.report.tables import Table, Tone, certificate_table, promises_table
 from langchain_cfc.report.words import counted as number_of
-from langchain_cfc.report.words import group_words, percent, percent_interval
+from langchain_cfc.report.words import percent, percent_interval
 
 FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
 
@@ -143,7 +144,7 @@ def _scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]
     yield _sureness(guarantee)
     if guarantee.estimated_slack:
         slack = (
-            f"{100 * share:.1f} points for {group_words(name)}"
+            f"{100 * share:.1f} points for {in_short(name)}"
             for name, share in guarantee.estimated_slack.items()
         )
         yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
@@ -175,7 +176,7 @@ def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> V
     if evaluation.guarantee == "heuristic":
         return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
     if evaluation.contradicted:
-        named = {group.name: group_words(group.words) for group in artifact.calibration.groups}
+        named = {group.name: in_short(group.words) for group in artifact.calibration.groups}
         where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
         return Verdict(f"Kept too rarely for chance: {where}", words, "bad")
     if artifact.shift is not None:

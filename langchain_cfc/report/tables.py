@@ -11,9 +11,10 @@ from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.comparison.report import ComparisonReport, Gap, LevelComparison, MethodComparison, Spread
 from langchain_cfc.evaluation import EvaluationReport, GroupReport
+from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt
-from langchain_cfc.report.words import JOINED, counted, group_words, percent, percent_interval
+from langchain_cfc.report.words import JOINED, counted, percent, percent_interval
 
 Tone: TypeAlias = Literal["", "good", "bad"]
 
@@ -132,7 +133,7 @@ def groups_table(artifact: CalibrationArtifact, report: EvaluationReport) -> Ite
             Cell(f"{group.mean_set_size:.2f}"),
             _share(*attainable[group.name], confidence),
         ]
-        return Row(group_words(group.words), tuple(cells))
+        return Row(in_short(group.words), tuple(cells))
 
     promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
     head = ["Group", "Prompts", "Promise kept"]
@@ -176,7 +177,7 @@ def certificate_table(certificate: CoverageCertificate) -> Table:
         head=("Group", "Prompts", "Promise kept at least", "Set correct at least"),
         rows=tuple(
             Row(
-                group_words(share.words),
+                in_short(share.words),
                 (
                     Cell(f"{share.prompts:,}"),
                     Cell(floor_text(share.kept_at_least), f"seen: {share.kept} of {share.prompts}"),
@@ -310,7 +311,7 @@ def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
     def cell(method: str, gap: Gap) -> Cell:
         interval = gap.shortfall.interval
         between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
-        beside = f"{between}{group_words(gap.group)}"
+        beside = f"{between}{in_short(gap.group)}"
         sure = interval is not None and interval[0] > 0.0
         falls_short = sure and comparison.methods[method].aims_at_coverage
         return Cell(f"{100 * gap.shortfall.mean:+.1f}", beside, "bad" if falls_short else "")
@@ -352,7 +353,7 @@ def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
 
     rows = (
         Row(
-            group_words(group.words),
+            in_short(group.words),
             (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
         )
         for group in sizes.values()

@@ -11,8 +11,6 @@ _HIDDEN = re.compile(
     "|[\ud800-\udfff]"
 )
 JOINED = "\N{NO-BREAK SPACE}"
-_DECIMALS = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (\S+).*", re.DOTALL)
 
 
 def percent(share: float, decimals: int = 0) -> str:
@@ -41,19 +39,6 @@ def counted(number: int, what: str) -> str:
     ('1 answer', '1,200 prompts')
     """
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def group_words(words: str) -> str:
-    """What a weighting speaks of, short for a table.
-
-    >>> group_words("prompts whose topic is 'sums'"), group_words("all prompts")
-    ("topic is 'sums'", 'all prompts')
-    """
-    words = _DECIMALS.sub(lambda found: f"{float(found[0]):.4g}", words)
-    soft = _SOFT.fullmatch(words)
-    if soft:
-        return f"{soft[1]} near {soft[2]} (soft)"
-    return words.removeprefix("prompts ").removeprefix("whose ")
 
 
 def visible(text: str) -> str:
