@@ -140,7 +140,14 @@ Each recording is split in halves 100 times; every method calibrates on one half
 `kept` is the share of prompts that are covered or flagged as not certifiable, the event that is guaranteed;
 `worst fifth` the same among the fifth of prompts by mean score that fares worst; a distinct answer counts
 once. The paper's methods stand in its own conventions: success score 1 where no candidate is correct, nothing
-flagged, truncation after calibration, features fitted on the calibration prompts."""
+flagged, truncation after calibration, features fitted on the calibration prompts.
+
+Two things to look for. One threshold for all prompts (`marginal`, `ICP`) keeps its promise on average and
+breaks it on the hardest fifth; conditional thresholds keep it there nearly as well as elsewhere. (The
+worst of five shares lies below the target by chance alone, and the fifth itself is not in the span of
+these features, only soft groups around it.) And the paper's conditional methods fall short of the target
+where many prompts have no correct candidate, because a set of everything counts as covered there; ours
+flag such prompts."""
 
 
 def recorded(recording: Recording, path: Path, folder: Path) -> Iterator[str]:
