@@ -62,7 +62,7 @@ def measured(splits: int, sample: int) -> dict[str, float]:
 
     from benchmarks.peers import highs_warm, scipy_dual
     from benchmarks.problems import TAU, Problem
-    from langchain_cfc.comparison.methods import methods_named
+    from langchain_cfc.comparison.catalogue import methods_named
     from langchain_cfc.comparison.protocol import Comparison, Protocol
     from langchain_cfc.paper import SyntheticWorld
     from langchain_cfc.thresholds import ConditionalThreshold

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from langchain_cfc.comparison.catalogue import methods_named
 from langchain_cfc.comparison.compare import compare
-from langchain_cfc.comparison.methods import Method, methods_named
+from langchain_cfc.comparison.methods import Method
 from langchain_cfc.comparison.metrics import FIGURES
 from langchain_cfc.comparison.report import (
     ComparisonReport,

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from langchain_cfc.comparison.catalogue import methods_named
 from langchain_cfc.comparison.jobs import Progress, each_split, nobody_watches
-from langchain_cfc.comparison.methods import Method, methods_named
+from langchain_cfc.comparison.methods import Method
 from langchain_cfc.comparison.pool import Pool
 from langchain_cfc.comparison.protocol import Comparison, Protocol
 from langchain_cfc.comparison.report import (

@@ -15,10 +15,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._arrays import FloatArray
+from langchain_cfc.comparison.catalogue import paper
 from langchain_cfc.comparison.groups import Groups, groups_of
 from langchain_cfc.comparison.jobs import Progress, each_split, nobody_watches
 from langchain_cfc.comparison.measuring import Measured, measure
-from langchain_cfc.comparison.methods import Method, paper
+from langchain_cfc.comparison.methods import Method
 from langchain_cfc.comparison.pool import Pool, Split
 from langchain_cfc.comparison.report import LevelComparison
 from langchain_cfc.comparison.summary import Summary

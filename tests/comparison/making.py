@@ -13,7 +13,7 @@ import numpy as np
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._arrays import FloatArray, IntArray
-from langchain_cfc.comparison.methods import methods_named
+from langchain_cfc.comparison.catalogue import methods_named
 from langchain_cfc.comparison.pool import Pool, Split
 from langchain_cfc.comparison.protocol import Comparison, Protocol
 from langchain_cfc.demo import recording

@@ -10,17 +10,8 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.comparison.methods import (
-    OURS_SHOWN,
-    Made,
-    Method,
-    ThresholdMethod,
-    TopK,
-    methods_named,
-    ours,
-    outside,
-    paper,
-)
+from langchain_cfc.comparison.catalogue import OURS_SHOWN, methods_named, ours, outside, paper
+from langchain_cfc.comparison.methods import Made, Method, ThresholdMethod, TopK
 from langchain_cfc.comparison.outside import BackOffRule
 from langchain_cfc.comparison.pool import Split
 from langchain_cfc.comparison.protocol import Comparison

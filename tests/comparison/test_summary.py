@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from langchain_cfc.comparison.catalogue import methods_named
 from langchain_cfc.comparison.compare import compare
 from langchain_cfc.comparison.groups import Groups
 from langchain_cfc.comparison.measuring import Measured
-from langchain_cfc.comparison.methods import methods_named
 from langchain_cfc.comparison.metrics import FIGURES
 from langchain_cfc.comparison.report import Spread
 from langchain_cfc.comparison.summary import Summary, spread
