@@ -313,8 +313,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         base = windows.find(np.zeros(reduced.shape[1]))
         if base is None or isinstance(base, Endless):
             return np.zeros(len(reduced), dtype=np.bool_)
-        values, errors = base.values(reduced)
-        return np.asarray(values >= self.cap - errors, dtype=np.bool_)
+        return Thresholds.reaches(*base.values(reduced), self.cap)
 
 
 def _positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.inf) -> FloatArray:

@@ -49,6 +49,11 @@ class Thresholds:
             raise OutsideCertifiedRegionError(np.flatnonzero(self.outside).tolist())
         return self.values
 
+    @staticmethod
+    def reaches(values: FloatArray, errors: FloatArray, cap: float) -> BoolArray:
+        """(m,) whether values reach the cap; anything within the error bound does."""
+        return np.asarray(~(values < cap - errors))  # NaN reaches it: nothing is certified by accident
+
     @classmethod
     def capped(
         cls, values: FloatArray, errors: FloatArray, cap: float, outside: BoolArray | None = None
@@ -58,7 +63,7 @@ class Thresholds:
         A prompt without a correct candidate has success score `cap`, so a threshold there certifies nothing.
         Where the exact value is the cap, floats fall below it half of the time, hence the bound.
         """
-        reached = ~(values < cap - errors)  # NaN counts as reached: nothing is certified by accident
+        reached = cls.reaches(values, errors, cap)
         known = np.zeros(len(values), dtype=np.bool_) if outside is None else outside
         return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors), known)
 
