@@ -99,10 +99,12 @@ def synthetic(folder: Path) -> Iterator[str]:
     yield " ".join(one["words"] for one in found["agreement"])
     main = [cell for cell in cells if cell["table"] == "main"]
     beyond = [cell for cell in main if abs(cell["z"]) > 2.0]  # noqa: PLR2004 - worth a look
+    far = "; ".join(f"{c['method']} {c['metric']} at {c['alpha']}: {c['z']:+.1f}" for c in beyond)
     yield (
         "z is the distance of the published mean of five seeds from ours in standard errors. Beyond 2: "
-        + ("; ".join(f"{c['method']} {c['metric']} at {c['alpha']}: {c['z']:+.1f}" for c in beyond) or "none")
-        + ". A star marks a cell outside the published mean +- sd."
+        f"{far or 'none'}. A star marks a cell outside the published mean +- sd and half a unit of its "
+        "last digit. All cells share the paper's five seeds and deviate together, so these are no "
+        "independent counts; the authors' own generator would have some nine cells in ten in band."
     )
     for metric in METRICS:
         of_metric = [cell for cell in main if cell["metric"] == metric]
@@ -136,18 +138,21 @@ def synthetic(folder: Path) -> Iterator[str]:
 RECORDED = """\
 ## On real recordings
 
-Each recording is split in halves 100 times; every method calibrates on one half and is tested on the other.
-`kept` is the share of prompts that are covered or flagged as not certifiable, the event that is guaranteed;
-`worst fifth` the same among the fifth of prompts by mean score that fares worst; a distinct answer counts
-once. The paper's methods stand in its own conventions: success score 1 where no candidate is correct, nothing
-flagged, truncation after calibration, features fitted on the calibration prompts.
+Each recording is split in halves 100 times; every method calibrates on one half and is tested on the
+other. `kept` is the share of prompts that are covered or flagged as not certifiable, the event that is
+guaranteed: who flags everything keeps 100 %, so read it with `flagged`. `hardest fifth` is the same among
+the fifth of prompts of highest mean score, and `worst fifth` among the fifth that is worst on average; a
+distinct answer counts once, a prompt without an answer as 0, and `best right` is among prompts with an
+answer. The paper's methods stand in its own conventions: success score 1 where no candidate is correct,
+nothing flagged, truncation after calibration, features fitted on the calibration prompts. `back-off` aims
+at sets without a wrong candidate, not at covering; its own event is said below each table.
 
 Two things to look for. One threshold for all prompts (`marginal`, `ICP`) keeps its promise on average and
-breaks it on the hardest fifth; conditional thresholds keep it there nearly as well as elsewhere. (The
-worst of five shares lies below the target by chance alone, and the fifth itself is not in the span of
-these features, only soft groups around it.) And the paper's conditional methods fall short of the target
-where many prompts have no correct candidate, because a set of everything counts as covered there; ours
-flag such prompts."""
+breaks it on the hardest fifth. Conditional thresholds keep it there, mostly by flagging: the tables say
+how many of that fifth are flagged, and how many get a set with a correct answer. (A fifth is not in the
+span of these features, only soft groups around it.) And the paper's conditional methods fall short of the
+target where many prompts have no correct candidate, because a set of everything counts as covered there;
+ours flag prompts there."""
 
 
 def recorded(recording: Recording, path: Path, folder: Path) -> Iterator[str]:
@@ -192,27 +197,35 @@ def speed(sweep: dict[str, float]) -> Iterator[str]:
 
 def methods(found: dict[str, Any]) -> str:
     """Every method at one level."""
-    headings = [
-        "method",
-        "kept",
-        "worst fifth",
-        "covered",
-        "flagged",
-        "distinct answers",
-        "best answer right",
-    ]
-    names = ("kept_promise", "worst_group_kept_promise", "coverage", "not_certifiable_rate")
+    headings = ["method", "kept", "worst fifth", "hardest fifth", "of it flagged", "of it covered"]
+    headings += ["covered", "flagged", "no answer", "answers", "best right"]
     rows = []
     for name, method in found["methods"].items():
-        figures = method["figures"]
-        kept = figures["kept_promise"]
-        cells = [f"{100 * figures[one]['mean']:.1f}" for one in names]
-        cells[0] += f" ({100 * kept['interval'][0]:.1f} to {100 * kept['interval'][1]:.1f})"
+        figures, hardest = method["figures"], method["groups"][-1]
+        low, high = figures["kept_promise"]["interval"]
+        worst = figures["worst_group_kept_promise"]["mean"]
+        kept = [f"{percent(method['kept_promise'])} ({percent(low)} to {percent(high)})", percent(worst)]
+        kept.append(percent(hardest["kept_promise"]))
         accuracy = figures.get("selective_accuracy")
-        cells.append(f"{figures['mean_distinct_answers']['mean']:.2f}")
-        cells.append("-" if accuracy is None else f"{100 * accuracy['mean']:.1f}")
-        rows.append([f"{name} ({method['family']})", *cells])
-    return table(headings, rows)
+        rows.append(
+            [
+                f"{name} ({method['family']})",
+                *(kept if method["aims_at_coverage"] else "---"),
+                *map(percent, (hardest["not_certifiable_rate"], hardest["coverage"], method["coverage"])),
+                *map(percent, (method["not_certifiable_rate"], method["abstention_rate"])),
+                f"{method['mean_distinct_answers']:.2f}",
+                "-" if accuracy is None else percent(accuracy["mean"]),
+            ]
+        )
+    spotless = found["methods"]["back-off"]["figures"]["all_correct_rate"]["mean"]
+    return table(headings, rows) + (
+        f"\n\n`back-off` promises that nothing returned is wrong, empty sets included: {percent(spotless)} %."
+    )
+
+
+def percent(share: float) -> str:
+    """A share in percent, without the sign."""
+    return f"{100 * share:.1f}"
 
 
 def alphas(recording: Recording) -> list[str]:

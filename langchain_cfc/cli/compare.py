@@ -126,15 +126,16 @@ def show(console: Console, found: ComparisonReport, figures: Sequence[str]) -> N
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
     console.print(
         f"{data.prompts} prompts, {found.n_candidates} candidates each; attainable coverage "
-        f"{100 * data.attainable_coverage:.1f} %{auroc}\n{found.splits} splits: {found.n_calibration} "
-        f"calibrate, {found.n_test} test; features {escape(found.features)}\n"
+        f"{100 * data.attainable_coverage:.1f} %{auroc}\n{found.splits} splits: {found.n_test} prompts "
+        f"test, {found.n_calibration} calibrate our methods, and the others with those that fit features:\n"
+        f"{escape(found.features)}\n"
     )
     console.print(methods_table(found))
     console.print(f"[dim]{LEGEND}[/]\n")
-    for name in figures:
+    for name in figures if len(found.sweep) > 1 else ():
         console.print(sweep_table(found.sweep, name), "")
     shown = [name for name in ("conditional", "marginal") if name in found.methods]
-    if shown and found.methods[shown[-1]].gaps:
+    if shown and found.methods[shown[0]].gaps:
         console.print(gaps_table(found, shown), "")
     for note in found.notes:
         console.print(f"[yellow]note:[/] {escape(note)}")

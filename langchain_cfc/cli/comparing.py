@@ -20,14 +20,24 @@ _HEADINGS = {
     "coverage": "cov.",
     "not_certifiable_rate": "flag",
     "abstention_rate": "none",
-    "mean_distinct_answers": "size",
+    "mean_distinct_answers": "answers",
     "selective_accuracy": "right",
 }
 LEGEND = (
-    "kept: covered or flagged, red where that misses the target; worst: the same in the worst group; cov.: "
-    "the set holds a correct answer; flag: not certifiable; none: no answer; size: distinct answers; right: "
-    "best answer right where there is one"
+    "kept: covered or flagged, red where that misses the target (who flags all keeps 100 %: read it with "
+    "flag); worst: the same in the group that is worst; cov.: the set holds a correct answer; flag: not "
+    "certifiable; none: no answer; answers: distinct ones, 0 where there is none; right: best answer right "
+    "where there is one"
 )
+_CALLED = {
+    "kept_promise": "kept, %",
+    "worst_group_kept_promise": "kept in the worst group, %",
+    "coverage": "covered, %",
+    "worst_group_coverage": "covered in each worst group, %",
+    "mean_set_size": "candidates per set",
+    "mean_distinct_answers": "distinct answers per set",
+}
+_OF_THE_PROMISE = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
 _FAMILIES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
 _FILES = ("png", "svg")
@@ -61,7 +71,7 @@ def methods_table(level: LevelComparison) -> Table:
 def _cells(method: MethodComparison, target: float) -> Iterator[str]:
     for name in _HEADINGS:
         spread = method.figures.get(name)
-        if spread is None:
+        if spread is None or (name in _OF_THE_PROMISE and not method.aims_at_coverage):
             yield "-"
         elif name in _SIZES:
             yield f"{spread.mean:.2f}"
@@ -75,9 +85,10 @@ def _cells(method: MethodComparison, target: float) -> Iterator[str]:
 def sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
     """One figure of every method at every level."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(figure.replace("_", " "), no_wrap=True, overflow="ellipsis", max_width=26)
+    called = _CALLED.get(figure, figure.replace("_", " "))
+    table.add_column(f"{called}; alpha =", no_wrap=True, overflow="ellipsis", max_width=38)
     for level in sweep:
-        table.add_column(f"{level.alpha:g}", justify="right", no_wrap=True)
+        table.add_column(f"{level.alpha:.6g}", justify="right", no_wrap=True)
     if figure not in _SIZES:
         table.add_row("[dim]target, %[/]", *(f"[dim]{100 * level.target_coverage:g}[/]" for level in sweep))
     for name in sweep[0].methods:
@@ -87,7 +98,7 @@ def sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
 
 def _cell(method: MethodComparison, figure: str) -> str:
     spread = method.figures.get(figure)
-    if spread is None:
+    if spread is None or (figure in _OF_THE_PROMISE and not method.aims_at_coverage):
         return "-"
     return f"{spread.mean:.2f}" if figure in _SIZES else f"{100 * spread.mean:.1f}"
 
@@ -96,15 +107,14 @@ def gaps_table(level: LevelComparison, methods: Iterable[str], most: int = 8) ->
     """Where the promise falls short most, by property of prompts: the widest gaps of the first method."""
     names = [name for name in methods if name in level.methods]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("points below target, worst group by", no_wrap=True, overflow="ellipsis", max_width=36)
+    table.add_column("points below target", no_wrap=True, overflow="ellipsis", max_width=20)
     for name in names:
-        table.add_column(escape(name), justify="right", no_wrap=True)
-    gaps = level.methods[names[-1]].gaps
-    widest = sorted(gaps, key=lambda one: -gaps[one].shortfall.mean)[:most]
-    for one in widest:
-        shortfalls = (level.methods[name].gaps[one].shortfall.mean for name in names)
-        label = group_label(gaps[one].group)
-        table.add_row(label, *(f"{100 * gap:+.1f}" for gap in shortfalls))
+        table.add_column(f"{escape(name)}, and where", no_wrap=True, overflow="ellipsis", max_width=28)
+    gaps = level.methods[names[0]].gaps
+    for one in sorted(gaps, key=lambda one: -gaps[one].shortfall.mean)[:most]:
+        found = (level.methods[name].gaps[one] for name in names)
+        cells = (f"{100 * gap.shortfall.mean:+5.1f} [dim]{group_label(gap.group)}[/]" for gap in found)
+        table.add_row(escape(one), *cells)
     return table
 
 

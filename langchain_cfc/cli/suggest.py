@@ -115,7 +115,7 @@ def _show(console: Console, found: Suggestion) -> None:
         "groups\n"
     )
     console.print(options_table(found))
-    console.print("[dim]gap, kept and flag in %; size in answers, a flagged prompt as all candidates[/]")
+    console.print("[dim]gap, kept and flag in %; price: answers shown, a flagged prompt as all[/]")
     more = len(found.options) - MOST_SHOWN
     if more > 0:
         console.print(f"[dim]and {more} more; --json shows all[/]")
@@ -137,7 +137,7 @@ def options_table(found: Suggestion) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("option [not bold](worst group)[/]", overflow="fold", width=46)
-    for heading in ("gap", "size", "kept", "flag"):
+    for heading in ("gap", "price", "kept", "flag"):
         table.add_column(heading, justify="right", no_wrap=True)
     for place, one in enumerate(found.options[:MOST_SHOWN], start=1):
         style = "bold" if place == 1 else ""

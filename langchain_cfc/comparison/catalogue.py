@@ -23,6 +23,7 @@ KNOWN = ("conditional", "marginal", "confident", "learned")
 OURS_SHOWN = (*KNOWN, "conditional:best_prefix", "marginal:rank")
 _NO_THEOREM = "nothing: no theorem covers it"
 _TOGETHER = "all prompts together, on average over calibration sets"
+_NO_MORE = "what CFC-FULL does; the confidence claimed for it is not proven"
 _LESS = "less than the paper says: a set without a correct candidate counts as covered where S = 1"
 
 
@@ -112,19 +113,19 @@ def paper(learned_features: str | None = None, grid: tuple[int, ...] | None = No
         truncated("CFC", "conditional thresholds, sets cut after the best candidate"),
         full("CFC-FULL", "conditional thresholds", rule="conditional"),
         truncated("CFC-PAC", "CFC at a level made stricter by the paper's slack", stability=slack),
-        full("CFC-PAC-FULL", "CFC-FULL at that level", _NO_THEOREM, rule="conditional", stability=slack),
+        full("CFC-PAC-FULL", "CFC-FULL at that level", _NO_MORE, rule="conditional", stability=slack),
     )
 
 
 def outside() -> tuple[Method, ...]:
     """Conformal language modelling's sampling rule, and claim-level back-off."""
-    held = f"all prompts together, with confidence {1 - float(DELTA):g} for the calibration set at hand"
-    other = "another thing: that everything returned is correct, for all prompts together"
+    held = f"all prompts together, with confidence {1 - float(DELTA):g}, or else everything is flagged"
+    other = "another thing: that nothing returned is wrong, on average over all prompts; empty sets count"
+    drawn = "drawn one by one, rejected above one score, stopped at another (conformal language modelling)"
+    kept = "candidates below a quantile of the lowest wrong scores (claim-level back-off)"
     return (
-        Sampling(
-            "sampling", "draw until a score is low enough (conformal language modelling)", held, "outside"
-        ),
-        BackOff("back-off", "keep what is surely right (claim-level back-off)", other, "outside"),
+        Sampling("sampling", drawn, held, "outside"),
+        BackOff("back-off", kept, other, "outside"),
     )
 
 

@@ -1,6 +1,6 @@
 """Methods: ways to make answer sets of recorded candidates, each a point on two axes.
 
-A method is a *set rule* (how entry levels come from scores) and a *threshold rule* (how a threshold comes
+Most are a *set rule* (how entry levels come from scores) and a *threshold rule* (how a threshold comes
 from calibration prompts), in one of two conventions.
 
 Ours: success scores under the set rule that is served, a cap above 1 for prompts without a correct candidate,

@@ -14,6 +14,7 @@ from langchain_cfc._extras import require
 from langchain_cfc.comparison.groups import Groups
 from langchain_cfc.comparison.measuring import Measured
 from langchain_cfc.comparison.methods import Method
+from langchain_cfc.comparison.metrics import FIGURES
 from langchain_cfc.comparison.report import (
     AttainableComparison,
     Gap,
@@ -128,7 +129,12 @@ class Summary:
             name: self._figure(name, np.array([one.figures[name][run] for one in self.measured]))
             for name in names
         }
-        known = {name: one for name, one in found.items() if one is not None}
+        groups = self._groups(run)
+        if groups:
+            # One group, not each split's: the smallest of several shares is below all of them by chance.
+            worst = min(groups, key=lambda group: group.kept_promise)
+            found["worst_group_kept_promise"] = worst.figures["kept_promise"]
+        known = {name: one for name in FIGURES if (one := found.get(name)) is not None}
         return MethodComparison(
             family=method.family,
             words=method.words,
@@ -142,14 +148,15 @@ class Summary:
             abstention_rate=known["abstention_rate"].mean,
             mean_set_size=known["mean_set_size"].mean,
             mean_distinct_answers=known["mean_distinct_answers"].mean,
-            groups=[
-                one
-                for one in map(self._group, [run] * len(self.groups.names), range(len(self.groups.names)))
-                if one
-            ],
+            groups=groups,
             figures=known,
             gaps=self._gaps(run, float(exact_tau(alpha))),
         )
+
+    def _groups(self, run: int) -> list[GroupComparison]:
+        """Every group that some split tests a prompt of."""
+        found = (self._group(run, number) for number in range(len(self.groups.names)))
+        return [one for one in found if one is not None]
 
     def _group(self, run: int, number: int) -> GroupComparison | None:
         """One group; None where no split tests a prompt of it."""

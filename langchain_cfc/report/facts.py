@@ -46,7 +46,8 @@ def comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
         yield "Scores", f"a correct candidate beats a wrong one with probability {data.auroc:.3f} (AUROC)"
     tested = percent(comparison.test_fraction)
     yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} are tested on"
-    yield "Fitted on", f"{percent(comparison.fit_fraction)} of the others, which do not calibrate"
+    fitted = percent(comparison.fit_fraction)
+    yield "Fitted on", f"{fitted} of the others, which do not calibrate our methods"
     yield "Features", comparison.features
     yield "Set rule", comparison.set_rule
     yield "Groups", comparison.groups

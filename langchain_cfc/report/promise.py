@@ -111,8 +111,9 @@ def promise_of_comparison(comparison: ComparisonReport) -> Promise:
     """What a comparison by itself promises: nothing; and what each of its methods does."""
     target = share_text(comparison.target_coverage)
     split = (
-        f"In each of {number_of(comparison.splits, 'split')}, {comparison.n_calibration:,} prompts calibrate "
-        f"and {comparison.n_test:,} are tested on."
+        f"In each of {number_of(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
+        f"and {comparison.n_calibration:,} calibrate our methods; the other methods calibrate on those that "
+        "fit our features as well."
     )
     chosen = (
         "Nothing is promised by a comparison: a method chosen by these figures looks better on these prompts "
@@ -121,7 +122,7 @@ def promise_of_comparison(comparison: ComparisonReport) -> Promise:
     beside = "What a method promises is said beside it; figures above the target are no promise."
     return Promise(
         heading="What is compared",
-        claim=f"The methods aim at a correct answer in {target} of their sets. Not all of them promise it.",
+        claim=f"Target: for {target} of prompts a set with a correct answer, or a flag. Not all promise it.",
         scope=(split,),
         silent=(chosen, beside),
         tables=(promises_table(comparison),),

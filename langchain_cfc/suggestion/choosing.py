@@ -122,6 +122,9 @@ class Choice:
             for one in near
             if one.shown.size - smallest.shown.size <= standard_error(one.sizes - smallest.sizes, OVERLAP)
         ]
+        # Errors of differences do not grow with size: whoever is no larger than one of these is one, too.
+        largest = max(one.shown.size for one in alike)
+        alike = [one for one in near if one.shown.size <= largest]
         best = min(alike, key=lambda one: (one.fitted_numbers, one.shown.size))
         return cls(best, least, near, smallest, alike)
 
@@ -167,9 +170,12 @@ def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
     )
     if len(choice.alike) == 1:
         return f"{gap} {size}: this one."
+    others = len(choice.alike) - 1
+    if choice.best is choice.smallest:
+        return f"{gap} {size}: this one. {others} more, no simpler, cannot be told from it by their sizes."
     return (
-        f"{gap} {size}. {len(choice.alike)} cannot be told from it by their sizes, and this, with "
-        f"{best.size:.2f}, is the simplest of them: {features(best.columns)}."
+        f"{gap} {size}. {others} more cannot be told from it by their sizes, and this, with {best.size:.2f}, "
+        f"is the simplest of them: {features(best.columns)}."
     )
 
 

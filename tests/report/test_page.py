@@ -282,7 +282,7 @@ def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -
     read = Reader(page(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
     assert "5 methods on a.jsonl, b.jsonl" in read.text
     assert (
-        "The methods aim at a correct answer in 70 % of their sets. Not all of them promise it." in read.text
+        "Target: for 70 % of prompts a set with a correct answer, or a flag. Not all promise it." in read.text
     )
     assert "Nothing is promised by a comparison" in read.text
     assert "The hardest prompts" not in read.text
