@@ -59,7 +59,7 @@ def compare(
     seed: Annotated[str, typer.Option(help="Another seed gives other splits.")] = "0",
     test_fraction: Annotated[float, typer.Option(help="Share of prompts tested on in each split.")] = 0.5,
     fit_fraction: Annotated[float, typer.Option(help="Share of the others that fits feature maps.")] = 0.2,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default one per core.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
     figure: Annotated[
         list[str] | None,
         typer.Option(help="Figure shown against alpha; several may be given.", show_default=", ".join(SHOWN)),

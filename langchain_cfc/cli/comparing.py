@@ -30,12 +30,12 @@ LEGEND = (
     "where there is one"
 )
 _CALLED = {
-    "kept_promise": "kept, %",
-    "worst_group_kept_promise": "kept in the worst group, %",
-    "coverage": "covered, %",
-    "worst_group_coverage": "covered in each worst group, %",
+    "kept_promise": "kept",
+    "worst_group_kept_promise": "kept, worst group",
+    "coverage": "covered",
+    "worst_group_coverage": "covered, worst groups",
     "mean_set_size": "candidates per set",
-    "mean_distinct_answers": "distinct answers per set",
+    "mean_distinct_answers": "answers per set",
 }
 _OF_THE_PROMISE = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
@@ -58,7 +58,7 @@ def methods_table(level: LevelComparison) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(f"alpha = {level.alpha:g}, %", no_wrap=True, overflow="ellipsis", max_width=30)
     for heading in _HEADINGS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True, min_width=5)
     for family, words in _FAMILIES.items():
         members = {name: one for name, one in level.methods.items() if one.family == family}
         if members:
@@ -86,9 +86,9 @@ def sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
     """One figure of every method at every level."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     called = _CALLED.get(figure, figure.replace("_", " "))
-    table.add_column(f"{called}; alpha =", no_wrap=True, overflow="ellipsis", max_width=38)
+    table.add_column(f"{called}; alpha", no_wrap=True, overflow="ellipsis", max_width=28)
     for level in sweep:
-        table.add_column(f"{level.alpha:.6g}", justify="right", no_wrap=True)
+        table.add_column(f"{level.alpha:.6g}", justify="right", no_wrap=True, min_width=5)
     if figure not in _SIZES:
         table.add_row("[dim]target, %[/]", *(f"[dim]{100 * level.target_coverage:g}[/]" for level in sweep))
     for name in sweep[0].methods:
@@ -119,14 +119,16 @@ def gaps_table(level: LevelComparison, methods: Iterable[str], most: int = 8) ->
 
 
 def check_figures(folder: Path) -> None:
-    """Refuse a place for figures that is a file.
+    """Make the folder for figures, before anything takes time.
 
     Raises:
-        InputError: If it is.
+        InputError: If that cannot be done.
     """
-    if folder.exists() and not folder.is_dir():
-        msg = f"{folder} is a file: give --figures a folder"
-        raise InputError(msg)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{folder} cannot be a folder ({error.strerror}): give --figures another"
+        raise InputError(msg) from error
 
 
 def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
@@ -134,7 +136,7 @@ def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
 
     Args:
         report: The comparison.
-        folder: Where to; it is made if need be.
+        folder: Where to.
 
     Returns:
         The files.
@@ -145,11 +147,15 @@ def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
     drawn = {
         "miscoverage_by_group": plots.plot_group_miscoverage(report, methods=methods),
         "coverage_missed_by_group": plots.plot_group_miscoverage(report, methods=methods, of="coverage"),
-        "threshold_by_difficulty": plots.plot_threshold_by_difficulty(report, methods=methods),
         "scores": plots.plot_score_histogram(report.data.scores),
         "attainable_coverage": plots.plot_attainable(report.data.attainable),
         "wrong_answers": plots.plot_selective_risk(report, methods=methods),
     }
+    by_threshold = [
+        name for name in methods if any("threshold" in one.figures for one in report.methods[name].groups)
+    ]
+    if by_threshold:
+        drawn["threshold_by_difficulty"] = plots.plot_threshold_by_difficulty(report, methods=by_threshold)
     for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *_SIZES):
         drawn[f"{figure}_by_alpha"] = plots.plot_by_alpha(report.sweep, methods=methods, figure=figure)
     return save_figures(drawn, folder)
@@ -157,7 +163,6 @@ def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
 
 def save_figures(drawn: dict[str, Any], folder: Path) -> list[Path]:
     """Write drawn figures, by name of the file."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, axes in drawn.items():
         for kind in _FILES:

@@ -47,8 +47,12 @@ class _Results(Console):
 
     def on_broken_pipe(self) -> None:
         """End quietly, with nothing left to flush."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(EXIT_BROKEN_PIPE)
+        _reader_left()
+
+
+def _reader_left() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(EXIT_BROKEN_PIPE)
 
 
 def out() -> Console:
@@ -65,7 +69,13 @@ def emit_json(data: Any) -> None:
     """Write machine-readable output: strict JSON on standard output."""
     # Where the terminal is not UTF-8, JSON's own escapes keep it valid.
     escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False) + "\n")
+    try:
+        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _reader_left()
+    except OSError as error:  # a full disk, which is no "no"
+        fail(f"standard output: {error.strerror or error}", EXIT_BAD_INPUT)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from langchain_cfc.cli.comparing import (
 )
 from langchain_cfc.cli.opening import DATASET, opened
 from langchain_cfc.cli.output import EXIT_NO, emit_json, failures_explained, out
+from langchain_cfc.errors import InputError
 from langchain_cfc.paper import (
     Cell,
     StudyName,
@@ -30,7 +31,9 @@ from langchain_cfc.paper import (
     reproduce_study,
     reproduce_synthetic,
 )
+from langchain_cfc.paper.synthetic_experiment import ALPHAS
 from langchain_cfc.report import Sources, check_report, write_report
+from langchain_cfc.thresholds import alpha_text
 
 app = typer.Typer(no_args_is_help=True, help="The experiments of the CFC paper, reproduced.")
 _METRICS = ("ECR", "GSC", "APSS")
@@ -42,7 +45,7 @@ def synthetic(
         int, typer.Option(help="Number of seeds; a verdict takes 100. The paper seems to have 5.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Another number gives other seeds.")] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default one per core.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
     alpha: Annotated[
         list[str] | None, typer.Option(help="Levels of the main table to print; default 0.1 and 0.2.")
     ] = None,
@@ -61,13 +64,18 @@ def synthetic(
     with failures_explained():
         if figures is not None:
             check_figures(figures)
+        shown = [alpha_text(one) for one in alpha or ("0.1", "0.2")]
+        unknown = [one for one in shown if one not in ALPHAS]
+        if unknown:
+            msg = f"the paper has no level {unknown[0]}; its main table has {', '.join(ALPHAS)}"
+            raise InputError(msg)
         found = reproduce_synthetic(seeds, seed=seed, jobs=jobs or cores(), progress=watched("seeds"))
         if figures is not None:
             _draw_synthetic(found, figures)
     if as_json:
         emit_json(found.model_dump(mode="json"))
     else:
-        _show_synthetic(out(), found, alpha or ["0.1", "0.2"])
+        _show_synthetic(out(), found, shown)
     raise typer.Exit(EXIT_NO if any(one.passes is False for one in found.agreement) else 0)
 
 
@@ -151,7 +159,7 @@ def _study(name: StudyName, title: str) -> Callable[..., None]:
             int, typer.Option(help="Number of random splits; the paper seems to have 5.")
         ] = 100,
         seed: Annotated[str, typer.Option(help="Another seed gives other splits.")] = "0",
-        jobs: Annotated[int | None, typer.Option(help="Processes; default one per core.")] = None,
+        jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
         report: Annotated[
             Path | None,
             typer.Option(help="Write the comparison as one HTML page, without patterns and ablations."),
@@ -168,6 +176,7 @@ def _study(name: StudyName, title: str) -> Callable[..., None]:
                 found = reproduce_study(
                     name,
                     dataset.records,
+                    provenance=dataset.provenance,
                     alpha=alpha,
                     splits=splits,
                     seed=seed,

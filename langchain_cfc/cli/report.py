@@ -15,8 +15,8 @@ from langchain_cfc.cli.opening import DATASET, Dataset, opened
 from langchain_cfc.cli.output import EXIT_NO, counted, emit_json, failures_explained, out, verdict
 from langchain_cfc.comparison import ComparisonReport
 from langchain_cfc.draws import LabelledDraws
-from langchain_cfc.errors import InputError
-from langchain_cfc.records import Records, tabulate
+from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.records import Provenance, Records, tabulate
 
 
 def report(
@@ -56,14 +56,21 @@ def report(
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             hardest = reports.hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
             verifiers = _verifiers(dataset.records)
+        compared, failed = None, []
+        if compare is not None:
+            try:
+                compared = _compared(artifact, table, seen.alpha, compare, dataset.provenance)
+            except CFCError as error:  # what was asked for first is written all the same
+                failed = [f"Methods are not compared: {error}"]
         reports.write_report(
             out_path,
             artifact=artifact,
             evaluation=seen,
-            comparison=None if compare is None else _compared(artifact, table, seen.alpha, compare),
+            comparison=compared,
             hardest=hardest,
             sources=reports.Sources(str(artifact_path), tuple(records), verifiers),
-            notes=[
+            notes=failed
+            + [
                 f"These records come from another {part} than the calibration records; the artifact promises "
                 "nothing about them."
                 for part in artifact.other_parts(dataset.provenance)
@@ -97,7 +104,11 @@ def _verifiers(records: Records | LabelledDraws) -> tuple[str, ...]:
 
 
 def _compared(
-    artifact: CalibrationArtifact, table: LabelledDraws, alpha: float, splits: int
+    artifact: CalibrationArtifact,
+    table: LabelledDraws,
+    alpha: float,
+    splits: int,
+    provenance: Provenance | None,
 ) -> ComparisonReport:
     """Methods compared on the same records, at the level and with the features of the artifact."""
     combination = artifact.combination
@@ -108,5 +119,6 @@ def _compared(
         set_rule=artifact.set_rule,
         combine=None if combination is None else combination.names,
         splits=splits,
+        provenance=provenance,
         progress=lambda items, total: counted(items, "comparing methods", total),
     )

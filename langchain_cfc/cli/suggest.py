@@ -65,7 +65,7 @@ def suggest(
         float, typer.Option(help="Share of prompts held out for certificates.", rich_help_panel=SPLITS)
     ] = 0.0,
     splits: Annotated[int, typer.Option(help="Number of inner splits.", rich_help_panel=SPLITS)] = 50,
-    jobs: Annotated[int | None, typer.Option(help="Number of processes; default one for each core.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
     """Choose feature map, set rule and verifiers, and say why.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeAlias, TypeVar
+
+from langchain_cfc.errors import CalibrationError, InputError
 
 Found = TypeVar("Found")
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -35,12 +38,22 @@ def each_split(
 
     Returns:
         The figures.
+
+    Raises:
+        InputError: If the number of processes is below 1.
+        CalibrationError: If a process was ended from outside.
     """
+    if jobs < 1:
+        msg = f"jobs must be a whole number of processes, at least 1; got {jobs!r}"
+        raise InputError(msg)
     if jobs == 1 or splits == 1:
         return list(progress(map(measured, range(splits)), splits))
     with _one_thread_each(), ProcessPoolExecutor(jobs, get_context("spawn"), _remember, (measured,)) as pool:
         try:
             return list(progress(pool.map(_recalled, range(splits)), splits))
+        except BrokenProcessPool as error:
+            msg = "a process was ended from outside, perhaps for lack of memory: take fewer jobs"
+            raise CalibrationError(msg) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -24,7 +24,7 @@ from langchain_cfc.comparison.jobs import Progress, nobody_watches
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.paper.published import PublishedCell, published_cells
-from langchain_cfc.records import PromptRecord, tabulate
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level, exact_tau
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
@@ -163,6 +163,7 @@ def reproduce_study(
     name: StudyName,
     records: Iterable[PromptRecord] | LabelledDraws,
     *,
+    provenance: Provenance | None = None,
     alpha: Sequence[Level] | None = None,
     splits: int = 100,
     seed: str | int = 0,
@@ -174,6 +175,7 @@ def reproduce_study(
     Args:
         name: Which one.
         records: Labelled records with at least the study's number of candidates.
+        provenance: Header of the records where they do not carry one themselves.
         alpha: Other levels than the paper's, for records on which those are out of reach.
         splits: Number of splits in halves; the paper has 5.
         seed: Another seed gives other splits.
@@ -189,7 +191,9 @@ def reproduce_study(
         MissingExtraError: If SciPy is not installed.
     """
     study = STUDIES[name]
-    table = tabulate(records)
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    table = tabulate(records, provenance=provenance)
     levels = tuple(map(str, alpha)) if alpha else study.alphas
     recorded = table.draws.n
     least = study.setting.n or 1
@@ -209,6 +213,7 @@ def reproduce_study(
             seed=seed,
             jobs=jobs,
             progress=progress,
+            provenance=provenance,
         )
 
     full = compared(study.setting, levels)

@@ -131,6 +131,9 @@ def reproduce_synthetic(
     if seeds < 2:  # noqa: PLR2004 - for a spread
         msg = f"a spread needs at least two seeds, got {seeds}"
         raise InputError(msg)
+    if seed < 0:
+        msg = f"seed must be a whole number, at least 0; got {seed}"
+        raise InputError(msg)
     experiment = SyntheticExperiment(world or SyntheticWorld(), seed)
     measured = each_split(experiment.measured, seeds, jobs, progress)
     cells = [_compared(cell, measured) for cell in _published()]

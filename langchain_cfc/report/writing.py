@@ -74,6 +74,10 @@ def check_report(path: str | os.PathLike[str]) -> None:
     if str(target) == "-":
         msg = "reports are written to files: give a path"
         raise InputError(msg)
+    if target.is_dir() or not target.parent.is_dir():
+        problem = "is a folder" if target.is_dir() else "lies in a folder that does not exist"
+        msg = f"{target} {problem}: give another path"
+        raise InputError(msg)
     if target.is_file() and not _looks_like_report(target):
         msg = f"{target} exists and is not a report; it will not be overwritten: give another path"
         raise InputError(msg)

@@ -107,7 +107,5 @@ def saying_the_same(labelled: LabelledDraws) -> list[str]:
 
 def _monotone(scores: FloatArray, outputs: FloatArray) -> bool:
     """Whether outputs only rise, or only fall, with scores; equal scores may have any."""
-    return any(
-        bool((np.diff(directed[np.lexsort((directed, scores))]) >= 0.0).all())
-        for directed in (outputs, -outputs)
-    )
+    rising = (directed[np.lexsort((directed, scores))] for directed in (outputs, -outputs))
+    return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)

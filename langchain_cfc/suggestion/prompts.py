@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from langchain_cfc.comparison.pool import Pool
 from langchain_cfc.draws import LabelledDraws
-from langchain_cfc.errors import CalibrationError
+from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.splits import SplitPlan, ids_digest
 
@@ -82,15 +82,33 @@ def tabulated(
         records = list(records)
     if verifiers is not None:
         names = tuple(verifiers)
+        unwritable = [name for name in names if not _can_be_listed(name)]
+        if unwritable:
+            msg = (
+                f"the verifier {unwritable[0]!r} cannot be named to `calibrate --combine`, which takes names "
+                "between commas: rename it in the records"
+            )
+            raise InputError(msg)
     elif isinstance(records, LabelledDraws):
         names = tuple(records.raw)
     else:
         names, notes = _verifiers_of(records)
+    notes += [
+        f"The verifier {name!r} was left out: a list of names between commas cannot hold it."
+        for name in names
+        if not _can_be_listed(name)
+    ]
+    names = tuple(filter(_can_be_listed, names))
     if not names:
         table = tabulate(records, n=n, provenance=provenance)
     else:
         table, _ = tabulate_raw(records, names, n=n, provenance=provenance)
     return replace(table, raw={name: table.raw[name] for name in names}), notes
+
+
+def _can_be_listed(name: str) -> bool:
+    """Whether `calibrate --combine` reads the name as it is."""
+    return "," not in name and name == name.strip() and bool(name)
 
 
 def _verifiers_of(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:

@@ -14,6 +14,7 @@ from langchain_cfc.comparison.methods import OURS, ThresholdMethod
 from langchain_cfc.comparison.metrics import Outcomes
 from langchain_cfc.comparison.pool import Pool, Split
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
+from langchain_cfc.features import naming
 from langchain_cfc.splits import Part, split_plan
 from langchain_cfc.suggestion.options import Option
 
@@ -52,7 +53,8 @@ class JudgedGroups:
             FeatureError: If groups cannot be made of these prompts.
         """
         draws = pool.draws
-        along = properties(draws) if judge is None else [groups_of(text, draws, draws) for text in judge]
+        with naming(pool.labelled.ids):
+            along = properties(draws) if judge is None else [groups_of(text, draws, draws) for text in judge]
         words = ["all prompts", *(words for groups in along for words in groups.words)]
         member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
         enough = member.sum(axis=0) >= FEWEST_IN_GROUP

@@ -1,0 +1,70 @@
+"""Wrong usage and hostile surroundings of the commands that compare: one line, exit code 2, at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import run
+
+RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
+QUICK = ("--splits", "2", "--jobs", "1", "--alpha", "0.4")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("paper", "synthetic", "--alpha", "foo"), "alpha must be a decimal number"),
+        (("paper", "synthetic", "--alpha", "0.123"), "the paper has no level 0.123"),
+        (("paper", "synthetic", "--seed", "-1"), "seed must be a whole number, at least 0"),
+        (("paper", "synthetic", "--seeds", "1"), "at least two seeds"),
+        (("paper", "synthetic", "--jobs", "-1"), "Invalid value for '--jobs'"),
+        (("suggest", RECORDING, "--alpha", "0.4", "--jobs", "0"), "Invalid value for '--jobs'"),
+        (("suggest", RECORDING, "--alpha", "0.4", "--verifier", "a,b"), "cannot be named"),
+        (("compare", RECORDING, "--report", "nowhere/page.html"), "folder that does not exist"),
+        (("compare", RECORDING, "--report", "."), "is a folder"),
+        (("compare", RECORDING, "--figures", f"{RECORDING}/figures"), "cannot be a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_at_once(command: tuple[str, ...], said: str) -> None:
+    ran = run(*command)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert said in " ".join(ran.err.replace("│", " ").split())
+
+
+def test_methods_without_thresholds_have_figures_as_well(tmp_path: Path) -> None:
+    ran = run("compare", RECORDING, *QUICK, "--method", "TopK", "--figures", tmp_path)
+    assert ran.code == 0, ran.err
+    drawn = {one.stem for one in tmp_path.iterdir()}
+    assert "kept_promise_by_alpha" in drawn
+    assert "threshold_by_difficulty" not in drawn
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_no_verdict() -> None:
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("langchain-cfc"),
+        "compare",
+        RECORDING,
+        *QUICK,
+        "--json",
+    ]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+    assert "No space left" in ran.stderr
+
+
+def test_eight_levels_fit_a_terminal() -> None:
+    ran = run(
+        "compare", RECORDING, "--splits", "2", "--jobs", "1", "--method", "TopK", "--method", "marginal"
+    )
+    assert max(map(len, ran.out.splitlines())) <= 80
+    (heading,) = (line for line in ran.out.splitlines() if line.startswith("kept, worst group; alpha"))
+    assert heading.split()[-8:] == ["0.2", "0.25", "0.3", "0.35", "0.4", "0.45", "0.5", "0.55"]
