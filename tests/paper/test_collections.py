@@ -10,9 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped] # it has no types
 import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import convert_to_messages
+from pyarrow import parquet
 
 from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.config import read_config
@@ -59,8 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, row in ROWS.items():
         path = tmp_path / str(read_config(tmp_path / f"{name}.toml").source.path)
         if path.suffix == ".parquet":
-            parquet = pytest.importorskip("pyarrow.parquet")
-            parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist([row]), path)
+            parquet.write_table(pa.Table.from_pylist([row]), path)
         else:
             path.write_text(json.dumps(row) + "\n")
     monkeypatch.chdir(tmp_path)
