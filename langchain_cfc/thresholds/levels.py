@@ -68,8 +68,10 @@ def _decimal_text(level: Level, name: str) -> str:
     if isinstance(level, bool) or not number.is_finite() or not 0 < number < 1:
         msg = f"{name} must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {level!r}"
         raise InputError(msg)
-    text = f"{number:f}".rstrip("0")
-    if len(text) > len("0.") + DECIMALS:
+    # An exponent may ask for zeros without end, which are not written out to be counted.
+    tiny = number.adjusted() < -DECIMALS
+    text = str(level) if tiny else f"{number:f}".rstrip("0")
+    if tiny or len(text) > len("0.") + DECIMALS:
         msg = f"{name} may have {DECIMALS} decimals at most, got {text[:40]}"
         raise InputError(msg)
     return text

@@ -31,7 +31,7 @@ def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) 
     assert exact_tau(alpha) == 1 - Fraction(text)
 
 
-@pytest.mark.parametrize("alpha", [1 - 0.7, "0.1234567890123", 1e-310, "0.0000000000001"])
+@pytest.mark.parametrize("alpha", [1 - 0.7, "0.1234567890123", 1e-310, "0.0000000000001", "1e-999999999"])
 def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
     with pytest.raises(InputError, match="12 decimals at most"):
         alpha_text(alpha)
