@@ -34,6 +34,19 @@ _LANGCHAIN_NAMES = {
     "ls_max_tokens": "max_tokens",
     "ls_stop": "stop",
 }
+# What LangChain's tracers do not ask for and models sample by, under the names that providers share; and the
+# settings whose content goes into the request beside the others.
+_SAMPLING = (
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_penalty",
+    "logit_bias",
+    "reasoning_effort",
+)
+_PASSED_ON = ("model_kwargs", "extra_body", "options")
 _DRIFTING = "model_version"
 # Bound arguments that make another generator of a model.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
@@ -74,7 +87,8 @@ def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
     # A model that is only made when called would be made to be asked for attributes that it does not have.
     own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None
     if isinstance(own, Mapping):
-        return {**own, **{key: value for key, value in bound.items() if key in own}}
+        stated = {key: value for key, value in bound.items() if key in own and key not in _TOOLS}
+        return {**own, **stated, **_tools_digest(bound)}
     if isinstance(part, RunnableSequence):
         known = next((known for step in reversed(part.steps) if (known := _known(step, bound))), {})
         digest = _prompt_digest(part)
@@ -82,8 +96,18 @@ def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(part, BaseChatModel):
         params: Mapping[str, Any] = part._get_ls_params(**bound)  # noqa: SLF001 - the documented hook for tracing
         known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
-        return {**known, **_tools_digest(bound)}
+        return {**known, **_sampling(part, bound), **_tools_digest(bound)}
     return {}
+
+
+def _sampling(model: BaseChatModel, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters beside those that tracers ask for; arguments of a call overrule the model's own."""
+    said: dict[str, Any] = {}
+    for settings in (vars(model), bound):
+        inner = [settings[name] for name in _PASSED_ON if isinstance(settings.get(name), Mapping)]
+        for part in (settings, *inner):
+            said |= {name: part[name] for name in _SAMPLING if part.get(name) is not None}
+    return said
 
 
 def _tools_digest(bound: Mapping[str, Any]) -> dict[str, str]:

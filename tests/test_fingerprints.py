@@ -37,6 +37,13 @@ class TracedModel(FakeListChatModel):
         return params
 
 
+class Sampled(TracedModel):
+    """A chat model with parameters that tracers do not ask for."""
+
+    top_p: float | None = 0.8
+    extra_body: dict[str, Any] | None = None
+
+
 class Named:
     """Anything with a fingerprint of its own."""
 
@@ -55,6 +62,21 @@ class NamedModel(TracedModel):
 
 BASE = {"model": "m-1", "temperature": 0.7}
 OWN = {"id": "mine", "temperature": 0.7}
+
+
+def test_parameters_that_tracers_do_not_ask_for_count_as_well() -> None:
+    assert fingerprint(Sampled()) == {**BASE, "top_p": 0.8}
+    assert fingerprint(Sampled(top_p=None)) == BASE
+    assert fingerprint(Sampled().bind(top_p=0.1, presence_penalty=0.5)) == {
+        **BASE,
+        "top_p": 0.1,
+        "presence_penalty": 0.5,
+    }
+    passed_on = Sampled(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
+    assert fingerprint(passed_on) == {**BASE, "top_k": 40}
+    assert fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
+    with pytest.raises(FingerprintError, match=r"top_p is 0\.1, calibrated was 0\.8"):
+        compare_fingerprints("generator", fingerprint(Sampled()), fingerprint(Sampled(top_p=0.1)))
 
 
 def test_a_chat_model_is_asked_for_its_parameters() -> None:
@@ -104,6 +126,19 @@ def test_what_a_part_says_does_not_change_under_it() -> None:
     found = fingerprint(part)
     part.fingerprint["id"] = "other"
     assert found == OWN
+
+
+def test_tools_bound_to_a_model_that_speaks_for_itself_count_by_their_digest() -> None:
+    own = {"model": "m-1", "tools": None}
+    bound = fingerprint(NamedModel(fingerprint=own).bind(tools=[{"name": "look_up"}]))
+    assert set(bound) == {"model", "tools", "tools_digest"}
+    assert bound["tools"] is None
+    with pytest.raises(FingerprintError, match="tools_digest is"):
+        compare_fingerprints("generator", own, bound)
+    assert compare_fingerprints("generator", bound, bound) == "matched"
+    # A class has no JSON, and no place in a file.
+    formatted = NamedModel(fingerprint=own).bind(response_format=TracedModel)
+    assert set(fingerprint(formatted)) == {"model", "tools", "tools_digest"}
 
 
 def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
