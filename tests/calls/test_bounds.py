@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -256,7 +257,16 @@ def test_a_place_that_comes_too_late_is_given_back() -> None:
     assert all_free(limit)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where it was ignored when the tests began."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals cannot be sent to a thread there")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_thread_leaves_the_line() -> None:
     limit, waiter = Limit(1), threading.get_ident()
 
