@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
@@ -14,14 +14,11 @@ from langchain_cfc.collect.stages import Labels, Outcome, Paid
 from langchain_cfc.description import Description
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.labelers import Labeler
-from langchain_cfc.labelers.base import LabelerInput, checked_labels, labeler_call
+from langchain_cfc.labelers import Labeler, LabelerInput, Labelling, Reads
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import Draw, Sampler, SamplingName, Witness, resolved
 from langchain_cfc.verifiers import Panel, Verifier, VerifierInput
 from langchain_cfc.verifiers.scoring import ByFirst, ByOne
-
-Reads: TypeAlias = Literal["answer", "text"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,7 @@ class Parts:
         answer: Text to extracted answer; None without an extractor.
         metadata: Prompt to metadata, as when serving; None where the dataset's own will do.
         sampling: How candidates are drawn, see `CFCRunnable`.
-        reads: What the labeler is shown where there is an extractor: each distinct `answer` as if it were the
-            text, or the whole `text` of the first candidate that gives it.
+        reads: What the labeler is shown where there is an extractor, see `Labelling`.
         generator_id: What the generator is called in the records, if it cannot say itself.
         verifier_id: The same for the verifier.
         labeler_id: The same for the labeler.
@@ -88,7 +84,7 @@ class LocalBench:
         if isinstance(verifier, Mapping):
             verifier = Panel(verifier)
         self._scoring = ByFirst(verifier) if isinstance(verifier, Panel) else ByOne(verifier)
-        self._labeler = labeler_call(parts.labeler)
+        self._labelling = Labelling(parts.labeler, parts.reads)
         self._sampler = Sampler(generator, parts.sampling)
         self._description = Description(parts.answer, parts.metadata)
         self._limit = limit
@@ -145,26 +141,9 @@ class LocalBench:
     def _labelled(self, example: Example, draws: Sequence[Draw], config: RunnableConfig) -> Steps[Labels]:
         metadata = yield from self._description.metadata(example.input, config)
         answers = yield from self._description.answers(draws, config)
-        shown, slots = self._shown(draws, answers)
-        given = LabelerInput(
-            id=example.id, prompt=example.input, reference=example.reference, candidates=shown
-        )
-        found = yield from self._labeler.one(given, tagged(config, "cfc:labeler"))
-        labels = checked_labels(found, len(shown))
         extracted = answers if self._description.extracts else None
-        return Labels([labels[slot] for slot in slots], extracted, metadata)
-
-    def _shown(self, draws: Sequence[Draw], answers: Sequence[str]) -> tuple[list[Draw], list[int]]:
-        """What the labeler sees, and for each candidate the place of its own in that.
-
-        Candidates of one answer have one label: otherwise a set of distinct answers could not say what it
-        holds.
-        """
-        if not self._description.extracts:
-            return list(draws), list(range(len(draws)))
-        distinct = list(dict.fromkeys(answers))
-        if self.parts.reads == "answer":
-            shown = [Draw(answer) for answer in distinct]
-        else:
-            shown = [draws[answers.index(answer)] for answer in distinct]
-        return shown, [distinct.index(answer) for answer in answers]
+        given = LabelerInput(
+            id=example.id, prompt=example.input, reference=example.reference, candidates=list(draws)
+        )
+        labels = yield from self._labelling.labels(given, extracted, config)
+        return Labels(labels, extracted, metadata)

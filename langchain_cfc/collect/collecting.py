@@ -19,6 +19,7 @@ from langchain_cfc.collect.attempts import Repeated
 from langchain_cfc.collect.bar import progress_bar
 from langchain_cfc.collect.bench import LocalBench, Parts
 from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.judges import shared_judge
 from langchain_cfc.collect.run import Run, Watch
 from langchain_cfc.collect.stages import Bench
 from langchain_cfc.collect.standing import Standing
@@ -153,8 +154,8 @@ def collect(
         InputError: If a setting cannot be used.
 
     Warns:
-        CollectionWarning: As soon as it shows that the records will not calibrate well, and at the end if
-            prompts failed.
+        CollectionWarning: If verifier and labeler ask the same model, as soon as it shows that the records
+            will not calibrate well, and at the end if prompts failed.
     """
     try:
         asyncio.get_running_loop()
@@ -191,6 +192,9 @@ async def acollect_on(
         How the run ended.
     """
     configuration = bench.configuration
+    suspicion = shared_judge(configuration["verifier"], configuration["labeler"])
+    if suspicion is not None:
+        options.notice(suspicion)
     shown = progress_bar() if options.progress is None else nullcontext(options.progress)
     with Store(store, create=True) as opened, opened.locked(), shown as progress:
         opened.settle({**configuration, **options.settings})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.multiple_choice import MultipleChoice
     from langchain_cfc.labelers.numeric import NumericMatch, final_number
     from langchain_cfc.labelers.pattern import PatternMatch
+    from langchain_cfc.labelers.per_answer import Labelling, Reads
 
 __all__ = [
     "Agreement",
@@ -35,10 +36,12 @@ __all__ = [
     "Kappa",
     "Labeler",
     "LabelerInput",
+    "Labelling",
     "MultipleChoice",
     "NormalisedMatch",
     "NumericMatch",
     "PatternMatch",
+    "Reads",
     "compare_labels",
     "final_number",
     "normal_form",
@@ -55,10 +58,12 @@ _HOMES = {
     "Kappa": "agreement",
     "Labeler": "base",
     "LabelerInput": "base",
+    "Labelling": "per_answer",
     "MultipleChoice": "multiple_choice",
     "NormalisedMatch": "exact",
     "NumericMatch": "numeric",
     "PatternMatch": "pattern",
+    "Reads": "per_answer",
     "compare_labels": "agreement",
     "final_number": "numeric",
     "normal_form": "exact",

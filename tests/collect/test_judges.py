@@ -1,0 +1,83 @@
+"""One model that scores and labels is told of, as far as fingerprints tell."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.language_models.base import LangSmithParams
+
+from langchain_cfc.collect import Parts, collect
+from langchain_cfc.collect.judges import shared_judge
+from langchain_cfc.errors import CollectionWarning
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc.verifiers import ModelJudge, Panel, SelfConsistency
+
+
+class Judge(FakeListChatModel):
+    """Says the same about everything, under a name."""
+
+    name: str
+    responses: list[str] = ['{"correct": 0.75}']  # noqa: RUF012 - pydantic copies it
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        del stop, kwargs
+        return LangSmithParams(ls_model_name=self.name)
+
+
+SMALL, LARGE = Judge(name="small"), Judge(name="large")
+
+
+def told(verifier: object, labeler: object) -> str | None:
+    return shared_judge(fingerprint(verifier), fingerprint(labeler))
+
+
+@pytest.mark.parametrize(
+    ("verifier", "labeler"),
+    [
+        (ModelJudge(SMALL), JudgeLabels(SMALL)),
+        (ModelJudge(SMALL), JudgeLabels(ModelJudge(SMALL), at_most=0.5)),
+        (Panel({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL)),
+    ],
+)
+def test_the_same_model_is_told_of(verifier: object, labeler: object) -> None:
+    assert str(told(verifier, labeler)).startswith("small both scores and labels")
+
+
+@pytest.mark.parametrize(
+    ("verifier", "labeler"),
+    [
+        (ModelJudge(SMALL), JudgeLabels(LARGE)),
+        (ModelJudge(SMALL), NormalisedMatch()),
+        (SelfConsistency(), JudgeLabels(SMALL)),
+        (len, len),
+    ],
+)
+def test_others_are_not(verifier: object, labeler: object) -> None:
+    assert told(verifier, labeler) is None
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_collection_says_so_before_anything_is_paid_for(tmp_path: Path, same: bool) -> None:
+    def verdict(prompt: Any, reference: Any, candidate: str) -> bool:
+        del prompt, reference
+        return candidate == "Lima"
+
+    verdict.fingerprint = {"model": "small" if same else "large"}  # type: ignore[attr-defined]  # as a part may say
+
+    def score(prompt: Any, candidates: list[Any]) -> list[float]:
+        del prompt
+        return [0.5 for _ in candidates]
+
+    score.fingerprint = {"model": "small"}  # type: ignore[attr-defined]  # as above
+    parts = Parts(FakeListChatModel(responses=["Lima"]), score, JudgeLabels(verdict), n=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CollectionWarning)
+        collect([Example(id="p", input="Which?", reference="Lima")], parts, tmp_path / "store.db")
+    said = [str(one.message) for one in caught if "both scores and labels" in str(one.message)]
+    assert len(said) == int(same)
