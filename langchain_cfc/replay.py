@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.records import PromptRecord, Provenance
+from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.sampling import Draw
 
 _SCORE = "cfc_recorded_score"
@@ -152,6 +152,36 @@ class RecordedMetadata:
     def __call__(self, prompt: Any) -> dict[str, Any]:
         """The metadata recorded for this prompt; nothing for a prompt that was not recorded."""
         return self._metadata.get(prompt_key(prompt), {})
+
+
+def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
+    """What `CFCRunnable` takes beside an artifact, to serve a recording as if a model drew it.
+
+    Args:
+        source: Labelled records with text inputs, and their header; the labels play no role.
+        outputs: The verifiers that the artifact combines, whose raw outputs were recorded; none if it does
+            not.
+
+    Returns:
+        Generator, verifier, answer extractor and metadata function, all by name. Candidates are drawn one
+        after the other, for they keep their slots only so.
+
+    Raises:
+        InputError: If the records cannot be replayed; see the parts.
+    """
+    records, provenance = list(source), source.provenance
+    scored: dict[str, Any] = {"verifier": RecordedScores(provenance)}
+    if outputs:
+        said = (provenance.verifier if provenance is not None else None) or {}
+        combined = {name: RecordedScores(output=name) for name in outputs}
+        scored = {"verifier": combined, "verifier_id": said.get("id")}
+    return {
+        "generator": ReplayChatModel.of(records, provenance),
+        **scored,
+        "answer": RecordedAnswers(records, provenance),
+        "metadata": RecordedMetadata(records),
+        "max_concurrency": 1,
+    }
 
 
 def prompt_key(prompt: Any) -> str:

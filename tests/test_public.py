@@ -36,6 +36,10 @@ PROMISED = {
         "read_records",
     },
     "langchain_cfc.certificates": {"certify"},
+    "langchain_cfc.chat_model": {"CFCChatModel", "served_first"},
+    "langchain_cfc.demo": {"demo_chain", "recording"},
+    "langchain_cfc.runnable": {"ABSTAIN_MESSAGE"},
+    "langchain_cfc.sampling": {"Draw", "inside", "quiet"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
     "langchain_cfc.verifiers": {
         "EmbeddingSimilarity",
@@ -64,7 +68,7 @@ ROOMS: dict[str, set[str]] = {
     "_lazy": set(),
     "_extras": {"errors"},
     "_files": {"errors"},
-    "_imports": {"errors"},
+    "imports": {"errors"},
     "draws": BASE,
     "thresholds": BASE,
     "set_rules": BASE | {"draws", "thresholds"},
@@ -96,11 +100,11 @@ ROOMS: dict[str, set[str]] = {
     "replay": {"errors", "records", "sampling"},
     "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
-    "collect": {"_imports", "_lazy"} | OFFLINE | SERVING | {"description", "evaluation", "labelers"},
+    "collect": {"imports", "_lazy"} | OFFLINE | SERVING | {"description", "evaluation", "labelers"},
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
     | {
-        "_imports",
+        "imports",
         "calibration",
         "evaluation",
         "planning",
@@ -123,7 +127,7 @@ NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(["errors", "_version", "_lazy", "_extras", "_files", "_imports", "demo"], NOTHING),
+    **dict.fromkeys(["errors", "_version", "_lazy", "_extras", "_files", "imports", "demo"], NOTHING),
     **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
     "discrimination": NUMPY,
     **dict.fromkeys(["combination", "splits", "guarantee", "stability", "artifact"], PLAIN),

@@ -12,10 +12,11 @@ from langchain_cfc.calls.bounds import (
     bounds,
     child_of,
     limit_of,
+    setting,
     sharing_limit,
     tagged,
 )
-from langchain_cfc.calls.call import Call, Target, by_name, described
+from langchain_cfc.calls.call import Call, Target, by_name, described, unquoted
 from langchain_cfc.calls.flow import FlowRunnable
 from langchain_cfc.calls.progress import Progress
 from langchain_cfc.calls.steps import Step, Steps, acomplete, complete, each, succeeded
@@ -44,7 +45,9 @@ __all__ = [
     "each",
     "in_time",
     "limit_of",
+    "setting",
     "sharing_limit",
     "succeeded",
     "tagged",
+    "unquoted",
 ]

@@ -15,7 +15,7 @@ from langchain_core.runnables.utils import is_async_callable
 from langchain_cfc.calls.bounds import bounds, setting
 from langchain_cfc.calls.flow import FlowRunnable
 from langchain_cfc.calls.steps import Step, Steps, each, succeeded
-from langchain_cfc.errors import CFCError, ServingTimeoutError
+from langchain_cfc.errors import CFCError, DescriptionError, DrawError, ServingTimeoutError, VerifierError
 
 Target: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any]
 
@@ -121,6 +121,26 @@ class Call:
         _close([found])
         msg = f"the {self._part} is async: use ainvoke, or pass a plain function"
         raise self._failure(msg)
+
+
+# These may quote the words of a model's answer, or of code that failed on one.
+_QUOTING = (DrawError, VerifierError, DescriptionError)
+
+
+@contextmanager
+def unquoted() -> Iterator[None]:
+    """Errors whose own words quote nobody: LangGraph writes those into checkpoints and streams."""
+    try:
+        yield
+    except _QUOTING as error:
+        # Of a kind of the user's own nobody knows what it is made of.
+        kind = next(one for one in _QUOTING if isinstance(error, one))
+        cause = f" ({type(error.__cause__).__name__})" if error.__cause__ is not None else ""
+        msg = (
+            f"no decision: {kind.__name__}{cause}; its words may quote candidates, and are left to the error "
+            "that this one was raised from (`__cause__`), out of checkpoints and streams"
+        )
+        raise kind(msg) from error
 
 
 def described(error: BaseException) -> str:

@@ -38,7 +38,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from langchain_cfc.chat_model.arguments import Arguments, served_first, served_with
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.runnable.cfc import NOSTREAM
+from langchain_cfc.runnable.apart import NOSTREAM
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.thresholds import Level
 

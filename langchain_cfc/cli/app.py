@@ -23,9 +23,11 @@ from langchain_cfc.cli import (
     status,
     suggest,
 )
+from langchain_cfc.cli.plugged import PluggedGroup
 
 app = typer.Typer(
     name="langchain-cfc",
+    cls=PluggedGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc._imports import FACTORY, made
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.output import EXIT_NO, emit_json, err, failures_explained, out
 from langchain_cfc.errors import InputError
+from langchain_cfc.imports import FACTORY, made
 from langchain_cfc.records import read_records
-from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.replay import recorded_parts
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
 
@@ -67,7 +67,7 @@ def ask(
             parts |= _imported(generator, verifier, answer, metadata)
         chain = CFCRunnable(artifact=artifact, bot=bot, show_rejected=show_rejected, **parts)
         with err().status("drawing and scoring candidates"):
-            result = chain.invoke(prompt, {"max_concurrency": 1} if replay is not None else None, alpha=alpha)
+            result = chain.invoke(prompt, alpha=alpha)
     if as_json:
         emit_json(result.model_dump(mode="json"))
     else:
@@ -92,18 +92,7 @@ def _replayed(path: Path, artifact: CalibrationArtifact) -> dict[str, Any]:
     from langchain_cfc.demo import recording
 
     source = recording() if str(path) == "demo" else read_records(path)
-    records, provenance = list(source), source.provenance
-    scored: dict[str, Any] = {"verifier": RecordedScores(provenance)}
-    if artifact.combination is not None:
-        said = provenance.verifier if provenance is not None else None
-        outputs = {name: RecordedScores(output=name) for name in artifact.combination.names}
-        scored = {"verifier": outputs, "verifier_id": (said or {}).get("id")}
-    return {
-        "generator": ReplayChatModel.of(records, provenance),
-        **scored,
-        "answer": RecordedAnswers(records, provenance),
-        "metadata": RecordedMetadata(records),
-    }
+    return recorded_parts(source, () if artifact.combination is None else artifact.combination.names)
 
 
 def _imported(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc._imports import FACTORY
 from langchain_cfc.cli.output import EXIT_NO, failures_explained
+from langchain_cfc.imports import FACTORY
 
 _CONFIGURATION = "Settings"
 _DATASET = "The dataset"
@@ -47,7 +47,11 @@ def collect(
         typer.Option("--n", "-n", help="Candidates for each prompt.", rich_help_panel=_CONFIGURATION),
     ] = None,
     source: Annotated[
-        str | None, typer.Option(help="JSON Lines, JSON, CSV or Parquet file.", rich_help_panel=_DATASET)
+        str | None,
+        typer.Option(
+            help="JSON Lines, JSON, CSV or Parquet file, or SCHEME:DATASET where it is installed.",
+            rich_help_panel=_DATASET,
+        ),
     ] = None,
     input_: Annotated[
         str | None,

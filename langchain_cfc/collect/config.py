@@ -9,17 +9,20 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from langchain_cfc._imports import made
-from langchain_cfc.collect.bench import Parts, Reads
+from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.budget import Budget, Price
 from langchain_cfc.collect.collecting import Pace
-from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, read_examples
+from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
+from langchain_cfc.collect.sources.plugged import names_no_file
 from langchain_cfc.errors import InputError
+from langchain_cfc.imports import made
+from langchain_cfc.labelers import Reads
 from langchain_cfc.sampling import SamplingName, resolved
 
 if sys.version_info >= (3, 11):
@@ -37,17 +40,22 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _file_or_scheme(path: str | Path) -> str | Path:
+    # As a path, a name such as `scheme:a//b` would lose a stroke.
+    return path if names_no_file(path) else Path(path)
+
+
 class SourceTable(_Table):
     """Where the prompts come from.
 
     Attributes:
-        path: File of the dataset: .jsonl, .json, .csv or .parquet.
+        path: File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`.
         columns: What its columns mean, see `Columns`.
         bad_rows: What to do about rows that cannot be used.
         limit: Only so many of the first rows that can be used; None for all.
     """
 
-    path: Path
+    path: Annotated[str | Path, AfterValidator(_file_or_scheme)]
     columns: Columns
     bad_rows: BadRowPolicy = "refuse"
     limit: _Count | None = None
@@ -61,9 +69,14 @@ class SourceTable(_Table):
         columns = {name: value for name, value in given.items() if name in Columns.model_fields}
         return {**{name: value for name, value in given.items() if name not in columns}, "columns": columns}
 
+    @cached_property
+    def rows(self) -> Rows:
+        """The dataset, opened once: where it has versions, all readings are of the same one."""
+        return open_rows(self.path)
+
     def examples(self) -> Examples:
-        """The dataset, opened."""
-        return read_examples(self.path, self.columns, self.bad_rows)
+        """What its columns make of it."""
+        return read_examples(self.rows, self.columns, self.bad_rows)
 
 
 class PartTable(_Table):
@@ -244,10 +257,12 @@ class CollectionConfig(_Table):
             "metadata": self.metadata,
         }
         columns = self.source.columns.model_dump(mode="json", exclude_defaults=True)
-        return {
+        settings = {
             "made_by": {name: _made_by(table) for name, table in tables.items() if table is not None},
             "columns": columns,
         }
+        # Files move and grow; what has a scheme says by its name which version it is.
+        return {**settings, "source": self.source.rows.name} if names_no_file(self.source.path) else settings
 
 
 def _made_by(table: GeneratorTable | PartTable) -> dict[str, Any]:
@@ -310,8 +325,9 @@ def _parsed(path: Path) -> dict[str, Any]:
 def _from_folder(given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The same with its paths made from where the file is."""
     source, store = given.get("source"), given.get("store")
-    if isinstance(source, dict) and isinstance(source.get("path"), str):
-        given = {**given, "source": {**source, "path": str(folder / source["path"])}}
+    path = source.get("path") if isinstance(source, dict) else None
+    if isinstance(source, dict) and isinstance(path, str) and not names_no_file(path, folder):
+        given = {**given, "source": {**source, "path": str(folder / path)}}
     if isinstance(store, str) and "://" not in store:
         given = {**given, "store": str(folder / store)}
     return given

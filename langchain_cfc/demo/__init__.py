@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from langchain_cfc.demo.run import Demo, recording, run_demo
+from langchain_cfc.demo.run import Demo, demo_chain, recording, run_demo
 
-__all__ = ["Demo", "recording", "run_demo"]
+__all__ = ["Demo", "demo_chain", "recording", "run_demo"]

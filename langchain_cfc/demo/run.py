@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from langchain_cfc.calibration import calibrate
 from langchain_cfc.errors import AttainabilityWarning, CFCError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.records import PromptRecord, Records, read_records
-from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.replay import recorded_parts
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
 ALPHA = "0.2"
@@ -44,6 +45,24 @@ class Demo:
 def recording() -> Records:
     """The recording that the package ships; `DATA.md` beside it says where it comes from."""
     return read_records(str(files("langchain_cfc.demo").joinpath("facts.jsonl.gz")))
+
+
+def demo_chain(artifact: CalibrationArtifact | str | os.PathLike[str]) -> CFCRunnable:
+    """The recording behind an artifact: a chain that needs no key and no network.
+
+    Args:
+        artifact: What `langchain-cfc demo` has written, or another artifact calibrated on the recording; the
+            object or its file.
+
+    Returns:
+        A chain that answers the recorded questions, given as text or as one human message.
+
+    Raises:
+        ArtifactError: If the file is no artifact, or not one of the recording.
+    """
+    loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    outputs = () if loaded.combination is None else loaded.combination.names
+    return CFCRunnable(artifact=loaded, **recorded_parts(recording(), outputs))
 
 
 def run_demo(
@@ -80,20 +99,10 @@ def run_demo(
         )
     artifact.save(out)
     artifact = CalibrationArtifact.load(out)
-    chain = CFCRunnable(
-        generator=ReplayChatModel.of(records, source.provenance),
-        verifier=RecordedScores(source.provenance),
-        artifact=artifact,
-        answer=RecordedAnswers(records, source.provenance),
-        metadata=RecordedMetadata(records),
-        show_rejected=True,
-    )
+    chain = CFCRunnable(artifact=artifact, show_rejected=True, **recorded_parts(source))
     split = artifact.calibration.split
     held_out = [record for record in records if split.part(record.id, record.cluster) == "test"]
-    served = tuple(
-        (record, chain.invoke(record.input, {"max_concurrency": 1}))
-        for record in progress(held_out, len(held_out))
-    )
+    served = tuple((record, chain.invoke(record.input)) for record in progress(held_out, len(held_out)))
     report = evaluate(artifact, records, provenance=source.provenance)
     _check_served(report, served)
     return Demo(artifact, report, served, tuple(str(warning.message) for warning in caught))

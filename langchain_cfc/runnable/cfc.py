@@ -28,6 +28,7 @@ from langchain_cfc.calls import (
 from langchain_cfc.description import Description
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, answering
+from langchain_cfc.runnable.apart import NOSTREAM, apart
 from langchain_cfc.runnable.binding import VersionWatch, bind
 from langchain_cfc.runnable.policies import Answering
 from langchain_cfc.runnable.result import CFCResult
@@ -36,9 +37,6 @@ from langchain_cfc.runnable.serving import Server
 from langchain_cfc.sampling import Sampler, SamplingName, resolved
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Panel
-
-# Keeps LangGraph from streaming a run's tokens and messages, rejected candidates' among them.
-NOSTREAM = "nostream"
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
@@ -260,7 +258,7 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        child = child_of(config, run_manager, NOSTREAM)
+        child = apart(child_of(config, run_manager, NOSTREAM))
         steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
         with bounded(self._bounds(config), child):
             if self.timeout is None:
@@ -274,7 +272,7 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        child = child_of(config, run_manager, NOSTREAM)
+        child = apart(child_of(config, run_manager, NOSTREAM))
         steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
         with bounded(self._bounds(config), child):
             return await ain_time(acomplete(steps), self.timeout)

@@ -48,8 +48,10 @@ class Answering(RunnableSerializable[Any, Output]):
         Errors are raised as ever; `with_fallbacks` is for them.
 
         Args:
-            fallback: Asked with the same prompt. Another `CFCRunnable` answers under its own artifact and
-                guarantee; anything else answers without any.
+            fallback: Asked with the same prompt. Another `CFCRunnable` answers under its own artifact, which
+                must have been calibrated on prompts on which this one abstains: by its abstentions this one
+                chooses the prompts, and with an artifact for all prompts the two together may keep far less
+                than either promises. Anything else answers without any.
 
         Returns:
             A chain that returns the result of this, or what the fallback returns.

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
+from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
 from langchain_cfc.decision import Reason
@@ -105,7 +106,14 @@ class CFCResult(BaseModel):
         if "tool_calls" not in data:
             return AIMessage(self.best, response_metadata=said)
         calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]
-        return AIMessage(data["content"], tool_calls=calls, response_metadata=said)
+        # Calls whose arguments are no JSON were scored and accepted like any other.
+        invalid = [
+            invalid_tool_call(**call, id=f"call_{uuid4().hex}", error=None)
+            for call in data.get("invalid_tool_calls", ())
+        ]
+        return AIMessage(
+            data["content"], tool_calls=calls, invalid_tool_calls=invalid, response_metadata=said
+        )
 
     def explain(self) -> str:
         """In a few sentences, why it answered or abstained, and what that is worth."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from langchain_cfc.sampling.candidates import Draw
-from langchain_cfc.sampling.models import resolved
+from langchain_cfc.sampling.models import inside, resolved
 from langchain_cfc.sampling.quiet import quiet
 from langchain_cfc.sampling.sampler import Sampler, SamplingName
 from langchain_cfc.sampling.witness import Witness
 
-__all__ = ["Draw", "Sampler", "SamplingName", "Witness", "quiet", "resolved"]
+__all__ = ["Draw", "Sampler", "SamplingName", "Witness", "inside", "quiet", "resolved"]

@@ -69,7 +69,7 @@ def _logprobs(slot: int, candidate: Draw) -> list[float]:
     if not tokens:
         msg = (
             f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
-            "ChatOpenAI(logprobs=True)"
+            "ChatOpenAI(logprobs=True). Where they were asked for, its server has none: take another verifier"
         )
         raise VerifierError(msg)
     return [token["logprob"] for token in tokens]

@@ -23,7 +23,7 @@ from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.records import tabulate
-from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.replay import recorded_parts
 from langchain_cfc.runnable import CFCRunnable
 
 from .parts import TOPICS, part_of, prompts, replayed
@@ -540,17 +540,10 @@ def test_the_bot_on_the_real_recording() -> None:
     certificate = certificate_of(artifact)
     split = artifact.calibration.split
     asked = [one for one in records if split.part(one.id, one.cluster) == "certification"]
-    chain = CFCRunnable(
-        generator=ReplayChatModel.of(records, source.provenance),
-        verifier=RecordedScores(source.provenance),
-        artifact=artifact,
-        answer=RecordedAnswers(records, source.provenance),
-        metadata=RecordedMetadata(records),
-        bot=True,
-    )
+    chain = CFCRunnable(artifact=artifact, bot=True, **recorded_parts(source))
     answered = wrong = 0
     for record in asked:
-        result = chain.invoke(record.input, {"max_concurrency": 1})
+        result = chain.invoke(record.input)
         right = {one.answer_key for one in record.candidates if one.correct}
         answered += not result.abstained
         wrong += result.best is not None and result.best not in right

@@ -12,6 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMR
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.tool import invalid_tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -99,6 +100,16 @@ def test_the_best_call_can_be_made(artifact: CalibrationArtifact, serve: Serve) 
     assert (made["name"], made["args"]) == ("look_up", {"town": "Lima"})
     assert made["id"]
     assert made["id"] != serve(chain, "x").to_message("no").tool_calls[0]["id"]
+
+
+def test_a_best_call_that_cannot_be_read_is_said_as_it_was_accepted(artifact: CalibrationArtifact) -> None:
+    unread = invalid_tool_call(name="look_up", args="{Lima", id="call-0", error=None)
+    unreadable = AIMessage("", invalid_tool_calls=[unread])
+    chain = chain_of(artifact, generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=by_town)
+    message = chain.invoke("x").to_message("no")
+    assert message.tool_calls == []
+    (made,) = message.invalid_tool_calls
+    assert (made["name"], made["args"]) == ("look_up", "{Lima")
 
 
 class Town(BaseModel):

@@ -1,14 +1,26 @@
 """Sources: from rows of an evaluation dataset to examples.
 
-A source is a file (JSON Lines, a JSON list, CSV, Parquet), or whatever iterates over mappings in Python, such
-as a dataset of Hugging Face. `Columns` says what its columns mean, `read_examples` puts the two together.
+A source is a file (JSON Lines, a JSON list, CSV, Parquet), what another distribution reads under a scheme of
+its own, or whatever iterates over mappings in Python, such as a dataset of Hugging Face. `Columns` says what
+its columns mean, `read_examples` puts the two together.
 """
 
 from __future__ import annotations
 
 from langchain_cfc.collect.sources.columns import Columns
 from langchain_cfc.collect.sources.files import read_rows
+from langchain_cfc.collect.sources.plugged import open_rows
 from langchain_cfc.collect.sources.reading import BadRowPolicy, Examples, read_examples
-from langchain_cfc.collect.sources.rows import BadRow, Rows
+from langchain_cfc.collect.sources.rows import BadRow, Row, Rows
 
-__all__ = ["BadRow", "BadRowPolicy", "Columns", "Examples", "Rows", "read_examples", "read_rows"]
+__all__ = [
+    "BadRow",
+    "BadRowPolicy",
+    "Columns",
+    "Examples",
+    "Row",
+    "Rows",
+    "open_rows",
+    "read_examples",
+    "read_rows",
+]

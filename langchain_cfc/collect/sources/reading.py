@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from langchain_cfc.collect.sources.columns import Columns
-from langchain_cfc.collect.sources.files import read_rows
+from langchain_cfc.collect.sources.plugged import open_rows
 from langchain_cfc.collect.sources.rows import IN_MEMORY, BadRow, Row, Rows, in_memory
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records.schema import Example
@@ -26,8 +26,8 @@ def read_examples(
     """Open an evaluation dataset.
 
     Args:
-        source: A file as `read_rows` takes it, its `Rows`, or whatever iterates over mappings, such as a list
-            of dicts or a dataset of Hugging Face.
+        source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or whatever iterates over
+            mappings, such as a list of dicts or a dataset of Hugging Face.
         columns: What its columns mean. The first row that can be read must have them all, whatever `bad_rows`
             says; a later one that lacks one is a bad row.
         bad_rows: What to do about rows that cannot be used, or whose id an earlier row has: `refuse` the
@@ -37,14 +37,14 @@ def read_examples(
         The examples, to iterate over as often as the source allows.
 
     Raises:
-        RecordError: If a file is not there, or is of no known kind.
+        RecordError: If a file or scheme is not there, or a file is of no known kind.
         InputError: If the source is a mapping, such as several datasets by name, or `bad_rows` is neither.
     """
     if bad_rows not in get_args(BadRowPolicy):
         msg = f"bad_rows is {bad_rows!r}; expected refuse or set_aside"
         raise InputError(msg)
     if isinstance(source, str | os.PathLike):
-        source = read_rows(source)
+        source = open_rows(source)
     return Examples(source if isinstance(source, Rows) else in_memory(source), columns, bad_rows)
 
 

@@ -1,4 +1,4 @@
-"""Parts of the user's own code by their import path, for the command line and for files."""
+"""Parts of the user's own code by their import path, for command lines and for files."""
 
 from __future__ import annotations
 

@@ -1,0 +1,107 @@
+"""Commands of other distributions: found by their entry point, and no danger to the package's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .running import run
+
+MODULE = '''
+import sys
+import typer
+
+def greet(name: str, loud: bool = False):
+    """Greet somebody."""
+    typer.echo(f"hello {name}{'!' if loud else ''}")
+    raise typer.Exit(1)
+
+def demo():
+    """An impostor."""
+    typer.echo("impostor")
+
+many = typer.Typer(help="Several in one.")
+
+@many.command()
+def first() -> None:
+    typer.echo("the first")
+
+@many.command()
+def second() -> None:
+    typer.echo("the second")
+'''
+ENTRIES = """[langchain_cfc.commands]
+greet = plugged_greeting:greet
+demo = plugged_greeting:demo
+many = plugged_greeting:many
+broken = plugged_broken:serve
+"""
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A distribution with four commands, as an installer leaves it."""
+    info = tmp_path / "plugged_greeting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-greeting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
+    (tmp_path / "plugged_greeting.py").write_text(MODULE)
+    (tmp_path / "plugged_broken.py").write_text("raise RuntimeError('half installed')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("plugged_greeting", "plugged_broken"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_plugged_command_takes_its_own_arguments_and_its_exit_code_counts() -> None:
+    ran = run("greet", "Ada", "--loud")
+    assert (ran.code, ran.out) == (1, "hello Ada!\n")
+    assert "Greet somebody." in run("greet", "--help").out
+    assert run("many", "second").out == "the second\n"
+
+
+def test_without_the_distribution_there_is_no_such_command() -> None:
+    ran = run("greet", "Ada")
+    assert ran.code == 2
+    assert "No such command 'greet'" in ran.err
+
+
+@pytest.mark.usefixtures("plugged")
+def test_help_lists_all_and_one_that_cannot_be_loaded_harms_nobody() -> None:
+    listed = run("--help")
+    assert listed.code == 0
+    for words in ("greet", "Greet somebody.", "many", "Several in one.", "broken", "calibrate"):
+        assert words in listed.out
+    assert "RuntimeError" in listed.out
+    assert run("inspect", "--help").code == 0
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_command_that_cannot_be_loaded_says_whose_it_is_and_why() -> None:
+    ran = run("broken", "bot:chain", "--port", "1")
+    assert ran.code == 2
+    said = " ".join(ran.err.split())
+    assert "plugged-greeting brings this command, but it cannot be loaded" in said
+    assert "RuntimeError: half installed" in said
+
+
+@pytest.mark.usefixtures("plugged")
+def test_none_of_the_package_s_own_commands_can_be_replaced(tmp_path: Path) -> None:
+    ran = run("demo", "--json", "--out", tmp_path / "artifact.json")
+    assert ran.code == 0
+    assert "impostor" not in ran.out
+
+
+def test_nothing_is_loaded_that_is_not_wanted(plugged: Path) -> None:
+    program = (
+        "import sys; from langchain_cfc.cli.app import app\n"
+        "try: app(['plan', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'plugged_greeting' not in sys.modules"
+    )
+    environment = {"PYTHONPATH": str(plugged), "PATH": ""}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True)

@@ -1,0 +1,161 @@
+"""Sources of other distributions: found by their entry point, and no danger to files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.collect import Columns, read_config, read_examples
+from langchain_cfc.collect.sources import Rows, open_rows
+from langchain_cfc.errors import InputError, RecordError
+
+MODULE = """
+from langchain_cfc.collect.sources import Rows
+from langchain_cfc.errors import RecordError
+
+def rows(rest):
+    if rest == "gone":
+        raise RecordError("shelf:gone", 0, "", "no such shelf")
+    return Rows(f"shelf:{rest}, edition 2", "row", lambda: iter([(1, {"question": rest})]))
+
+def nothing(rest):
+    return [rest]
+"""
+ENTRIES = """[langchain_cfc.sources]
+shelf = plugged_shelf:rows
+nothing = plugged_shelf:nothing
+broken = plugged_half:rows
+twice = plugged_shelf:rows
+"""
+OTHER = """[langchain_cfc.sources]
+twice = plugged_shelf:nothing
+"""
+TOML = """
+store = "facts.db"
+n = 2
+source = {{ path = "{path}", input = "question" }}
+generator = {{ factory = "builtins:str" }}
+verifier = {{ factory = "builtins:str" }}
+labeler = {{ factory = "builtins:str" }}
+"""
+
+
+def install(folder: Path, name: str, entries: str) -> None:
+    """Leave a distribution as an installer does."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two distributions with sources, and a folder to be in."""
+    site, folder = tmp_path / "site", tmp_path / "folder"
+    site.mkdir()
+    folder.mkdir()
+    install(site, "plugged-shelf", ENTRIES)
+    install(site, "plugged-other", OTHER)
+    (site / "plugged_shelf.py").write_text(MODULE)
+    (site / "plugged_half.py").write_text("raise RuntimeError('half installed')\n")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir(folder)
+    for module in ("plugged_shelf", "plugged_half"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return folder
+
+
+@pytest.mark.usefixtures("plugged")
+def test_what_follows_the_colon_is_for_the_source() -> None:
+    rows = open_rows("shelf:a//b?c=d:e")
+    assert rows.name == "shelf:a//b?c=d:e, edition 2"
+    examples = read_examples("shelf:a//b?c=d:e", Columns(input="question"))
+    assert [one.input for one in examples] == ["a//b?c=d:e"]
+
+
+@pytest.mark.parametrize(
+    "named", ["questions:2024.jsonl", "shelf:questions", "./shelf:it.jsonl", "C:it.jsonl"]
+)
+def test_what_exists_as_a_file_is_a_file(plugged: Path, named: str) -> None:
+    (plugged / named).write_text('{"question": "from the file"}\n')
+    if named.endswith(".jsonl"):
+        (example,) = read_examples(named, Columns(input="question"))
+        assert example.input == "from the file"
+    else:
+        with pytest.raises(RecordError, match="found the ending ''"):
+            open_rows(named)
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize(
+    "named", [r"C:\data\questions.csv", "C:questions.csv", "a/b:c.csv", "A:b.csv", "x y:z.csv"]
+)
+def test_drives_and_paths_with_a_colon_are_no_schemes(named: str) -> None:
+    with pytest.raises(RecordError, match=r"no such file$"):
+        open_rows(named)
+
+
+@pytest.mark.usefixtures("plugged")
+def test_an_unknown_scheme_says_which_there_are() -> None:
+    with pytest.raises(RecordError) as caught:
+        open_rows("langsmiht:my-dataset")
+    said = str(caught.value)
+    assert said.startswith("langsmiht:my-dataset: no such file, and no source langsmiht: found ")
+    assert said.endswith("; langchain-cfc-langsmiht may bring it")
+    listed = said.partition("found ")[2].partition(";")[0].split(", ")
+    assert listed == sorted(listed)
+    assert {"shelf", "nothing", "broken", "twice"} <= set(listed)
+
+
+def test_without_any_distribution_it_says_that() -> None:
+    program = (
+        "from langchain_cfc.collect.sources import open_rows\n"
+        "try: open_rows('shelf:x')\n"
+        "except ValueError as error: print(error)"
+    )
+    here = str(Path(__file__).parents[3])
+    environment = {"PYTHONPATH": here, "PATH": ""}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
+    )
+    assert ran.stdout.startswith("shelf:x: no such file, and no source shelf: ")
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_refusal_of_the_source_is_passed_on() -> None:
+    with pytest.raises(RecordError, match=r"^shelf:gone: no such shelf$"):
+        open_rows("shelf:gone")
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("broken:x", r"^broken:x: plugged-shelf failed with RuntimeError: half installed$"),
+        ("nothing:x", r"^nothing:x: plugged-shelf returned a list; expected Rows$"),
+        ("twice:x", r"^twice:x: several distributions bring twice: plugged-other .*, plugged-shelf "),
+    ],
+)
+def test_what_cannot_be_used_says_whose_it_is(named: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        open_rows(named)
+
+
+def test_a_configuration_keeps_the_scheme_and_notes_what_was_opened(plugged: Path, tmp_path: Path) -> None:
+    config = tmp_path / "collect.toml"
+    config.write_text(TOML.format(path="shelf:a//b"))
+    read = read_config(config)
+    assert read.source.path == "shelf:a//b"
+    assert isinstance(read.source.rows, Rows)
+    assert read.settings()["source"] == "shelf:a//b, edition 2"
+    config.write_text(TOML.format(path="questions.csv"))
+    assert read_config(config).source.path == tmp_path / "questions.csv"
+    assert "source" not in read_config(config).settings()
+    # A file beside the configuration is found from anywhere else.
+    (tmp_path / "shelf:it.jsonl").write_text("")
+    config.write_text(TOML.format(path="shelf:it.jsonl"))
+    assert plugged != tmp_path
+    assert read_config(config).source.path == tmp_path / "shelf:it.jsonl"

@@ -1,0 +1,71 @@
+"""A chain that is asked where another one abstains: on what its artifact must be calibrated.
+
+Prompts are easy or hard, half each. Candidates of an easy one are right and score 0.1; those of a hard one
+are wrong, and by the luck of the draw all score 0.1 or all 0.9, half each. The first chain flags what scores
+0.9 and answers the rest, of which a third is wrong: less than alpha = 0.4. It abstains on hard prompts only,
+and on half of these. Asked once more for all its prompts, the same artifact flags half of them again and
+answers the others wrongly: it keeps its promise on 0.5 of what it gets, where 0.6 is promised.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc._arrays import BoolArray
+from langchain_cfc.decision import decide
+from langchain_cfc.draws import LabelledDraws
+
+from .laws import FALSE_ALARM, fresh_ids, kept_by
+
+N, PROMPTS, ALPHA, TAU = 2, 8000, "0.4", 0.6
+
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+
+
+def drawn(rng: np.random.Generator, hard: BoolArray) -> LabelledDraws:
+    """Fresh draws for prompts."""
+    sure = ~hard | (rng.random(hard.size) < 0.5)
+    scores = np.where(sure, 0.1, 0.9)[:, np.newaxis].repeat(N, axis=1)
+    correct = np.repeat(~hard[:, np.newaxis], N, axis=1)
+    texts = np.where(correct, "right", "wrong").tolist()
+    return LabelledDraws.of(fresh_ids(rng, hard.size), scores, correct, texts)
+
+
+def made(table: LabelledDraws) -> CalibrationArtifact:
+    return calibrate(table, alpha=ALPHA, features="mean_score", allow_unattainable=True)
+
+
+def escalated(first: CalibrationArtifact, rng: np.random.Generator) -> BoolArray:
+    """For the prompts on which the first abstains, whether each is hard."""
+    hard = rng.random(PROMPTS) < 0.5
+    return hard[~decide(first, drawn(rng, hard).draws).answered]
+
+
+def kept_rarely(second: CalibrationArtifact, hard: BoolArray, rng: np.random.Generator) -> bool:
+    """Whether the second keeps its promise on what it gets too rarely for chance: an exact binomial tail."""
+    table = drawn(rng, hard)
+    kept = int(kept_by(decide(second, table.draws), table).sum())
+    return bool(stats.binom.cdf(kept, hard.size, TAU) <= FALSE_ALARM)
+
+
+def test_calibrated_on_what_the_first_leaves_the_second_keeps_its_promise() -> None:
+    rng = np.random.default_rng(0)
+    first = made(drawn(rng, rng.random(PROMPTS) < 0.5))
+    second = made(drawn(rng, escalated(first, rng)))
+    asked = escalated(first, rng)
+    assert asked.size > PROMPTS / 8
+    assert not kept_rarely(second, asked, rng)
+
+
+def test_calibrated_on_all_prompts_it_does_not() -> None:
+    """The negative control: of 2,000 prompts 0.5 are kept, beyond the tail at 0.6 with all but certainty."""
+    rng = np.random.default_rng(0)
+    first = made(drawn(rng, rng.random(PROMPTS) < 0.5))
+    same = made(drawn(rng, rng.random(PROMPTS) < 0.5))
+    hard = rng.random(PROMPTS) < 0.5
+    # By itself it does as it promises.
+    assert not kept_rarely(same, hard, rng)
+    assert kept_rarely(same, escalated(first, rng), rng)

@@ -1,0 +1,123 @@
+"""A plugin that runs the blocks of README.md and docs/ as tests, each page in a folder of its own.
+
+Integrations load it for their own README.md. Python blocks are run, `shell` blocks as well, and a `toml`
+block becomes the file that its first line names. The pages speak of a `records.jsonl`, a `questions.csv`, an
+`artifact.json` and a hosted model; here these are real files, and a server on this machine that replays
+recorded answers.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from sybil import Example, Sybil
+from sybil.integration.pytest import SybilItem
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+from langchain_cfc import Candidate, PromptRecord, calibrate, write_records
+from langchain_cfc.demo import recording
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import Provenance
+from tests.serving.openai_server import Script, serving
+
+
+def _set_up(namespace: dict[str, Any]) -> None:
+    stack = namespace["_stack"] = ExitStack()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    stack.callback(os.chdir, Path.cwd())
+    os.chdir(folder)
+    # README.md: the recording, with a header that names the model the page uses.
+    hosted = {"model": "gpt-4o-mini", "temperature": 0.7}
+    facts = [_without_answers(record) for record in recording()]
+    write_records(
+        "records.jsonl", facts, Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"})
+    )
+    # As hosted models do, it answers under a longer name than it is asked by.
+    script = replace(Script.of(facts), model="gpt-4o-mini-2024-07-18")
+    url = stack.enter_context(serving(script))
+    stack.enter_context(mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}))
+    _write_questions(facts)
+    _capitals_artifact().save("artifact.json")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hard topics of the recording are out of reach at the pages' levels, which `calibrate` rightly says."""
+    kind = AttainabilityWarning
+    for item in items:
+        if isinstance(item, SybilItem):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind.__module__}.{kind.__name__}"))
+
+
+def _without_answers(record: PromptRecord) -> PromptRecord:
+    """The page serves without an answer extractor, so its records hold texts only."""
+    plain = tuple(candidate.model_copy(update={"answer": None}) for candidate in record.candidates)
+    return record.model_copy(update={"candidates": plain})
+
+
+def _write_questions(facts: list[PromptRecord]) -> None:
+    """docs/collecting.md: a sixth of the recorded questions, and the one that it asks in the end."""
+    peru = next(record for record in facts if record.input == "What is the capital of Peru?")
+    with Path("questions.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answers", "topic"])
+        for record in [peru, *(fact for fact in facts[::6] if fact is not peru)]:
+            rows.writerow([record.input, json.dumps(record.reference), record.metadata["topic"]])
+
+
+def _run_shell(example: Example) -> None:
+    """Run commands as a reader would, with the programs of this environment."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", example.parsed], check=True, env={**os.environ, "PATH": path}
+    )
+
+
+def _write_toml(example: Example) -> None:
+    name, _, content = example.parsed.partition("\n")
+    Path(name.removeprefix("# ")).write_text(content, encoding="utf-8")
+
+
+def _capitals_artifact() -> Any:
+    """docs/serving.md: a bot whose right answers score 0.1 to 0.3, and whose wrong ones score 0.9."""
+    records = [
+        PromptRecord(
+            id=str(number),
+            input=f"question {number}",
+            candidates=(
+                Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True),
+                Candidate(text="wrong", score=0.9, correct=False),
+            ),
+        )
+        for number in range(40)
+    ]
+    named = Provenance(n=2, generator={"id": "capitals-bot"}, verifier={"id": "capitals-judge"})
+    return calibrate(records, alpha=0.1, features="1", provenance=named)
+
+
+def _tear_down(namespace: dict[str, Any]) -> None:
+    namespace["_stack"].close()
+
+
+pytest_collect_file = Sybil(
+    parsers=[
+        PythonCodeBlockParser(),
+        CodeBlockParser("shell", _run_shell),
+        CodeBlockParser("toml", _write_toml),
+    ],
+    # Of the repository, wherever the plugin is loaded.
+    path=str(Path(__file__).resolve().parents[1]),
+    patterns=["README.md", "docs/*.md"],
+    setup=_set_up,
+    teardown=_tear_down,
+).pytest()

@@ -1,0 +1,119 @@
+"""No graph around a chain streams or stores what draws, be it a graph itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.runnables import Runnable, RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable
+
+from .parts import ScriptedModel, chain_of
+
+MODES: Any = ["values", "updates", "messages", "checkpoints", "tasks", "debug", "custom"]
+ACCEPTED, REJECTED = "lima|0.1", "REJECTED|0.9"
+SETTINGS: Any = {"configurable": {"thread_id": "1"}}
+
+
+def graph_of(node: Any, name: str, **settings: Any) -> Any:
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    graph.add_node(name, node)
+    graph.add_edge(START, name)
+    graph.add_edge(name, END)
+    return graph.compile(**settings)
+
+
+def graph_inside(model: ScriptedModel) -> Runnable[Any, Any]:
+    """A generator that is a graph, as an agent is."""
+    drawing = graph_of(lambda state: {"messages": [model.invoke(state["messages"])]}, "draw")
+
+    def draw(prompt: str) -> Any:
+        return drawing.invoke({"messages": [("human", prompt)]})["messages"][-1]
+
+    return RunnableLambda(draw)
+
+
+def namesake(model: ScriptedModel) -> Runnable[Any, Any]:
+    """A generator that bears the name of the node that it runs in."""
+
+    def answer(prompt: Any) -> Any:
+        return model.invoke(prompt)
+
+    return RunnableLambda(answer)
+
+
+def around(generator: Runnable[Any, Any], artifact: CalibrationArtifact) -> tuple[Any, InMemorySaver]:
+    chain = chain_of(artifact, generator=generator)
+
+    def answer(state: Any) -> Any:
+        return {"messages": [("ai", chain.invoke(state["messages"][-1].text).best)]}
+
+    async def aanswer(state: Any) -> Any:
+        return {"messages": [("ai", (await chain.ainvoke(state["messages"][-1].text)).best)]}
+
+    saver = InMemorySaver()
+    return graph_of(RunnableLambda(answer, aanswer, name="answer"), "answer", checkpointer=saver), saver
+
+
+def seen(graph: Any) -> str:
+    question = {"messages": [("human", "x")]}
+    return repr(list(graph.stream(question, SETTINGS, stream_mode=MODES, subgraphs=True)))
+
+
+def aseen(graph: Any) -> str:
+    async def watch() -> list[Any]:
+        stream = graph.astream({"messages": [("human", "x")]}, SETTINGS, stream_mode=MODES, subgraphs=True)
+        return [piece async for piece in stream]
+
+    return repr(asyncio.run(watch()))
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
+@pytest.mark.parametrize("make", [graph_inside, namesake])
+@pytest.mark.parametrize("watch", [seen, aseen])
+def test_what_is_rejected_is_seen_in_no_stream_and_no_checkpoint(
+    artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], watch: Callable[[Any], str]
+) -> None:
+    texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
+    graph, saver = around(make(ScriptedModel(texts=texts)), artifact)
+    shown = watch(graph)
+    assert ACCEPTED in shown
+    assert REJECTED not in shown
+    assert REJECTED not in repr([saver.storage, saver.writes, saver.blobs])
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
+@pytest.mark.parametrize("make", [graph_inside, namesake])
+def test_without_being_set_apart_it_is(
+    artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the same watch."""
+    monkeypatch.setattr("langchain_cfc.runnable.cfc.apart", lambda config: config)
+    texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
+    graph, _ = around(make(ScriptedModel(texts=texts)), artifact)
+    assert REJECTED in seen(graph)
+
+
+def test_what_code_may_ask_for_is_left(artifact: CalibrationArtifact) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def draw(prompt: Any, config: Any) -> str:
+        del prompt
+        asked.append(dict(config["configurable"]))
+        return ACCEPTED
+
+    graph, _ = around(RunnableLambda(draw), artifact)
+    graph.invoke({"messages": [("human", "x")]}, {"configurable": {"thread_id": "1", "user": "ada"}})
+    assert all(one["user"] == "ada" and "__pregel_runtime" in one for one in asked)
+    assert not any("__pregel_checkpointer" in one or "checkpoint_ns" in one for one in asked)
+
+
+def test_a_chain_by_itself_is_run_as_ever(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact, generator=ScriptedModel(texts=[ACCEPTED, REJECTED, REJECTED, REJECTED]))
+    assert isinstance(chain, CFCRunnable)
+    assert chain.invoke("x", {"configurable": {"user": "ada"}}).best == ACCEPTED
