@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from tests.working import add_node
+
+from integrations.ray.tests.working import add_node
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from langchain_cfc_ray import RayBench, acollect_on_ray, collect_on_ray
-from tests.working import N, noting
 
+from integrations.ray.tests.working import N, noting
 from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Pace
 from langchain_cfc.errors import CollectionError, InputError, StoreError
@@ -49,7 +49,7 @@ def failing() -> Parts:
 @pytest.mark.parametrize("actors", [0, 5, 1.5])
 def test_a_number_of_actors_that_cannot_share_the_places_is_refused(actors: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number from 1 to the concurrency of 4"):
-        RayBench("tests.working:noting", PACE, actors=actors)
+        RayBench("integrations.ray.tests.working:noting", PACE, actors=actors)
 
 
 def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() -> None:
@@ -65,7 +65,7 @@ def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() ->
 
 def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
     with pytest.raises(InputError, match="no actor has begun yet"):
-        _ = RayBench("tests.working:noting", PACE, actors=1).configuration
+        _ = RayBench("integrations.ray.tests.working:noting", PACE, actors=1).configuration
 
 
 @pytest.mark.slow

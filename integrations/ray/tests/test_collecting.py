@@ -18,7 +18,8 @@ import pytest
 from langchain_cfc_ray import acollect_on_ray, collect_on_ray
 from langchain_cfc_ray.bench import MOST_DEATHS
 from ray.cluster_utils import Cluster
-from tests.working import (
+
+from integrations.ray.tests.working import (
     CALL,
     N,
     add_node,
@@ -33,7 +34,6 @@ from tests.working import (
     quiet,
     script,
 )
-
 from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError

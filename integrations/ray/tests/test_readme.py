@@ -1,4 +1,4 @@
-"""README.md: what it shows is run."""
+"""README.md: its blocks are run as printed, in order, as one program on a Ray of its own."""
 
 from __future__ import annotations
 
@@ -9,46 +9,68 @@ import sys
 from pathlib import Path
 
 import pytest
-from ray.cluster_utils import Cluster
-from tests.working import asked, script
 
+from langchain_cfc import PromptRecord
 from langchain_cfc.collect.store import Store
-from tests.serving.openai_server import serving
+from langchain_cfc.demo import recording
+from tests.serving.openai_server import Script, serving
 
 PAGE = Path(__file__).parents[1] / "README.md"
-CONFIG = """
-store = "configured.db"
-n = 10
-source = { path = "questions.csv", input = "question", reference = "answers" }
-generator = { model = "openai:gpt-4o-mini", arguments = { logprobs = true } }
-verifier = { factory = "langchain_cfc.verifiers:SequenceProbability" }
-labeler = { factory = "langchain_cfc.labelers:NormalisedMatch" }
-"""
+SIZE, N = 48, 10
+
+
+def program() -> str:
+    """The page's blocks, one after the other; files and commands are made and run where they stand."""
+    blocks = re.findall(r"```(python|shell|toml)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["python", "shell", "python", "python", "toml", "python"]
+    return "\n".join(_written(kind, text) for kind, text in blocks)
+
+
+def _written(kind: str, text: str) -> str:
+    if kind == "python":
+        return text
+    if kind == "shell":
+        return f"__import__('subprocess').run(['bash', '-euo', 'pipefail', '-c', {text!r}], check=True)\n"
+    name, _, content = text.partition("\n")
+    return f"__import__('pathlib').Path({name.removeprefix('# ')!r}).write_text({content!r})\n"
+
+
+def judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
+    """What matters of a record's candidates, whose order is that of draws at the same time."""
+    return sorted((str(one.text), one.score, one.correct) for one in record.candidates)
 
 
 @pytest.mark.slow
-def test_what_the_page_shows_does_as_it_says(cluster: Cluster, tmp_path: Path) -> None:
-    size = 12
-    bot, driver, configured = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    lines = [f"question {number},answer {number}" for number in range(size)]
-    (tmp_path / "questions.csv").write_text("\n".join(["question,answers", *lines, ""]))
-    (tmp_path / "collect.toml").write_text(CONFIG)
-    served = script(size)
-    with serving(served, own_process=True) as url:
-        hosted = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}
-        # As if all nodes had the settings; workers do not inherit the environment of the driver.
-        (tmp_path / "mybot.py").write_text(f"import os\n\nos.environ.update({hosted})\n{bot}")
-        (tmp_path / "driver.py").write_text(driver)
-        (tmp_path / "configured.py").write_text(configured)
-        for name in ("driver.py", "configured.py"):
-            subprocess.run(
-                [sys.executable, name],
-                cwd=tmp_path,
-                env={**os.environ, **hosted, "RAY_ADDRESS": cluster.address, "RAY_LOG_TO_DRIVER": "0"},
-                check=True,
-            )
+def test_what_the_page_shows_does_as_it_says(tmp_path: Path) -> None:
+    facts = list(recording())[:SIZE]
+    (tmp_path / "page.py").write_text(program(), encoding="utf-8")
+    script = Script.of(facts)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with serving(script, own_process=True) as url:
+        environment = {
+            **os.environ,
+            "PATH": path,
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": "none",
+            "NO_PROXY": "127.0.0.1",
+            "RAY_LOG_TO_DRIVER": "0",
+            # Not the cluster that other tests have started and take nodes from.
+            "RAY_ADDRESS": "local",
+        }
+        done = subprocess.run(
+            [sys.executable, "page.py"],
+            cwd=tmp_path,
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    assert f"{SIZE} questions, " in done.stdout
+    with Store(tmp_path / "replayed.db") as store:
+        replayed = {record.id: judged(record) for record in store.records()}
+    assert replayed == {fact.id: judged(fact) for fact in facts}
     for name in ("store.db", "configured.db"):
         with Store(tmp_path / name) as store:
-            assert len(list(store.records())) == size
-            assert store.configuration["n"] == 10
-    assert sum(asked(served).values()) == 2 * size * 10
+            assert len(list(store.records())) == SIZE
+            assert store.configuration["n"] == N
+    assert len(script.requests) == 2 * SIZE * N

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from langchain_cfc_ray import RayBench
 from langchain_cfc_ray.turns import ClusterTokenTurns, ClusterTurns, begun_limiter
-from tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
 
+from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
 from langchain_cfc.collect.collecting import Options, Pace, acollect_on
 from tests.calls.parts import auntil, until
 

@@ -11,9 +11,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.calls import Limit
-from langchain_cfc.collect.bench import LocalBench, Parts
-from langchain_cfc.collect.collecting import Pace
-from langchain_cfc.collect.stages import Outcome
+from langchain_cfc.collect import LocalBench, Outcome, Pace, Parts
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw

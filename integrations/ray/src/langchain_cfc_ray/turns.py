@@ -10,8 +10,8 @@ import ray
 from langchain_core.rate_limiters import BaseRateLimiter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from langchain_cfc.collect import Pace
 from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.collecting import Pace
 from langchain_cfc.collect.turns import TokenTurns
 
 # Beyond the calls that wait for their turns: those that say what they took.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from langchain_cfc.collect.collecting import Collected, Options, acollect_on
+from langchain_cfc.collect import Collected, Options, acollect_on
 from langchain_cfc.records import Example
 from langchain_cfc_ray.bench import RayBench
 from langchain_cfc_ray.worker import Factory

@@ -15,8 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from langchain_cfc.collect.collecting import Pace
-from langchain_cfc.collect.stages import Outcome, Paid
+from langchain_cfc.collect import Outcome, Pace, Paid
 from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
