@@ -1,0 +1,36 @@
+"""A server on this machine, and artifacts that were collected from it, calibrated and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integrations.openai.tests.parts import Hosted, Saved, collected
+from tests.serving.openai_server import serving
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saved]:
+    """For each verifier the file of an artifact; the server they were collected from is gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield collected(tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture
+def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosted]:
+    """The same server, which tests make faulty."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    script = Hosted.script_of_facts()
+    with serving(script) as url:
+        yield Hosted(url, script)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key of this machine, and a folder of its own."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)

@@ -1,0 +1,12 @@
+"""Generators and verifiers for langchain-cfc, over any OpenAI-compatible chat completions API.
+
+The functions make parts, in Python and by `factory = "langchain_cfc_openai:NAME"` in a `collect.toml`.
+"""
+
+from __future__ import annotations
+
+from langchain_cfc_openai.chat import ChatCompletions
+from langchain_cfc_openai.failures import EndpointError
+from langchain_cfc_openai.parts import Endpoint, generator, judge, p_true
+
+__all__ = ["ChatCompletions", "Endpoint", "EndpointError", "generator", "judge", "p_true"]

@@ -1,0 +1,81 @@
+"""Failures of an endpoint as one error that says what to do.
+
+The client's own exception stays its cause, so that whoever repeats requests still sees the status and the
+time that the server asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import openai
+
+from langchain_cfc.calls import described
+from langchain_cfc.errors import ServingError
+
+_BY_STATUS = {
+    400: "leave out what the endpoint does not know, such as logprobs, top_logprobs or structured_output",
+    401: "give the endpoint's key, as api_key= or OPENAI_API_KEY",
+    403: "give a key that may use this model, as api_key= or OPENAI_API_KEY",
+    404: "check the model's name and base_url=, whose path mostly ends in /v1",
+    413: "send less, or use a model with a longer context",
+    422: "leave out what the endpoint does not know, such as logprobs, top_logprobs or structured_output",
+    429: "make fewer requests at once (max_concurrency), let the client wait and repeat (max_retries), or "
+    "raise the quota",
+}
+_SERVER_ERROR = 500
+_PASSES = "it may pass: let the client repeat requests (max_retries)"
+_NO_ENDPOINT = "check that base_url= is that of an OpenAI-compatible API, whose path mostly ends in /v1"
+
+
+class EndpointError(ServingError):
+    """An endpoint that refuses a request, cannot be reached, or answers with something else than it should.
+
+    It is the cause of the `DrawError` or `VerifierError` that serving ends with.
+    """
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn failures of a request into an `EndpointError` that says what to do.
+
+    Other exceptions pass: an answer that is not what its schema wants says nothing of the endpoint.
+    """
+    try:
+        yield
+    except (openai.OpenAIError, json.JSONDecodeError) as error:
+        what, hint = _explained(error)
+        msg = f"{what} ({described(error)}): {hint}"
+        raise EndpointError(msg) from error
+
+
+def unreadable(error: Exception) -> EndpointError:
+    """What to say of a body that is JSON, but no chat completion."""
+    msg = f"the endpoint's response is no chat completion ({described(error)}): {_NO_ENDPOINT}"
+    return EndpointError(msg)
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """What happened, and what to do."""
+    if isinstance(error, openai.APIStatusError):
+        return _of_status(error)
+    if isinstance(error, openai.APITimeoutError):
+        return "the endpoint did not answer in time", "allow more (timeout=), or ask for less (max_tokens=)"
+    if isinstance(error, openai.APIConnectionError):
+        return (
+            "the connection to the endpoint failed",
+            f"check that a server listens at base_url=; if it does, {_PASSES}",
+        )
+    if isinstance(error, openai.LengthFinishReasonError):
+        return "the reply was cut off before it was complete", "allow more tokens (max_tokens=)"
+    return "the endpoint's response cannot be read", _NO_ENDPOINT
+
+
+def _of_status(error: openai.APIStatusError) -> tuple[str, str]:
+    status = error.status_code
+    asked = error.response.headers.get("retry-after")
+    waiting = "" if asked is None else f" and asks to be left alone for {asked} seconds"
+    hint = _BY_STATUS.get(status, _PASSES if status >= _SERVER_ERROR else _NO_ENDPOINT)
+    return f"the endpoint answered with status {status}{waiting}", hint

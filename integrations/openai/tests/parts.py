@@ -1,0 +1,148 @@
+"""What these tests share: recorded facts behind a server that also judges, and artifacts made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from langchain_cfc_openai import ChatCompletions, generator, judge, p_true
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.collect import Options, Pace, Parts, Store, collect
+from langchain_cfc.demo import recording
+from langchain_cfc.labelers import NormalisedMatch, normal_form
+from langchain_cfc.records import Example
+from langchain_cfc.verifiers import SequenceProbability
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+MODEL = "recorded"
+N = 10
+ALPHA = 0.3
+# As the facts were recorded.
+DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 16, "stop": ["\n"]}
+VERIFIERS = ("sequence", "p_true", "judge")
+
+Saved: TypeAlias = dict[str, Path]
+Serve: TypeAlias = Callable[[CFCRunnable, Any], CFCResult]
+
+
+def invoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
+    return chain.invoke(prompt)
+
+
+def ainvoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
+    return asyncio.run(chain.ainvoke(prompt))
+
+
+both_ways = pytest.mark.parametrize("serve", [invoked, ainvoked])
+both_samplings = pytest.mark.parametrize("sampling", ["requests", "single_request"])
+
+
+def continents() -> list[PromptRecord]:
+    """The recorded questions about continents, ten candidates each."""
+    return [record for record in recording() if record.metadata["topic"] == "continent"]
+
+
+class Replies(dict[str, list[Answer]]):
+    """Recorded answers to questions; to whoever asks about an answer, what somebody who knows would reply."""
+
+    def __missing__(self, asked: str) -> list[Answer]:
+        found = re.search(r"<question>\n(.*)\n</question>.*<answer>\n(.*)\n</answer>", asked, re.DOTALL)
+        if found is None:
+            raise KeyError(asked)
+        true = normal_form(found[2]) in _references()[found[1]]
+        if "percent" in asked:
+            return [Answer(f'{{"percent": {90 if true else 20}}}', -0.1)]
+        likely = math.log(0.9 if true else 0.2)
+        weights = {"A": likely, "B": math.log(1.0 - math.exp(likely))}
+        word = max(weights, key=lambda one: weights[one])
+        return [Answer(word, weights[word], first=weights)]
+
+
+def _references() -> dict[str, set[str]]:
+    return {str(record.input): {normal_form(one) for one in record.reference} for record in continents()}
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A server, and parts that reach it.
+
+    Attributes:
+        url: Its address.
+        script: What it answers, what goes wrong, and what it was asked.
+    """
+
+    url: str
+    script: Script
+
+    @staticmethod
+    def script_of_facts() -> Script:
+        """What was recorded."""
+        script = Script.of(continents())
+        script.answers = Replies({prompt: list(answers) for prompt, answers in script.answers.items()})
+        return script
+
+    @property
+    def reached(self) -> dict[str, Any]:
+        """How parts reach it; the client leaves it to CFC to repeat requests unless told otherwise."""
+        return {"base_url": self.url, "api_key": "none", "max_retries": 0}
+
+    def generator(self, model: str = MODEL, **settings: Any) -> ChatCompletions:
+        """The generator that was calibrated, unless told otherwise."""
+        return generator(model, **{**DRAWN, **self.reached, **settings})
+
+    def verifier(self, name: str, **settings: Any) -> Any:
+        """One of `VERIFIERS`."""
+        if name == "sequence":
+            return SequenceProbability()
+        make: Any = {"p_true": p_true, "judge": judge}[name]
+        return make(MODEL, **{**self.reached, **settings})
+
+    def chain(self, saved: Saved, verifier: str = "sequence", **fields: Any) -> CFCRunnable:
+        """A chain on a saved artifact."""
+        given = {
+            "generator": fields.pop("generator", None) or self.generator(),
+            "verifier": fields.pop("using", None) or self.verifier(verifier),
+            "artifact": CalibrationArtifact.load(saved[verifier]),
+        }
+        return CFCRunnable(**given, **fields)
+
+
+def collected(folder: Path) -> Saved:
+    """Collect from the server, with each verifier, calibrate and save."""
+    script = Hosted.script_of_facts()
+    examples = [
+        Example(id=record.id, input=record.input, reference=record.reference) for record in continents()[:60]
+    ]
+    saved = {}
+    with serving(script) as url:
+        for name in VERIFIERS:
+            hosted = Hosted(url, script)
+            parts = Parts(
+                generator=hosted.generator(),
+                verifier=hosted.verifier(name),
+                labeler=NormalisedMatch(),
+                n=N,
+                sampling="single_request",
+            )
+            ended = collect(examples, parts, folder / f"{name}.db", Options(pace=Pace(concurrency=4)))
+            assert ended.complete
+            with Store(folder / f"{name}.db") as store:
+                artifact = calibrate(
+                    store.records(), alpha=ALPHA, features="1", provenance=store.provenance()
+                )
+            saved[name] = folder / f"{name}.json"
+            artifact.save(saved[name])
+    return saved
+
+
+def question(number: int = -1) -> str:
+    """A question that no artifact was calibrated on."""
+    return str(continents()[number].input)

@@ -1,0 +1,146 @@
+"""`collect.toml` with these factories: from questions to a served artifact, whatever fails on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from langchain_cfc_openai import EndpointError
+
+from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, continents, question
+from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
+from langchain_cfc.collect import Store, collect
+from langchain_cfc.collect.attempts import retry_after, transient
+from langchain_cfc.collect.config import read_config
+from langchain_cfc.errors import FingerprintError
+from tests.serving.openai_server import Fault
+
+COLLECTION = """
+store = "questions.db"
+n = 10
+
+[source]
+path = "questions.jsonl"
+input = "question"
+reference = "answers"
+
+[generator]
+factory = "langchain_cfc_openai:generator"
+sampling = "single_request"
+
+[generator.arguments]
+model = "recorded"
+temperature = 0.7
+max_tokens = 16
+stop = ["\\n"]
+max_retries = 0
+
+[verifiers.sequence]
+factory = "langchain_cfc.verifiers:SequenceProbability"
+
+[verifiers.p_true]
+factory = "langchain_cfc_openai:p_true"
+arguments = { model = "recorded", max_retries = 0 }
+
+[verifiers.judge]
+factory = "langchain_cfc_openai:judge"
+arguments = { model = "recorded", max_retries = 0 }
+
+[labeler]
+factory = "langchain_cfc.labelers:NormalisedMatch"
+
+[run]
+concurrency = 4
+"""
+PROMPTS = 24
+
+
+@pytest.fixture(autouse=True)
+def _files(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The questions, the settings, and where the endpoint is."""
+    monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    Path("collect.toml").write_text(COLLECTION)
+    rows = [{"question": one.input, "answers": one.reference} for one in continents()[: 4 * PROMPTS : 4]]
+    Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def collected() -> CalibrationArtifact:
+    """What the settings give, calibrated."""
+    config = read_config("collect.toml")
+    ended = collect(config.source.examples(), config.parts(), config.store)
+    assert ended.complete
+    with Store(config.store) as store:
+        records = list(store.records())
+        artifact = calibrate(
+            records,
+            alpha=0.3,
+            features="1",
+            combine=["sequence", "p_true", "judge"],
+            fit_fraction=0.5,
+            provenance=store.provenance(),
+        )
+    assert len(records) == PROMPTS
+    assert all(len(record.candidates) == N for record in records)
+    assert all(
+        set(one.scores or {}) == {"sequence", "p_true", "judge"}
+        for record in records
+        for one in record.candidates
+    )
+    artifact.save("artifact.json")
+    return CalibrationArtifact.load("artifact.json")
+
+
+@both_ways
+def test_what_the_settings_make_is_what_serves(hosted: Hosted, serve: Serve) -> None:
+    artifact = collected()
+    assert artifact.provenance is not None
+    parts = read_config("collect.toml").parts()
+    chain = CFCRunnable(
+        generator=parts.generator,
+        verifier=parts.verifier,
+        artifact=artifact,
+        sampling="single_request",
+    )
+    assert artifact.provenance.generator == {
+        **hosted.generator(top_p=None).fingerprint,
+        "model_version": "recorded",
+    }
+    assert chain.guarantee.binding == "matched"
+    assert len(serve(chain, question()).candidates) == N
+    warm = read_config("collect.toml", settings=["generator.arguments.temperature=0.9"]).parts()
+    with pytest.raises(FingerprintError, match=r"temperature is 0\.9, calibrated was 0\.7"):
+        chain.model_copy(update={"generator": warm.generator})
+
+
+def test_failures_that_pass_are_waited_for_by_the_collection(hosted: Hosted) -> None:
+    hosted.script.faults = [
+        Fault("status 429", on=0.05, seconds=0.2),
+        Fault("status 500", on=0.05),
+        Fault("dropped", on=0.03),
+        Fault("one choice", on=0.1),
+    ]
+    collected()
+    assert set(hosted.script.struck) == {"status 429", "status 500", "dropped", "one choice"}
+
+
+def test_the_collection_sees_what_the_endpoint_asked_for(hosted: Hosted) -> None:
+    hosted.script.faults = [Fault("status 429", seconds=7.0)]
+    with pytest.raises(EndpointError) as failed:
+        hosted.generator().invoke(question())
+    assert transient(failed.value)
+    assert retry_after(failed.value) == 7.0
+    hosted.script.faults = [Fault("status 401")]
+    with pytest.raises(EndpointError) as failed:
+        hosted.generator().invoke(question())
+    assert not transient(failed.value)
+
+
+def test_another_temperature_does_not_go_into_the_same_store(hosted: Hosted) -> None:
+    collected()
+    asked = len(hosted.script.requests)
+    config = read_config("collect.toml", settings=["generator.arguments.top_p=0.5"])
+    with pytest.raises(Exception, match="top_p"):
+        collect(config.source.examples(), config.parts(), config.store)
+    assert len(hosted.script.requests) == asked

@@ -1,0 +1,53 @@
+"""One model on several event loops, one after the other, before a server that keeps connections open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from langchain_cfc_openai.connections import LoopwiseClient
+from langchain_openai import ChatOpenAI
+
+from integrations.openai.tests.parts import DRAWN, MODEL, Hosted, N, Saved, question
+from langchain_cfc.errors import DrawError
+from langchain_cfc.sampling import Sampler
+from tests.serving.openai_server import serving
+
+
+def test_a_model_serves_on_one_loop_after_the_other(hosted: Hosted, saved: Saved) -> None:
+    with serving(hosted.script, keep_alive=True) as url:
+        model = hosted.generator(base_url=url)
+        chain = hosted.chain(saved, generator=model)
+        for _ in range(3):
+            assert len(asyncio.run(chain.ainvoke(question())).candidates) == N
+        # Their connections have ended with them, and nothing holds on to them.
+        gc.collect()
+        assert isinstance(model.http_async_client, LoopwiseClient)
+        assert len(model.http_async_client._of) == 0
+    assert hosted.script.connections == 3 * N
+
+
+def test_on_one_loop_connections_are_used_again(hosted: Hosted, saved: Saved) -> None:
+    async def twice() -> None:
+        for _ in range(2):
+            await chain.ainvoke(question(), {"max_concurrency": 1})
+
+    with serving(hosted.script, keep_alive=True) as url:
+        chain = hosted.chain(saved, generator=hosted.generator(base_url=url))
+        asyncio.run(twice())
+    assert len(hosted.script.requests) == 2 * N
+    assert hosted.script.connections == 1
+
+
+# The connections of the first loop are nobody's.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_plain_model_does_not(hosted: Hosted) -> None:
+    # The negative control.
+    with serving(hosted.script, keep_alive=True) as url:
+        plain = ChatOpenAI(model=MODEL, base_url=url, api_key="none", max_retries=0, **DRAWN)  # type: ignore[arg-type]  # it takes text
+        sampler = Sampler(plain)
+        asyncio.run(sampler.adraw(question(), N))
+        with pytest.raises(DrawError, match="Event loop is closed"):
+            asyncio.run(sampler.adraw(question(), N))
+        gc.collect()

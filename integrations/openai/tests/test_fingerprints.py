@@ -1,0 +1,202 @@
+"""Whoever draws or judges otherwise than calibrated is refused, before anything is asked."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from langchain_cfc_openai import generator, judge, p_true
+from langchain_cfc_openai.chat import DRAWING
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableBinding
+from openai.resources.chat.completions import Completions
+from pydantic import BaseModel
+
+from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, question
+from langchain_cfc import CalibrationArtifact, CFCChatModel
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+
+# What a request says beside, and what CFC itself asks for.
+BESIDE = {
+    *("self", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs"),
+    *("metadata", "user", "safety_identifier", "store", "service_tier", "timeout"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    *("extra_headers", "extra_query"),
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+# What fingerprints tell by one digest.
+DIGESTED = {"tools", "tool_choice", "functions", "response_format"}
+# For every parameter that changes what is drawn, another value than calibrated.
+OTHERS: dict[str, Any] = {
+    "model": "another",
+    "temperature": 0.8,
+    "top_p": 0.9,
+    "max_tokens": 17,
+    "max_completion_tokens": 17,
+    "stop": ["."],
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "logit_bias": {"50256": -100},
+    "seed": 7,
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "response_format": {"type": "json_object"},
+    "tools": [WEATHER],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "functions": [WEATHER["function"]],
+    "function_call": "auto",
+    "modalities": ["text"],
+    "audio": {"voice": "alloy", "format": "wav"},
+    "prediction": {"type": "content", "content": "Lima"},
+    "moderation": {"model": "omni-moderation-latest"},
+    "web_search_options": {},
+    "extra_body": {"top_k": 20},
+}
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+
+
+def test_every_parameter_of_the_client_is_one_or_the_other() -> None:
+    known = set(inspect.signature(Completions.create).parameters)
+    assert known <= {*DRAWING, *DIGESTED, *BESIDE}, "a new parameter: does it change what is drawn?"
+    assert not set(DRAWING) & (BESIDE | DIGESTED)
+    assert set(OTHERS) == {*DRAWING, *DIGESTED}
+
+
+@pytest.mark.parametrize("name", sorted(set(OTHERS) - {"response_format"}))
+def test_another_value_bound_to_calls_is_refused(hosted: Hosted, saved: Saved, name: str) -> None:
+    said = "tools_digest" if name in DIGESTED else name
+    for bound in (
+        hosted.generator().bind(**{name: OTHERS[name]}),
+        RunnableBinding(bound=hosted.generator(), kwargs={name: OTHERS[name]}),
+        hosted.generator().with_retry().bind(**{name: OTHERS[name]}),
+    ):
+        with pytest.raises(FingerprintError, match=f"{said} is .*, calibrated was"):
+            hosted.chain(saved, generator=bound)
+    assert hosted.script.requests == []
+
+
+def test_a_format_bound_to_calls_is_refused(hosted: Hosted, saved: Saved) -> None:
+    for held in ({"type": "json_object"}, City):
+        with pytest.raises(InputError, match=r"give the format to generator\(response_format=\.\.\.\)"):
+            hosted.generator().bind(response_format=held)
+        by_hand = RunnableBinding(bound=hosted.generator(), kwargs={"response_format": held})
+        with pytest.raises(FingerprintError, match=r"tools_digest is .*, calibrated was None"):
+            hosted.chain(saved, generator=by_hand)
+
+
+@pytest.mark.parametrize("name", sorted(set(inspect.signature(generator).parameters) & set(OTHERS)))
+def test_another_value_of_the_model_is_refused(hosted: Hosted, saved: Saved, name: str) -> None:
+    with pytest.raises(FingerprintError, match=f"{'extra_body' if name == 'response_format' else name} is "):
+        hosted.chain(saved, generator=hosted.generator(**{name: OTHERS[name]}))
+
+
+def test_left_to_the_endpoint_is_another_value(hosted: Hosted, saved: Saved) -> None:
+    with pytest.raises(FingerprintError, match=r"top_p is None, calibrated was 0\.8"):
+        hosted.chain(saved, generator=hosted.generator(top_p=None))
+
+
+def test_how_it_is_reached_is_of_no_account(hosted: Hosted, saved: Saved) -> None:
+    # The negative control of the tests above.
+    otherwise = hosted.generator(
+        api_key="another", timeout=3.0, max_retries=5, default_headers={"X-Team": "blue"}, logprobs=False
+    )
+    for same in (otherwise, otherwise.bind(timeout=4.0), otherwise.with_retry(), hosted.generator(stop="\n")):
+        assert hosted.chain(saved, generator=same).guarantee.binding == "matched"
+    told = json.dumps(fingerprint(otherwise))
+    assert not any(word in told for word in ("another", "blue", hosted.url))
+
+
+def test_one_text_that_ends_a_candidate_is_one(hosted: Hosted) -> None:
+    assert hosted.generator(stop="END").fingerprint["stop"] == ["END"]
+
+
+def test_tools_and_formats_that_were_calibrated_match(hosted: Hosted) -> None:
+    tools = hosted.generator().bind_tools([City])
+    said = json.loads(json.dumps(fingerprint(tools)))
+    assert compare_fingerprints("generator", said, fingerprint(tools)) == "matched"
+    # They may still come with a call, as those of `CFCChatModel.bind_tools` do; other ones may not.
+    assert compare_fingerprints("generator", said, fingerprint(hosted.generator())) == "unverified"
+    with pytest.raises(FingerprintError, match="tools_digest is"):
+        compare_fingerprints("generator", said, fingerprint(hosted.generator().bind_tools([WEATHER])))
+    held = hosted.generator(response_format={"type": "json_object"}, extra_body={"top_k": 20})
+    said = json.loads(json.dumps(fingerprint(held)))
+    assert compare_fingerprints("generator", said, fingerprint(held)) == "matched"
+
+
+def test_arguments_of_a_call_are_refused_behind_the_chat_model_too(hosted: Hosted, saved: Saved) -> None:
+    model = CFCChatModel(chain=hosted.chain(saved))
+    assert model.invoke(question()).response_metadata["cfc"]["guarantee"]["binding"] == "matched"
+    asked = len(hosted.script.requests)
+    with pytest.raises(FingerprintError, match="tools_digest is "):
+        model.bind_tools([City]).invoke(question())
+    with pytest.raises(FingerprintError, match="stop is "):
+        model.invoke(question(), stop=["."])
+    assert len(hosted.script.requests) == asked
+
+
+def test_another_prompt_before_it_is_refused(hosted: Hosted) -> None:
+    one, other = (
+        fingerprint(ChatPromptTemplate.from_template(words) | hosted.generator())
+        for words in ("{question}", "In a word: {question}")
+    )
+    with pytest.raises(FingerprintError, match="prompt_digest"):
+        compare_fingerprints("generator", one, other)
+
+
+@both_ways
+def test_another_served_version_warns(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+    stated = CalibrationArtifact.load(saved["sequence"]).provenance
+    assert stated is not None
+    assert stated.generator is not None
+    assert stated.generator["model_version"] == "recorded"
+    chain = hosted.chain(saved)
+    serve(chain, question())
+    hosted.script.model = "recorded-2"
+    with pytest.warns(
+        FingerprintWarning, match="now reports version 'recorded-2', calibrated was 'recorded'"
+    ):
+        result = serve(chain, question())
+    assert "recorded-2" in result.models
+
+
+@pytest.mark.parametrize(
+    ("verifier", "settings", "said"),
+    [
+        ("p_true", {"wording": "words"}, "mode is 'words', calibrated was 'letters'"),
+        ("p_true", {"ideas": True}, "instructions is "),
+        ("p_true", {"top_logprobs": 5}, "top_logprobs is 5, calibrated was 20"),
+        ("p_true", {"temperature": 1.0}, r"model\.temperature is 1\.0, calibrated was 0\.0"),
+        ("p_true", {"extra_body": {"top_k": 1}}, r"model\.extra_body is "),
+        ("judge", {"criterion": "An answer is correct if it is short."}, "instructions is "),
+        ("judge", {"mode": "line"}, "mode is 'line', calibrated was 'structured'"),
+        ("judge", {"reasoning": True}, "reasoning is True, calibrated was False"),
+        ("judge", {"structured_output": "function_calling"}, r"model\.structured_output is "),
+        ("judge", {"max_tokens": 8}, r"model\.max_tokens is 8, calibrated was 1024"),
+        ("judge", {"reasoning_effort": "low"}, r"model\.reasoning_effort is 'low', calibrated was None"),
+    ],
+)
+def test_another_judgement_is_refused(
+    hosted: Hosted, saved: Saved, verifier: str, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(FingerprintError, match=said):
+        hosted.chain(saved, verifier, using=hosted.verifier(verifier, **settings))
+    assert hosted.script.requests == []
+
+
+@pytest.mark.parametrize("verifier", ["p_true", "judge"])
+def test_another_judging_model_is_refused(hosted: Hosted, saved: Saved, verifier: str) -> None:
+    assert hosted.chain(saved, verifier).guarantee.binding == "matched"
+    make: Any = {"p_true": p_true, "judge": judge}[verifier]
+    with pytest.raises(FingerprintError, match=r"model\.model is 'another', calibrated was 'recorded'"):
+        hosted.chain(saved, verifier, using=make("another", **hosted.reached))
+    reached = {**hosted.reached, "api_key": "another", "timeout": 3.0}
+    assert hosted.chain(saved, verifier, using=make("recorded", **reached)).guarantee.binding == "matched"
