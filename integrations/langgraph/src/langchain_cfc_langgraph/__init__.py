@@ -1,0 +1,21 @@
+"""Answers with a guarantee, abstentions as edges, and a person to ask, in LangGraph."""
+
+from __future__ import annotations
+
+from langchain_cfc_langgraph.graph import guarded_graph
+from langchain_cfc_langgraph.node import cfc_node, clear
+from langchain_cfc_langgraph.person import ask_person
+from langchain_cfc_langgraph.say import say
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState, Outcome, outcome
+
+__all__ = [
+    "CFCAnswer",
+    "CFCState",
+    "Outcome",
+    "ask_person",
+    "cfc_node",
+    "clear",
+    "guarded_graph",
+    "outcome",
+    "say",
+]

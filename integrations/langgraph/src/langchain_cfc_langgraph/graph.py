@@ -1,0 +1,83 @@
+"""`guarded_graph`: the nodes put together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, get_args, get_type_hints
+
+from langchain_core.runnables import Runnable
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Checkpointer, RetryPolicy
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.runnable import ABSTAIN_MESSAGE
+from langchain_cfc_langgraph.node import Question, cfc_node, clear
+from langchain_cfc_langgraph.person import ask_person
+from langchain_cfc_langgraph.say import say
+from langchain_cfc_langgraph.state import CFCState, Outcome, outcome
+
+_ESCALATED: tuple[Outcome, ...] = ("abstained", "not_certifiable")
+
+
+def guarded_graph(
+    chain: Runnable[Any, Any],
+    *,
+    checkpointer: Checkpointer = None,
+    state: type[Any] = CFCState,
+    question: Question = "question",
+    escalate: Collection[Outcome] = _ESCALATED,
+    abstain_message: str = ABSTAIN_MESSAGE,
+    retry: RetryPolicy | Sequence[RetryPolicy] | None = None,
+) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """A graph that answers, or abstains and asks a person.
+
+    Its nodes are `clear`, `decide`, `ask_person` and, where the state holds `messages`, `say`.
+
+    Args:
+        chain: A `CFCRunnable`; see `cfc_node`.
+        checkpointer: What remembers a thread while a person thinks; as a subgraph it has its parent's.
+        state: The state, derived from `CFCState`.
+        question: Where the question is read; see `cfc_node`.
+        escalate: The outcomes for which a person is asked; with none of them the graph ends there.
+        abstain_message: What is said in `messages` where nobody knows.
+        retry: LangGraph's policy for decisions that fail, such as `RetryPolicy(retry_on=(DrawError,
+            ServingTimeoutError))`. It draws anew, so only for failures that do not depend on what was drawn;
+            for those of a verifier its own `with_retry()` keeps the draws.
+
+    Returns:
+        The compiled graph.
+
+    Raises:
+        InputError: If the state lacks keys of `CFCState`, or `escalate` holds anything but `abstained` and
+            `not_certifiable`.
+    """
+    keys = get_type_hints(state)
+    _check(keys, escalate)
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
+    graph.add_node("clear", clear)
+    graph.add_node("decide", cfc_node(chain, question=question), retry_policy=retry)
+    graph.add_edge(START, "clear")
+    graph.add_edge("clear", "decide")
+    last = END
+    if "messages" in keys:
+        last = "say"
+        graph.add_node("say", say(abstain_message=abstain_message))
+        graph.add_edge("say", END)
+    if escalate:
+        graph.add_node("ask_person", ask_person)
+        graph.add_edge("ask_person", last)
+    ways = {one: "ask_person" if one in escalate else last for one in get_args(Outcome)}
+    graph.add_conditional_edges("decide", outcome, ways)
+    return graph.compile(checkpointer=checkpointer)
+
+
+def _check(keys: Collection[str], escalate: Collection[Outcome]) -> None:
+    missing = [key for key in ("alpha", "level", "asked", "decision", "answer") if key not in keys]
+    if missing:
+        msg = f"the state lacks {', '.join(missing)}: derive it from CFCState"
+        raise InputError(msg)
+    unknown = [repr(one) for one in escalate if one not in _ESCALATED]
+    if unknown:
+        msg = f"escalate= holds {', '.join(unknown)}; expected some of {', '.join(_ESCALATED)}"
+        raise InputError(msg)

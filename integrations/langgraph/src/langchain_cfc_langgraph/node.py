@@ -1,0 +1,127 @@
+"""`cfc_node`: a question in the state becomes a decision in the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from langchain_core.messages import convert_to_messages, convert_to_openai_messages
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+
+from langchain_cfc import CFCResult
+from langchain_cfc.calls import unquoted
+from langchain_cfc.errors import InputError
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState
+
+Question: TypeAlias = str | Callable[[Any], Any]
+Update: TypeAlias = dict[str, Any]
+
+
+def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> Runnable[Any, Update]:
+    """A node that answers or abstains, in sync and in async graphs.
+
+    It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. A failure
+    is raised, and nothing is written. LangGraph puts the words of errors into checkpoints and streams: those
+    that may quote candidates are left to the error that it was raised from (`__cause__`).
+
+    Args:
+        chain: A `CFCRunnable`, or anything made of one that returns a `CFCResult`, such as
+            `chain.with_retry()`.
+        question: The key of the state that holds the question, or a function from the state to what the chain
+            takes, such as `lambda state: state["messages"][-1].text`.
+
+    Returns:
+        The node, for `add_node`.
+    """
+
+    def decide(state: Any, config: RunnableConfig) -> Update:
+        prompt, asked, level = _read(state, question)
+        with unquoted():
+            result = chain.invoke(prompt, config, **level)
+        return _written(asked, result)
+
+    async def adecide(state: Any, config: RunnableConfig) -> Update:
+        prompt, asked, level = _read(state, question)
+        with unquoted():
+            result = await chain.ainvoke(prompt, config, **level)
+        return _written(asked, result)
+
+    return RunnableLambda(decide, adecide, name="decide")
+
+
+def clear(state: CFCState) -> Update:
+    """A node that forgets the last decision, so that no state shows it beside a question that fails.
+
+    Args:
+        state: The state as a question comes in.
+
+    Returns:
+        None for `asked`, `decision` and `answer`. `alpha` becomes `level`, so that the next question does not
+        find it should this one fail.
+    """
+    level = state.get("alpha")
+    return dict(CFCState(alpha=None, level=level, asked=None, decision=None, answer=None))
+
+
+def _read(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
+    """The question, the same as plain data, and the level as an argument of the chain."""
+    prompt = question(state) if callable(question) else _value(state, question)
+    if prompt is None:
+        where = "question= found nothing" if callable(question) else f"nothing under {question!r}"
+        msg = f"there is no question in the state: {where}"
+        raise InputError(msg)
+    asked = _plain(prompt)
+    if _value(state, "decision") is not None and _value(state, "asked") == asked:
+        msg = (
+            "this question has been decided already: drawn anew after the outcome is known, nothing is "
+            "promised about what comes of it. Ask somebody else, or, if it is asked anew, put `clear` first"
+        )
+        raise InputError(msg)
+    alpha = _value(state, "level")
+    alpha = _value(state, "alpha") if alpha is None else alpha
+    return prompt, asked, {} if alpha is None else {"alpha": alpha}
+
+
+def _value(state: Any, key: str) -> Any:
+    """What a state holds under a key, be it a mapping or an object; None where it holds nothing."""
+    return state.get(key) if isinstance(state, dict) else getattr(state, key, None)
+
+
+def _plain(prompt: Any) -> Any:
+    """A question that people and every checkpointer can read: text, JSON, or messages as role and content."""
+    try:
+        if not isinstance(prompt, (str, dict)):
+            messages = (
+                prompt.to_messages() if isinstance(prompt, PromptValue) else convert_to_messages(prompt)
+            )
+            prompt = convert_to_openai_messages(messages)
+        json.dumps(prompt, allow_nan=False)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        msg = (
+            f"the question is a {type(prompt).__name__} that is no plain data: ask in text, JSON or messages"
+        )
+        raise InputError(msg) from error
+    return prompt
+
+
+def _written(asked: Any, result: Any) -> Update:
+    """What goes into the state, with the level taken out of it, which held for this question alone."""
+    if not isinstance(result, CFCResult):
+        msg = (
+            f"the chain returned {type(result).__name__}; expected CFCResult. Pass the CFCRunnable itself: "
+            "what to say, and whom to ask on abstention, is for the graph's other nodes and edges"
+        )
+        raise InputError(msg)
+    decision = result.model_dump(mode="json")
+    answer: CFCAnswer | None = None
+    if not result.abstained:
+        answer = CFCAnswer(
+            text=result.best,
+            answers=list(result.answers),
+            by="model",
+            name=None,
+            guarantee=decision["guarantee"],
+        )
+    return dict(CFCState(asked=asked, decision=decision, answer=answer, alpha=None, level=None))

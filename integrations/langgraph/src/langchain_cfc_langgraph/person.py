@@ -1,0 +1,86 @@
+"""`ask_person`: where the chain abstained, the graph waits for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import set_config_context
+from langgraph.types import interrupt
+
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState, decided, outcome
+
+REPLY = (
+    "Resume with the answer as text, or with a mapping: `answer` holds the text, or None if you do not know "
+    "either; `by`, which may be left out, your name."
+)
+
+
+def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
+    """A node that waits for a person's answer; the graph needs a checkpointer.
+
+    The interrupt's value is plain data without any candidate: `question`, `outcome`, `why` it abstained, what
+    was `promised`, and how to `reply`. A reply that cannot be used leaves the graph waiting, and the next
+    interrupt says in `refused` why.
+
+    Args:
+        state: The state after a `cfc_node` that abstained.
+        config: The node's config.
+
+    Returns:
+        The person's answer for the state's `answer`. Its guarantee is None.
+
+    Raises:
+        InputError: If the state holds no decision.
+    """
+    result = decided(state)
+    asking = {
+        "question": state.get("asked"),
+        "outcome": outcome(state),
+        "why": result.explain(),
+        "promised": result.guarantee.sentence,
+        "reply": REPLY,
+    }
+    # Before Python 3.11 async graphs do not hand on the context in which `interrupt` looks for the config.
+    with set_config_context(config) as context:
+        return {"answer": context.run(_reply, asking)}
+
+
+def _reply(asking: dict[str, Any]) -> CFCAnswer:
+    """The first reply that can be used; each is read once, so a new interrupt follows one that cannot."""
+    reply = interrupt(asking)
+    while (refused := _problem(reply)) is not None:
+        reply = interrupt({**asking, "refused": refused})
+    return _answer(reply)
+
+
+def _problem(reply: Any) -> str | None:
+    """Why a reply cannot be used; None if it can."""
+    if isinstance(reply, str):
+        return None if reply.strip() else "The answer is empty."
+    if not isinstance(reply, dict):
+        return f"The reply is of type {type(reply).__name__}; expected text or a mapping."
+    if unknown := [repr(key) for key in reply if key not in {"answer", "by"}]:
+        return f"The reply holds {', '.join(unknown)}; expected `answer` and, if you like, `by`."
+    if "answer" not in reply:
+        return "The reply holds no `answer`."
+    return _problem_of_text("answer", reply["answer"]) or _problem_of_text("by", reply.get("by"))
+
+
+def _problem_of_text(name: str, text: Any) -> str | None:
+    if text is None or (isinstance(text, str) and text.strip()):
+        return None
+    found = "empty" if isinstance(text, str) else f"of type {type(text).__name__}"
+    return f"`{name}` is {found}; expected text or None."
+
+
+def _answer(reply: str | dict[str, str | None]) -> CFCAnswer:
+    given = {"answer": reply} if isinstance(reply, str) else reply
+    text = given["answer"]
+    return CFCAnswer(
+        text=text,
+        answers=[] if text is None else [text],
+        by="person",
+        name=given.get("by"),
+        guarantee=None,
+    )

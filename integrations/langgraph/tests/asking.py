@@ -1,0 +1,41 @@
+"""A process of its own: it opens a thread's database, asks or replies, and prints the state as JSON.
+
+It is started with a JSON object: the address of the model, the artifact, the database, and what the graph is
+given or replied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from langchain_cfc_langgraph import guarded_graph
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command
+
+from integrations.langgraph.tests.parts import chain_of, thread
+
+
+def main(order: dict[str, Any]) -> None:
+    """Carry out an order."""
+    killed = order.get("killed", False)
+    fields = {"verifier": _ending} if killed else {}
+    chain = chain_of(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)
+    with SqliteSaver.from_conn_string(order["database"]) as saver:
+        graph = guarded_graph(chain, checkpointer=saver)
+        given: Any = Command(resume=order["reply"]) if "reply" in order else order["given"]
+        state = graph.invoke(given, thread())
+        waiting = [one.value for one in state.pop("__interrupt__", ())]
+        print(json.dumps({"state": state, "waiting": waiting, "next": graph.get_state(thread()).next}))  # noqa: T201 - to whoever started it
+
+
+def _ending(prompt: Any, candidates: Any) -> list[float]:
+    """Takes the process with it, when all candidates are drawn."""
+    del prompt, candidates
+    os._exit(9)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

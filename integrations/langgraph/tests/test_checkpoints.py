@@ -1,0 +1,261 @@
+"""What a checkpointer writes: plain data, no rejected candidate, and nothing of a decision that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_langgraph import cfc_node, guarded_graph
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy
+from typing_extensions import TypedDict
+
+from integrations.langgraph.tests.parts import (
+    EASY,
+    GOOD,
+    MARK,
+    MODES,
+    QUESTIONS,
+    UNSURE,
+    N,
+    naive_graph,
+    stored,
+    thread,
+)
+from langchain_cfc import CFCResult, CFCRunnable
+from langchain_cfc.errors import DescriptionError, DrawError, ServingError, ServingTimeoutError, VerifierError
+from tests.serving.openai_server import Fault, Script
+
+Make = Callable[[Any], Any]
+
+
+def strict() -> JsonPlusSerializer:
+    """What it does not know comes back as no object of any class."""
+    return JsonPlusSerializer(allowed_msgpack_modules=None)
+
+
+def run(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
+    """What a graph on a database returns or raises, step by step, and its state in the end as read anew."""
+    folder.mkdir()
+    with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
+        saver.serde = strict()
+        graph = make(saver)
+
+        def outcome(step: Any) -> Any:
+            try:
+                return graph.invoke(step, thread())
+            except ServingError as error:
+                return error
+
+        return [*map(outcome, steps), make(saver).get_state(thread())]
+
+
+def arun(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
+    """The same, asynchronously."""
+
+    async def collected() -> list[Any]:
+        async with AsyncSqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
+            saver.serde = strict()
+            graph = make(saver)
+
+            async def outcome(step: Any) -> Any:
+                try:
+                    return await graph.ainvoke(step, thread())
+                except ServingError as error:
+                    return error
+
+            return [*[await outcome(step) for step in steps], await make(saver).aget_state(thread())]
+
+    folder.mkdir()
+    return asyncio.run(collected())
+
+
+both_ways = pytest.mark.parametrize("run", [run, arun])
+Run = Callable[[Path, Make, Sequence[Any]], list[Any]]
+
+
+def guarded(chain: Any, **options: Any) -> Make:
+    """A graph around a chain."""
+    return lambda saver: guarded_graph(chain, checkpointer=saver, **options)
+
+
+def unguarded(chain: CFCRunnable) -> Make:
+    """A broken twin: a node that hands on what it gets, results as objects and errors in all their words."""
+
+    class State(TypedDict, total=False):
+        question: str
+        decision: Any
+
+    def decide(state: State, config: RunnableConfig) -> State:
+        return {"decision": chain.invoke(state["question"], config)}
+
+    async def adecide(state: State, config: RunnableConfig) -> State:
+        return {"decision": await chain.ainvoke(state["question"], config)}
+
+    def make(saver: Any) -> Any:
+        graph: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+        graph.add_node("decide", RunnableLambda(decide, adecide))
+        graph.add_edge(START, "decide")
+        graph.add_edge("decide", END)
+        return graph.compile(checkpointer=saver)
+
+    return make
+
+
+ASKED = [{"question": question} for question in QUESTIONS.values()]
+
+
+@both_ways
+def test_the_database_holds_no_rejected_candidate(
+    chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
+) -> None:
+    run(tmp_path / "guarded", guarded(chain), [*ASKED, Command(resume="nobody knows")])
+    assert len(served.requests) == 3 * N
+    written = stored(tmp_path / "guarded")
+    assert GOOD in written
+    assert "nobody knows" in written
+    assert MARK not in written
+    run(tmp_path / "open", guarded(chain.model_copy(update={"show_rejected": True})), ASKED)
+    assert MARK in stored(tmp_path / "open"), "they were asked for"
+    run(tmp_path / "naive", lambda saver: naive_graph(chain.generator, saver), ASKED)
+    assert MARK in stored(tmp_path / "naive"), "the negative control"
+
+
+@both_ways
+def test_what_is_read_back_is_what_was_decided(chain: CFCRunnable, tmp_path: Path, run: Run) -> None:
+    state, snapshot = run(tmp_path / "guarded", guarded(chain), [{"question": EASY}])
+    assert snapshot.values == state
+    assert CFCResult.model_validate(snapshot.values["decision"]).best == GOOD
+    # The negative control: an object of a class comes back as something else.
+    state, snapshot = run(tmp_path / "unguarded", unguarded(chain), [{"question": EASY}])
+    assert isinstance(state["decision"], CFCResult)
+    assert not isinstance(snapshot.values["decision"], CFCResult)
+
+
+def quoting(prompt: Any, candidates: Any) -> list[float]:
+    """A verifier that fails on a candidate and says on which."""
+    del prompt
+    msg = f"cannot judge {candidates[0].text}"
+    raise ValueError(msg)
+
+
+def unreadable(text: str) -> str:
+    """An extractor that fails as extractors do."""
+    return str(int(text))
+
+
+FAILING: dict[str, tuple[dict[str, Any], type[ServingError]]] = {
+    "verifier": ({"verifier": quoting, "verifier_id": "sequence-probability"}, VerifierError),
+    "extractor": ({"answer": unreadable}, DescriptionError),
+    "draws": ({}, DrawError),
+    "time": ({"timeout": 0.05}, ServingTimeoutError),
+}
+
+
+def failing(chain: CFCRunnable, served: Script, what: str) -> CFCRunnable:
+    """A chain that fails from now on."""
+    if what == "draws":
+        served.faults = [Fault("status 500")]
+    if what == "time":
+        served.faults = [Fault("slow", seconds=0.5)]
+    return chain.model_copy(update=FAILING[what][0])
+
+
+@both_ways
+@pytest.mark.parametrize("what", FAILING)
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
+def test_a_failure_is_the_typed_error_and_leaves_nothing_but_the_question(
+    chain: CFCRunnable, served: Script, tmp_path: Path, what: str, run: Run
+) -> None:
+    folder = tmp_path / "database"
+    broken = failing(chain, served, what)
+    error, snapshot = run(folder, guarded(broken), [{"question": UNSURE}])
+    assert type(error) is FAILING[what][1]
+    values = snapshot.values
+    assert values["question"] == UNSURE
+    assert (values["asked"], values["decision"], values["answer"]) == (None, None, None)
+    assert snapshot.next == ("decide",)
+    assert MARK not in str(error)
+    assert MARK not in stored(folder)
+
+
+@both_ways
+def test_an_answer_never_stands_beside_a_later_question_that_failed(
+    chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
+) -> None:
+    served.faults = [Fault("status 500", on=set(range(N, 1000)))]
+    state, error, snapshot = run(tmp_path / "db", guarded(chain), [{"question": EASY}, {"question": UNSURE}])
+    assert state["answer"]["text"] == GOOD
+    assert isinstance(error, DrawError)
+    assert (snapshot.values["question"], snapshot.values["answer"]) == (UNSURE, None)
+
+
+@both_ways
+@pytest.mark.parametrize("what", ["verifier", "extractor"])
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
+def test_words_that_quote_a_candidate_are_for_the_caller_alone(
+    chain: CFCRunnable, served: Script, tmp_path: Path, what: str, run: Run
+) -> None:
+    broken = failing(chain, served, what)
+    error, _ = run(tmp_path / "guarded", guarded(broken), [{"question": UNSURE}])
+    assert MARK in str(error.__cause__)
+    assert type(error.__cause__) is type(error)
+    assert "(ValueError)" in str(error)
+    assert MARK not in stored(tmp_path / "guarded")
+    # The negative control.
+    error, _ = run(tmp_path / "unguarded", unguarded(broken), [{"question": UNSURE}])
+    assert MARK in str(error)
+    assert MARK in stored(tmp_path / "unguarded")
+
+
+@pytest.mark.parametrize("make", [guarded, unguarded])
+def test_nor_are_they_streamed(chain: CFCRunnable, tmp_path: Path, make: Callable[..., Make]) -> None:
+    broken = chain.model_copy(update=FAILING["verifier"][0])
+    shown = []
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        stream = make(broken)(saver).stream({"question": UNSURE}, thread(), stream_mode=list(MODES))
+        with pytest.raises(VerifierError):
+            shown.extend(stream)
+        shown.append(make(broken)(saver).get_state(thread()))
+    assert (MARK in repr(shown)) == (make is unguarded)
+
+
+@both_ways
+def test_a_policy_of_langgraph_asks_again(
+    chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
+) -> None:
+    # Of every prompt all draws fail twice over, which the sampler by itself does not repeat.
+    served.faults = [Fault("status 500", on=set(range(2 * N)))]
+    policy = RetryPolicy(retry_on=ServingError, initial_interval=0.01, jitter=False)
+    state, _ = run(tmp_path / "again", guarded(chain, retry=policy), [{"question": EASY}])
+    assert state["answer"]["text"] == GOOD
+    assert len(served.requests) == 3 * N
+    error, _ = run(tmp_path / "once", guarded(failing(chain, served, "draws")), [{"question": EASY}])
+    assert isinstance(error, DrawError)
+    assert len(served.requests) == 4 * N, "nobody asks again unless told to"
+
+
+@both_ways
+def test_a_run_that_failed_goes_on_where_it_stopped(
+    chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
+) -> None:
+    served.faults = [Fault("status 500", on=set(range(N)))]
+    steps = [{"question": EASY, "alpha": "0.2"}, None]
+    error, state, _ = run(tmp_path / "database", guarded(chain), steps)
+    assert isinstance(error, DrawError)
+    assert state["answer"]["text"] == GOOD
+    # At the level that it was asked with.
+    assert state["answer"]["guarantee"]["alpha"] == "0.2"
+
+
+def test_a_node_by_itself_writes_nothing_where_it_fails(chain: CFCRunnable, served: Script) -> None:
+    served.faults = [Fault("status 500")]
+    with pytest.raises(DrawError, match="no decision: DrawError"):
+        cfc_node(chain).invoke({"question": EASY})

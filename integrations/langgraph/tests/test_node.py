@@ -1,0 +1,206 @@
+"""A node reads a question wherever it stands, and settles the level before anything is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_langgraph import CFCState, ask_person, cfc_node, guarded_graph, outcome
+from langchain_core.messages import HumanMessage
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import ConfigurableField
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MANY, UNSURE, N, Talk, chain_of, thread
+from langchain_cfc import CFCChatModel, CFCRunnable
+from langchain_cfc.errors import InputError
+from tests.serving.openai_server import Script
+
+
+def graph_of(node: Any, state: Any = CFCState) -> Any:
+    """A graph of one node, and where it goes from there."""
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
+    graph.add_node("decide", node)
+    for name in ("yes", "no", "never"):
+        graph.add_node(name, _nothing)
+        graph.add_edge(name, END)
+    graph.add_edge(START, "decide")
+    graph.add_conditional_edges(
+        "decide", outcome, {"answered": "yes", "abstained": "no", "not_certifiable": "never"}
+    )
+    return graph.compile()
+
+
+def _nothing(state: Any) -> dict[str, Any]:
+    del state
+    return {}
+
+
+def way(graph: Any, given: Any) -> str:
+    """Where a graph went."""
+    *_, last = graph.stream(given, stream_mode="updates")
+    return str(next(iter(last)))
+
+
+@pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
+def test_edges_follow_the_outcome(chain: CFCRunnable, question: str, went: str) -> None:
+    assert way(graph_of(cfc_node(chain)), {"question": question}) == went
+
+
+def test_sets_that_the_policy_withholds_count_as_abstentions(chain: CFCRunnable) -> None:
+    withholding = chain.model_copy(update={"max_answers": 1})
+    assert way(graph_of(cfc_node(withholding)), {"question": MANY}) == "no"
+    demanding = chain.model_copy(update={"min_agreement": 2})
+    assert way(graph_of(cfc_node(demanding)), {"question": EASY}) == "no"
+    assert way(graph_of(cfc_node(chain)), {"question": MANY}) == "yes"
+
+
+class Elsewhere(CFCState, total=False):
+    """A state that keeps its question under another key."""
+
+    topic: str
+
+
+class Model(BaseModel):
+    """A state that is an object."""
+
+    question: str
+    decision: Any = None
+    answer: Any = None
+    asked: Any = None
+    alpha: Any = None
+
+
+@dataclass
+class Data:
+    """Another one."""
+
+    question: str
+    decision: Any = None
+    answer: Any = None
+    asked: Any = None
+    alpha: Any = None
+
+
+AS_MESSAGE = [{"role": "user", "content": EASY}]
+
+
+@pytest.mark.parametrize(
+    ("state", "question", "given", "asked"),
+    [
+        (CFCState, "question", {"question": EASY}, EASY),
+        (CFCState, "question", {"question": [("human", EASY)]}, AS_MESSAGE),
+        (CFCState, "question", {"question": [HumanMessage(EASY)]}, AS_MESSAGE),
+        (Elsewhere, "topic", {"topic": EASY}, EASY),
+        (Elsewhere, lambda state: f"easy: {state['topic']}?", {"topic": "Peru"}, EASY),
+        (Talk, "messages", {"messages": [("human", EASY)]}, AS_MESSAGE),
+        (Talk, lambda state: state["messages"][-1].text, {"messages": [("human", EASY)]}, EASY),
+        (
+            Elsewhere,
+            lambda state: ChatPromptTemplate.from_template("easy: {land}?").invoke({"land": state["topic"]}),
+            {"topic": "Peru"},
+            AS_MESSAGE,
+        ),
+        (Model, "question", {"question": EASY}, EASY),
+        (Data, "question", {"question": EASY}, EASY),
+    ],
+)
+def test_the_question_is_read_from_where_it_stands(
+    chain: CFCRunnable, state: Any, question: Any, given: Any, asked: Any
+) -> None:
+    graph = graph_of(cfc_node(chain, question=question), state)
+    for found in (graph.invoke(given), asyncio.run(graph.ainvoke(given))):
+        assert found["asked"] == asked
+        assert found["answer"]["text"] == GOOD
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "no question"),
+        ({"question": object()}, "no plain data"),
+        ({"question": {"x": float("nan")}}, "no plain"),
+    ],
+)
+def test_no_question_or_one_that_is_no_data_is_refused_before_anything_is_drawn(
+    chain: CFCRunnable, served: Script, given: Any, why: str
+) -> None:
+    with pytest.raises(InputError, match=why):
+        cfc_node(chain).invoke(given)
+    assert served.requests == []
+
+
+def test_the_level_is_taken_from_the_state_once_and_before_the_draw(
+    chain: CFCRunnable, served: Script
+) -> None:
+    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    levels = []
+    for given in ({"alpha": "0.2"}, {}, {"alpha": 0.2}):
+        state = graph.invoke({"question": EASY, **given}, thread())
+        levels.append(state["decision"]["guarantee"]["alpha"])
+        assert state["alpha"] is None
+    assert levels == ["0.2", "0.1", "0.2"]
+    drawn = len(served.requests)
+    with pytest.raises(InputError, match=r"0\.3"):
+        graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
+    assert len(served.requests) == drawn == 3 * N
+
+
+def test_the_level_may_come_with_the_config_of_a_run(chain: CFCRunnable) -> None:
+    # LangChain's own way, which the node passes on.
+    asked_for = chain.configurable_fields(alpha=ConfigurableField(id="alpha"))
+    graph = guarded_graph(asked_for, checkpointer=InMemorySaver())
+    for alpha in ("0.1", "0.2"):
+        state = graph.invoke({"question": EASY}, thread(alpha, alpha=alpha))
+        assert state["decision"]["guarantee"]["alpha"] == alpha
+
+
+def test_whatever_returns_a_result_may_be_asked(chain: CFCRunnable) -> None:
+    assert graph_of(cfc_node(chain.with_retry())).invoke({"question": EASY})["answer"]["text"] == GOOD
+    spare = chain.or_else(chain.model_copy(update={"alpha": "0.2"}))
+    assert cfc_node(spare).invoke({"question": UNSURE})["decision"]["guarantee"]["alpha"] == "0.2"
+
+
+def test_what_returns_anything_else_is_refused(chain: CFCRunnable) -> None:
+    for other in (chain.as_answer(), CFCChatModel(chain=chain), chain.or_else(lambda _: "a guess")):
+        with pytest.raises(InputError, match="expected CFCResult"):
+            cfc_node(other).invoke({"question": UNSURE})
+
+
+def test_what_comes_after_a_decision_refuses_a_state_without_one(chain: CFCRunnable) -> None:
+    for state in ({}, {"decision": None}):
+        with pytest.raises(InputError, match="no decision"):
+            outcome(state)  # type: ignore[arg-type]  # what a graph may hand over
+        with pytest.raises(InputError, match="no decision"):
+            ask_person(state, {})  # type: ignore[arg-type]  # as above
+    decision = cfc_node(chain).invoke({"question": EASY})["decision"]
+    for changed in ({**decision, "reason": "a hunch"}, {**decision, "trust": 1}):
+        with pytest.raises(InputError, match=r"cannot be read \((reason|trust)\)"):
+            outcome({"decision": changed})
+
+
+class Bare(TypedDict):
+    """A state that was not derived."""
+
+    question: str
+
+
+def test_graphs_that_could_not_keep_a_decision_are_refused(chain: CFCRunnable) -> None:
+    for state in (Bare, MessagesState):
+        with pytest.raises(InputError, match="derive it from CFCState"):
+            guarded_graph(chain, state=state)
+    with pytest.raises(InputError, match="'answered'"):
+        guarded_graph(chain, escalate=["answered"])
+
+
+def test_another_model_than_calibrated_never_gets_into_a_graph(artifact_path: Path, url: str) -> None:
+    from langchain_cfc.errors import FingerprintError
+
+    with pytest.raises(FingerprintError, match="another-bot"):
+        chain_of(artifact_path, url, generator_id="another-bot")

@@ -1,0 +1,224 @@
+"""Where the chain abstains a person is asked, and nobody can take what they say for certified."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_langgraph import CFCState, guarded_graph
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command
+
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MANY, MARK, UNSURE, N, Talk, inside, thread
+from langchain_cfc import CFCRunnable
+from tests.serving.openai_server import Script
+
+
+def invoked(graph: Any, given: Any, config: RunnableConfig) -> Any:
+    return graph.invoke(given, config)
+
+
+def ainvoked(graph: Any, given: Any, config: RunnableConfig) -> Any:
+    return asyncio.run(graph.ainvoke(given, config))
+
+
+both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+
+
+@pytest.fixture
+def graph(chain: CFCRunnable) -> Any:
+    """A graph that remembers."""
+    return guarded_graph(chain, checkpointer=InMemorySaver())
+
+
+@both_ways
+@pytest.mark.parametrize(("question", "outcome"), [(UNSURE, "abstained"), (HARD, "not_certifiable")])
+def test_a_person_is_asked_in_plain_words_and_their_answer_carries_no_guarantee(
+    graph: Any, served: Script, question: str, outcome: str, ask: Any
+) -> None:
+    state = ask(graph, {"question": question}, thread())
+    assert state["answer"] is None
+    (interrupt,) = state["__interrupt__"]
+    asked = json.loads(json.dumps(interrupt.value))
+    assert set(asked) == {"question", "outcome", "why", "promised", "reply"}
+    assert (asked["question"], asked["outcome"]) == (question, outcome)
+    assert asked["promised"] == state["decision"]["guarantee"]["sentence"]
+    assert MARK not in str(asked)
+    state = ask(graph, Command(resume={interrupt.id: {"answer": "Santiago", "by": "Ana"}}), thread())
+    person = {"text": "Santiago", "answers": ["Santiago"], "by": "person", "name": "Ana", "guarantee": None}
+    assert state["answer"] == person
+    # The decision stays what it was, and nothing was drawn for the person.
+    assert state["decision"]["abstained"]
+    assert len(served.requests) == N
+
+
+def test_a_model_s_answer_carries_its_guarantee_and_nobody_is_asked(graph: Any) -> None:
+    state = graph.invoke({"question": EASY}, thread())
+    assert "__interrupt__" not in state
+    guarantee = state["decision"]["guarantee"]
+    assert state["answer"] == {
+        "text": GOOD,
+        "answers": [GOOD],
+        "by": "model",
+        "name": None,
+        "guarantee": guarantee,
+    }
+    assert guarantee["alpha"] == "0.1"
+    assert state == json.loads(json.dumps(state, allow_nan=False))
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (5, "of type int"),
+        (["Santiago"], "of type list"),
+        (" ", "empty"),
+        ({"text": "Santiago"}, "'text'"),
+        ({"by": "Ana"}, "no `answer`"),
+        ({"answer": 5}, "`answer` is of type int"),
+        ({"answer": ""}, "`answer` is empty"),
+        ({"answer": "Santiago", "by": 5}, "`by` is of type int"),
+        ({"answer": "Santiago", "guarantee": {"alpha": "0.1"}}, "'guarantee'"),
+    ],
+)
+def test_a_reply_that_cannot_be_used_is_refused_in_words_and_the_next_one_counts(
+    graph: Any, reply: Any, why: str, ask: Any
+) -> None:
+    ask(graph, {"question": UNSURE}, thread())
+    for _ in range(2):
+        state = ask(graph, Command(resume=reply), thread())
+        (interrupt,) = state["__interrupt__"]
+        assert why in interrupt.value["refused"]
+        assert interrupt.value["question"] == UNSURE
+        assert state["answer"] is None
+    state = ask(graph, Command(resume="Santiago"), thread())
+    assert state["answer"]["text"] == "Santiago"
+    assert "__interrupt__" not in state
+
+
+def test_a_person_may_not_know_either(graph: Any) -> None:
+    graph.invoke({"question": UNSURE}, thread())
+    state = graph.invoke(Command(resume={"answer": None}), thread())
+    assert (state["answer"]["text"], state["answer"]["answers"]) == (None, [])
+    assert (state["answer"]["by"], state["answer"]["guarantee"]) == ("person", None)
+
+
+def test_a_second_reply_changes_nothing_and_does_not_answer_the_next_question(graph: Any) -> None:
+    waiting = graph.invoke({"question": UNSURE}, thread())["__interrupt__"][0].id
+    first = graph.invoke(Command(resume="first"), thread())["answer"]
+    for late in ("second", {waiting: "second"}):
+        assert graph.invoke(Command(resume=late), thread())["answer"] == first
+    state = graph.invoke({"question": HARD}, thread())
+    assert state["answer"] is None
+    # By the id of what it answers, a reply finds its question or none.
+    state = graph.invoke(Command(resume={waiting: "late"}), thread())
+    assert state["answer"] is None
+    assert state["__interrupt__"][0].value["question"] == HARD
+
+
+def test_a_question_that_another_took_the_place_of_can_be_answered_no_more(graph: Any) -> None:
+    waiting = graph.invoke({"question": UNSURE}, thread())["__interrupt__"][0].id
+    graph.invoke({"question": HARD}, thread())
+    state = graph.invoke(Command(resume={waiting: "Santiago"}), thread())
+    assert (state["asked"], state["answer"]) == (HARD, None)
+    # Without the id a reply goes to whatever is asked.
+    state = graph.invoke(Command(resume="Santiago"), thread())
+    assert (state["asked"], state["answer"]["text"]) == (HARD, "Santiago")
+
+
+def test_without_a_checkpointer_a_reply_is_refused(chain: CFCRunnable) -> None:
+    forgetful = guarded_graph(chain)
+    assert forgetful.invoke({"question": UNSURE})["__interrupt__"][0].value["question"] == UNSURE
+    with pytest.raises(RuntimeError, match="without checkpointer"):
+        forgetful.invoke(Command(resume="Santiago"))
+
+
+def test_a_new_question_forgets_the_last_answer(graph: Any) -> None:
+    assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
+    state = graph.invoke({"question": UNSURE}, thread())
+    assert (state["asked"], state["answer"]) == (UNSURE, None)
+
+
+def test_two_threads_at_once_get_their_own_answers(chain: CFCRunnable, tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        graph = guarded_graph(chain, checkpointer=saver)
+        # Candidates of the last are all good: threads that ask at once share what is answered in turns.
+        asked = (UNSURE, HARD, MANY)
+
+        def talk(number: int) -> Any:
+            config = thread(str(number))
+            graph.invoke({"question": asked[number % 3]}, config)
+            if number % 3 == 2:
+                return graph.get_state(config).values
+            return graph.invoke(Command(resume=f"person {number}"), config)
+
+        with ThreadPoolExecutor(6) as pool:
+            states = list(pool.map(talk, range(12)))
+    for number, state in enumerate(states):
+        expected = "city " if number % 3 == 2 else f"person {number}"
+        assert state["answer"]["text"].startswith(expected)
+        assert state["asked"] == asked[number % 3]
+
+
+def test_of_two_replies_at_once_one_is_kept_whole(chain: CFCRunnable, tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        graph = guarded_graph(chain, checkpointer=saver)
+        graph.invoke({"question": UNSURE}, thread())
+
+        def reply(name: str) -> Any:
+            return graph.invoke(Command(resume={"answer": f"from {name}", "by": name}), thread())["answer"]
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(reply, ["Ana", "Ben"]))
+        kept = graph.get_state(thread())
+    assert kept.next == ()
+    answer = kept.values["answer"]
+    assert answer["text"] == f"from {answer['name']}"
+    assert answer["guarantee"] is None
+
+
+@both_ways
+def test_a_graph_inside_another_waits_and_goes_on_there(chain: CFCRunnable, ask: Any) -> None:
+    outer = inside(guarded_graph(chain), CFCState, InMemorySaver())
+    assert ask(outer, {"question": UNSURE}, thread())["__interrupt__"][0].value["question"] == UNSURE
+    state = ask(outer, Command(resume="Santiago"), thread())
+    assert (state["answer"]["text"], state["answer"]["guarantee"]) == ("Santiago", None)
+
+
+def test_who_is_asked_for_what_can_be_chosen(chain: CFCRunnable) -> None:
+    graph = guarded_graph(chain, escalate=["not_certifiable"], checkpointer=InMemorySaver())
+    assert "__interrupt__" not in graph.invoke({"question": UNSURE}, thread("1"))
+    assert "__interrupt__" in graph.invoke({"question": HARD}, thread("2"))
+    nobody = guarded_graph(chain, escalate=())
+    assert "ask_person" not in nobody.get_graph().nodes
+    state = nobody.invoke({"question": HARD})
+    assert (state["answer"], state["decision"]["reason"]) == (None, "not_certifiable")
+
+
+def test_a_conversation_says_what_each_of_them_said(chain: CFCRunnable) -> None:
+    graph = guarded_graph(
+        chain,
+        state=Talk,
+        question=lambda state: state["messages"][-1].text,
+        checkpointer=InMemorySaver(),
+        abstain_message="Nobody knows.",
+    )
+    graph.invoke({"messages": [("human", EASY)]}, thread())
+    graph.invoke({"messages": [("human", UNSURE)]}, thread())
+    graph.invoke(Command(resume="Santiago"), thread())
+    graph.invoke({"messages": [("human", HARD)]}, thread())
+    messages = graph.invoke(Command(resume={"answer": None}), thread())["messages"]
+    assert [message.text for message in messages[1::2]] == [GOOD, "Santiago", "Nobody knows."]
+    said = [message.response_metadata["cfc"] for message in messages[1::2]]
+    assert [one["guarantee"] is None for one in said] == [False, True, True]
+    silent = guarded_graph(chain, state=Talk, question=lambda state: state["messages"][-1].text, escalate=())
+    (_, message) = silent.invoke({"messages": [("human", UNSURE)]})["messages"]
+    assert message.text == "I do not know."
+    assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"

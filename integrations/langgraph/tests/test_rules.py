@@ -1,0 +1,211 @@
+"""Who hears what draws, which level holds, what is said, and that nothing decided is drawn again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_langgraph import CFCAnswer, CFCState, cfc_node, clear, guarded_graph, outcome, say
+from langchain_core.runnables import Runnable, RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from integrations.langgraph.tests.parts import (
+    EASY,
+    GOOD,
+    MARK,
+    UNSURE,
+    WATCHES,
+    Talk,
+    chain_of,
+    stored,
+    thread,
+)
+from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.errors import CFCError
+from langchain_cfc.sampling import quiet
+from tests.serving.openai_server import Fault, Script
+
+# Who hears what draws
+
+
+def agent_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """A generator that is a graph, as an agent is."""
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    graph.add_node("draw", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_edge(START, "draw")
+    graph.add_edge("draw", END)
+    asked: Any = RunnableLambda(lambda question: {"messages": [("human", question)]})
+    inside: Runnable[Any, Any] = asked | graph.compile()
+    return inside | RunnableLambda(lambda state: state["messages"][-1])
+
+
+def function_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """A generator that bears the name of the node that it runs in."""
+
+    def decide(question: str) -> Any:
+        return model.invoke(question)
+
+    return RunnableLambda(decide)
+
+
+@pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
+@pytest.mark.parametrize("watch", WATCHES)
+@pytest.mark.parametrize("make", [agent_on, function_on])
+def test_whatever_draws_no_graph_around_it_shows_what_is_rejected(
+    artifact_path: Path, url: str, chain: CFCRunnable, watch: str, make: Any
+) -> None:
+    quiet = chain.generator.model_copy(update={"streaming": False, "disable_streaming": True, "cache": False})
+    graph = guarded_graph(chain_of(artifact_path, url, generator=make(quiet)), checkpointer=InMemorySaver())
+    shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
+    assert MARK not in shown
+
+
+def test_nor_does_a_database_hold_it(
+    artifact_path: Path, url: str, chain: CFCRunnable, tmp_path: Path
+) -> None:
+    drawing = chain_of(artifact_path, url, generator=agent_on(quiet(chain.generator)))
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        state = guarded_graph(drawing, checkpointer=saver).invoke({"question": EASY}, thread())
+    assert state["answer"]["text"] == GOOD
+    assert MARK not in stored(tmp_path)
+
+
+# Which level holds
+
+
+def test_the_level_of_a_question_that_failed_is_not_that_of_the_next(
+    chain: CFCRunnable, served: Script
+) -> None:
+    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    served.faults = [Fault("status 500")]
+    with pytest.raises(CFCError):
+        graph.invoke({"question": UNSURE, "alpha": "0.2"}, thread())
+    served.faults = []
+    assert graph.invoke({"question": EASY}, thread())["answer"]["guarantee"]["alpha"] == "0.1"
+
+
+def test_a_level_that_there_is_not_fails_one_question_and_no_other(chain: CFCRunnable) -> None:
+    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    with pytest.raises(CFCError, match=r"0\.3"):
+        graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
+    assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
+
+
+def test_a_run_that_goes_on_keeps_its_level(chain: CFCRunnable, served: Script) -> None:
+    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    served.faults = [Fault("status 500")]
+    with pytest.raises(CFCError):
+        graph.invoke({"question": EASY, "alpha": "0.2"}, thread())
+    served.faults = []
+    assert graph.invoke(None, thread())["answer"]["guarantee"]["alpha"] == "0.2"
+
+
+# What is said
+
+
+def test_what_a_node_of_the_user_s_own_answers_is_said_without_a_guarantee(chain: CFCRunnable) -> None:
+    def look_up(state: Any) -> Any:
+        del state
+        found = CFCAnswer(text="Santiago", answers=["Santiago"], by="model", name="larger", guarantee=None)
+        return {"answer": found}
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Talk)
+    graph.add_node("decide", cfc_node(chain, question=lambda state: state["messages"][-1].text))
+    graph.add_node("look_up", look_up)
+    graph.add_node("say", say())
+    graph.add_edge(START, "decide")
+    ways: Any = {"answered": "say", "abstained": "look_up", "not_certifiable": "look_up"}
+    graph.add_conditional_edges("decide", outcome, ways)
+    graph.add_edge("look_up", "say")
+    graph.add_edge("say", END)
+    said = graph.compile().invoke({"messages": [("human", UNSURE)]})["messages"][-1]
+    assert said.text == "Santiago"
+    assert said.response_metadata["cfc"]["guarantee"] is None
+
+
+# Drawing again
+
+ALPHA, PROMPTS = "0.4", 200
+SURE, UNSURELY = 0.1, 0.9
+
+
+def guesses(prompt: str, luck: random.Random) -> list[tuple[str, float]]:
+    """Two candidates with scores: hard prompts are wrong, and as often sure of it as not."""
+    sure = prompt.startswith("easy") or luck.random() < 0.5
+    text = "right" if prompt.startswith("easy") else "wrong"
+    return [(text, SURE if sure else UNSURELY)] * 2
+
+
+def redrawing(folder: Path) -> CFCRunnable:
+    """A chain, calibrated on such prompts and read from a file: prompts that it is unsure of are flagged."""
+    luck = random.Random(0)  # noqa: S311 - no secret hangs on it
+    prompts = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(2000)]
+    # Of those that it is sure of a third are wrong, less than alpha.
+    records = [
+        PromptRecord(
+            id=prompt,
+            input=prompt,
+            candidates=tuple(
+                Candidate(text=text, score=score, correct=text == "right")
+                for text, score in guesses(prompt, luck)
+            ),
+        )
+        for prompt in prompts
+    ]
+    found = calibrate(records, alpha=ALPHA, features="mean_score", allow_unattainable=True)
+    found.save(folder / "artifact.json")
+    drawn: dict[str, tuple[str, float]] = {}
+
+    def draw(prompt: str) -> str:
+        # Both candidates of a draw are of one kind.
+        if prompt not in drawn:
+            drawn[prompt] = guesses(prompt, luck)[0]
+        return drawn[prompt][0]
+
+    def judge(prompt: str, candidates: Sequence[Any]) -> list[float]:
+        _, score = drawn.pop(prompt)
+        return [score] * len(candidates)
+
+    return CFCRunnable(
+        generator=RunnableLambda(draw),
+        verifier=judge,
+        artifact=CalibrationArtifact.load(folder / "artifact.json"),
+        max_concurrency=1,
+    )
+
+
+def kept(graph: Any, prompts: Sequence[str]) -> float:
+    """How often the promise is kept: a right answer, or flagged."""
+    states = [graph.invoke({"question": prompt}) for prompt in prompts]
+    decisions = [state["decision"] for state in states]
+    held: list[bool] = [one["reason"] == "not_certifiable" or "right" in one["answers"] for one in decisions]
+    return sum(held) / len(prompts)
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
+def test_a_question_is_decided_once(tmp_path: Path) -> None:
+    """Asked until it is answered, a graph breaks its promise, so the second time is refused.
+
+    Hard prompts are flagged or answered wrong, by chance. Of what is promised, 60 %, one draw keeps 75 % in
+    expectation; of 100 hard prompts fewer than 20 are flagged with probability below exp(-18) (Hoeffding).
+    """
+    chain = redrawing(tmp_path)
+    prompts = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(PROMPTS)]
+    assert kept(guarded_graph(chain, escalate=()), prompts) >= 0.6
+
+    again: StateGraph[Any, Any, Any, Any] = StateGraph(CFCState)
+    again.add_node("clear", clear)
+    again.add_node("decide", cfc_node(chain))
+    again.add_edge(START, "clear")
+    again.add_edge("clear", "decide")
+    again.add_conditional_edges(
+        "decide", outcome, {"answered": END, "abstained": "decide", "not_certifiable": "decide"}
+    )
+    looping = again.compile()
+    with pytest.raises(CFCError, match="decided"):
+        assert kept(looping, prompts) >= 0.6

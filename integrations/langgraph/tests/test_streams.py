@@ -1,0 +1,108 @@
+"""Whoever watches a graph sees no candidate that was rejected, however they watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_cfc_langgraph import CFCState, guarded_graph
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from integrations.langgraph.tests.parts import (
+    EASY,
+    GOOD,
+    MANY,
+    MARK,
+    QUESTIONS,
+    UNSURE,
+    WATCHES,
+    N,
+    Naive,
+    Talk,
+    inside,
+    naive_graph,
+    streamed,
+    thread,
+)
+from langchain_cfc import CFCRunnable
+from tests.serving.openai_server import Script
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::langchain_core._api.beta_decorator.LangChainBetaWarning",
+)
+every_watch = pytest.mark.parametrize("watch", WATCHES)
+both_places = pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+# They show what models say, or what nodes write there; a guarded graph without a conversation does neither.
+SILENT = {"messages, sync", "messages, async", "custom, sync", "custom, async", "tokens"}
+
+
+def placed(graph: Any, state: Any, *, nested: bool) -> Any:
+    """A graph of its own, or in another one."""
+    return inside(graph(None), state, InMemorySaver()) if nested else graph(InMemorySaver())
+
+
+@every_watch
+@both_places
+@pytest.mark.parametrize("outcome", QUESTIONS)
+def test_no_rejected_candidate_is_shown(
+    chain: CFCRunnable, served: Script, watch: str, outcome: str, nested: bool
+) -> None:
+    graph = placed(lambda saver: guarded_graph(chain, checkpointer=saver), CFCState, nested=nested)
+    shown = repr(WATCHES[watch](graph, {"question": QUESTIONS[outcome]}, thread()))
+    assert len(served.requests) == N
+    assert MARK not in shown
+    # Otherwise the test would show less than it says.
+    assert (outcome in shown) == (watch not in SILENT)
+
+
+@every_watch
+@both_places
+def test_a_node_that_draws_on_its_own_shows_all_it_rejects(
+    chain: CFCRunnable, watch: str, nested: bool
+) -> None:
+    # The negative control, to the same watchers.
+    graph = placed(lambda saver: naive_graph(chain.generator, saver), Naive, nested=nested)
+    assert MARK in repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
+
+
+@every_watch
+def test_candidates_are_shown_to_those_who_ask_for_them(chain: CFCRunnable, watch: str) -> None:
+    open_chain = chain.model_copy(update={"show_rejected": True})
+    graph = guarded_graph(open_chain, checkpointer=InMemorySaver())
+    shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
+    assert (MARK in shown) == (watch not in SILENT)
+
+
+@every_watch
+def test_a_conversation_is_told_the_answer_and_nothing_else(chain: CFCRunnable, watch: str) -> None:
+    graph = guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=last_text)
+    given = {"messages": [("human", EASY)]}
+    shown = repr(WATCHES[watch](graph, given, thread()))
+    assert MARK not in shown
+    assert (GOOD in shown) == (watch not in {"custom, sync", "custom, async", "tokens"})
+
+
+def last_text(state: Any) -> str:
+    return str(state["messages"][-1].text)
+
+
+def test_messages_hold_what_is_said_once_and_whole(chain: CFCRunnable) -> None:
+    graph = guarded_graph(chain, state=Talk, question=last_text, checkpointer=InMemorySaver())
+    watch = streamed("messages")
+    said = watch(graph, {"messages": [("human", EASY)]}, thread())
+    assert [message.text for _, (message, _) in said] == [GOOD]
+    assert watch(graph, {"messages": [("human", UNSURE)]}, thread()) == []
+    said = watch(graph, Command(resume="Santiago"), thread())
+    assert [message.text for _, (message, _) in said] == ["Santiago"]
+    assert said[0][1][0].response_metadata == {"cfc": {"by": "person", "name": None, "guarantee": None}}
+
+
+def test_a_set_that_the_policy_withholds_is_not_in_the_interrupt(chain: CFCRunnable) -> None:
+    graph = guarded_graph(chain.model_copy(update={"max_answers": 1}), checkpointer=InMemorySaver())
+    state = graph.invoke({"question": MANY}, thread())
+    assert state["decision"]["reason"] == "too_many_answers"
+    (interrupt,) = state["__interrupt__"]
+    assert interrupt.value["outcome"] == "abstained"
+    assert "city" not in repr(interrupt)
+    assert state["answer"] is None
