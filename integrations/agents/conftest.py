@@ -1,0 +1,5 @@
+"""The recorded facts, and the README's blocks as tests."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.serving.conftest", "tests.pages"]

@@ -1,0 +1,103 @@
+"""`GuardedAnswer`: an agent that answers only what its chain can stand behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain.agents.middleware import AgentState
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.tools import BaseTool
+
+from langchain_cfc import CFCChatModel, CFCRunnable
+from langchain_cfc.errors import InputError, ServingError
+from langchain_cfc.runnable import ABSTAIN_MESSAGE
+from langchain_cfc.sampling import inside
+from langchain_cfc_agents.asking import EndedBy, Request
+from langchain_cfc_agents.prompts import prompt_data
+
+
+class GuardedAnswer(EndedBy):
+    """Guards the final answer of an agent: `create_agent(model, tools, middleware=[GuardedAnswer(chain)])`.
+
+    The agent's own model is asked as ever, but quietly: its tokens stream to nobody. If it calls tools, its
+    message passes through as it is. If it wants to answer, that answer is thrown away, and the chain gets the
+    messages that the model was shown, system prompt included, as `prompt_data` writes them. What the chain
+    decides ends the run: its best answer, or the abstention in words, with decision and guarantee in
+    `response_metadata["cfc"]`, and beside them what the discarded answer cost (`["cfc"]["routing"]`). It
+    streams as one chunk.
+
+    What is promised: a prompt is the list of messages at which the agent wants to answer. Questions, tools,
+    the model that calls them and its choice not to call another are how prompts come about; of the chain's n
+    candidates none is the discarded answer, and all are drawn for the prompt as it stands. So the chain's
+    guarantee holds over prompts that come about as those did that it was calibrated on: record them with
+    `RecordPrompt` and the same agent. Nothing is promised for questions on which the agent never comes to an
+    answer, and a text that stands beside calls of tools is not guarded.
+
+    Args:
+        chain: A `CFCRunnable`, alone or in whatever holds it, such as `chain.or_else(...)`, which takes
+            messages as `prompt_data` writes them.
+        abstain_message: What is said on abstention.
+        strict: Whether a run that ends in another way is an error: a tool that returns directly (refused
+            before anything is asked), a limit of calls, or middleware that changes the answer after it was
+            decided. If not, such a message passes as it is, and what `response_metadata["cfc"]` says, if it
+            is there at all, is what the chain decided and not what was made of it.
+
+    Raises:
+        InputError: If there is no `CFCRunnable` to be seen in the chain; when called, if the agent has a
+            `response_format`, or a tool that returns directly.
+        ServingError: When called, if nothing could be drawn, scored or decided, or something else ends the
+            run.
+    """
+
+    def __init__(
+        self, chain: Runnable[Any, Any], *, abstain_message: str = ABSTAIN_MESSAGE, strict: bool = True
+    ) -> None:
+        if not any(isinstance(part, CFCRunnable) for part in inside(chain)):
+            msg = (
+                f"there is no CFCRunnable to be seen in this {type(chain).__name__}, so nothing would stand "
+                "behind the agent's answers"
+            )
+            raise InputError(msg)
+        reading: Runnable[Any, Any] = RunnableLambda(prompt_data)
+        super().__init__(CFCChatModel(chain=reading | chain, abstain_message=abstain_message))
+        self._abstain_message = abstain_message
+        self._strict = strict
+
+    def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
+        """See that the run ends with what was decided.
+
+        Raises:
+            ServingError: If it does not.
+        """
+        del runtime
+        if self._strict and not self._decided(state["messages"][-1]):
+            msg = (
+                f"the agent's last message ({type(state['messages'][-1]).__name__}) is not what the chain "
+                "decided: a tool or other middleware ended the run, or changed the answer. Take that out, or "
+                f"let it pass with {self.name}(..., strict=False)"
+            )
+            raise ServingError(msg)
+
+    async def aafter_agent(self, state: AgentState[Any], runtime: Any) -> None:
+        """The same as `after_agent`."""
+        self.after_agent(state, runtime)
+
+    def _check(self, request: Request) -> None:
+        direct = [tool.name for tool in request.tools if isinstance(tool, BaseTool) and tool.return_direct]
+        if self._strict and direct:
+            msg = (
+                f"what the tools {', '.join(direct)} return would end the agent without the chain "
+                f"(return_direct). Leave that out, or let it pass with {self.name}(..., strict=False)"
+            )
+            raise InputError(msg)
+
+    def _decided(self, message: AnyMessage) -> bool:
+        """Whether a message says what the chain decided."""
+        said = message.response_metadata.get("cfc") if isinstance(message, AIMessage) else None
+        if not isinstance(said, dict) or "guarantee" not in said:
+            return False
+        if said["guarantee"] is None:  # a fallback's, for which nobody vouches
+            return True
+        best = said["best"]
+        return str(message.text) == (self._abstain_message if best is None else best)

@@ -1,0 +1,107 @@
+"""Recording the prompts at which an agent answers, so that calibration sees what serving will see."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+
+from langchain_cfc import CFCChatModel
+from langchain_cfc.errors import CollectionError
+from langchain_cfc.records import Example
+from langchain_cfc_agents.asking import EndedBy
+from langchain_cfc_agents.prompts import prompt_data
+
+# Where a run's last message holds the prompt.
+PROMPT = "prompt"
+
+
+class RecordPrompt(EndedBy):
+    """Stands in the place of `GuardedAnswer` while prompts are recorded.
+
+    The agent runs as it will when it serves, up to the point where it wants to answer. There the run ends
+    with an empty message, whose `response_metadata["prompt"]` is the prompt: what the chain would be given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(CFCChatModel(chain=RunnableLambda(_prompt_alone)))
+
+
+def _prompt_alone(messages: Sequence[BaseMessage]) -> AIMessage:
+    return AIMessage("", response_metadata={PROMPT: prompt_data(messages)})
+
+
+def answer_prompts(
+    agent: Runnable[Any, Any], questions: Iterable[Example], *, max_concurrency: int = 8
+) -> Iterator[Example]:
+    """Run an agent on each question, up to the prompt at which it answers.
+
+    Keep what comes, for it was paid for: `model_dump_json()` of each makes a line of a file, and the examples
+    read back from it are what `langchain_cfc.collect` takes.
+
+    Args:
+        agent: Made with `RecordPrompt` in the place of `GuardedAnswer`, else as it will serve, and without a
+            checkpointer: each question is a conversation of its own.
+        questions: Their `input` is a question, a conversation so far as a list of messages, or the state that
+            the agent is invoked with.
+        max_concurrency: How many runs are under way at once, at least 1.
+
+    Yields:
+        The questions, in the order in which their runs end, with the prompt as `input`. Id, reference,
+        metadata and cluster stay as they are.
+
+    Raises:
+        CollectionError: After all others, if runs failed or ended otherwise. A calibration without these
+            speaks of questions on which the agent comes to an answer.
+    """
+    asked = list(questions)
+    failed: list[tuple[str, str]] = []
+    limited: RunnableConfig = {"max_concurrency": max_concurrency}
+    for place, ended in agent.batch_as_completed(_states(asked), limited, return_exceptions=True):
+        yield from _prompt(asked[place], ended, failed)
+    _check(asked, failed)
+
+
+async def aanswer_prompts(
+    agent: Runnable[Any, Any], questions: Iterable[Example], *, max_concurrency: int = 8
+) -> AsyncIterator[Example]:
+    """The same as `answer_prompts`, asynchronously: for tools that are async."""
+    asked = list(questions)
+    failed: list[tuple[str, str]] = []
+    limited: RunnableConfig = {"max_concurrency": max_concurrency}
+    async for place, ended in agent.abatch_as_completed(_states(asked), limited, return_exceptions=True):
+        for prompt in _prompt(asked[place], ended, failed):
+            yield prompt
+    _check(asked, failed)
+
+
+def _states(questions: Sequence[Example]) -> list[Any]:
+    return [_state(question.input) for question in questions]
+
+
+def _state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    return {"messages": given if isinstance(given, list) else [{"role": "user", "content": given}]}
+
+
+def _prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -> Iterator[Example]:
+    """The prompt of a question, if its run came to one."""
+    if isinstance(ended, Exception):
+        failed.append((question.id, f"{type(ended).__name__}: {ended}"))
+        return
+    prompt = ended["messages"][-1].response_metadata.get(PROMPT)
+    if prompt is None:
+        failed.append((question.id, "it ended without the model's wish to answer"))
+        return
+    fields = {name: value for name, value in question if name != "input"}
+    yield Example(input=prompt, **fields)
+
+
+def _check(asked: Sequence[Example], failed: Sequence[tuple[str, str]]) -> None:
+    if failed:
+        name, why = failed[0]
+        msg = f"{len(failed)} of {len(asked)} runs came to no prompt, {name!r} first: {why}"
+        raise CollectionError(msg)

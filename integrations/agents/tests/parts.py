@@ -1,0 +1,229 @@
+"""An agent before a real server whose every answer is known, and a chain that tells right from wrong.
+
+The server plants what nobody may see: the answer that the agent's own model would give, which is thrown away,
+and candidates that the chain rejects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.records import Provenance
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script
+
+N = 3
+SYSTEM = "Answer in one word."
+# Answered at once, with the help of one tool, of two at a time, and not at all.
+PLAIN, LOOKED_UP, COMPARED = "Which town is it?", "What do the notes say?", "Which of the two is it?"
+HOPELESS, NOTED = "Which town is lost?", "The notes say: a town by the sea."
+RIGHT, DISCARDED, REJECTED = "Lima", "Zebra-discarded", ("Okapi-rejected", "Quagga-rejected")
+HIDDEN = (DISCARDED, *REJECTED)
+CALLED = {"generator_id": "clerk", "verifier_id": "judge"}
+ABSTAINED = "I do not know."
+
+Agent: TypeAlias = Any
+Way: TypeAlias = Callable[..., dict[str, Any]]
+
+
+@tool
+def look_up(topic: str) -> str:
+    """Look a topic up in the notes."""
+    del topic
+    return NOTED
+
+
+@tool
+def measure(town: str) -> str:
+    """Measure a town."""
+    if town == "nowhere":
+        msg = "there is no such town"
+        raise ValueError(msg)
+    return NOTED
+
+
+def script() -> Script:
+    """What the server answers: the first to each prompt is for the agent, the next n are for the chain."""
+    answered = [Answer(DISCARDED), Answer(REJECTED[0]), Answer(RIGHT), Answer(REJECTED[1])]
+    calls = (("look_up", {"topic": "towns"}), ("measure", {"town": "Lima"}))
+    return Script(
+        {
+            PLAIN: answered,
+            LOOKED_UP: [Answer(tools=calls[:1])],
+            COMPARED: [Answer(tools=calls)],
+            NOTED: answered,
+            HOPELESS: [Answer(DISCARDED), *map(Answer, (*REJECTED, REJECTED[0]))],
+        }
+    )
+
+
+def judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+    """Knows the right answer."""
+    del prompt
+    return [0.05 if candidate.text == RIGHT else 0.95 for candidate in candidates]
+
+
+def artifact_in(folder: Path, model: str = "recorded") -> CalibrationArtifact:
+    """An artifact that was saved and read again: right answers score 0.1 to 0.3, wrong ones 0.9."""
+    records = [
+        PromptRecord(
+            id=str(number),
+            input=[{"role": "user", "content": f"question {number}"}],
+            candidates=(
+                Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True),
+                *[Candidate(text="wrong", score=0.9, correct=False)] * (N - 1),
+            ),
+        )
+        for number in range(40)
+    ]
+    named = Provenance(n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"})
+    calibrate(records, alpha=0.1, features="1", provenance=named).save(folder / "artifact.json")
+    return CalibrationArtifact.load(folder / "artifact.json")
+
+
+def model_at(url: str, **settings: Any) -> ChatOpenAI:
+    """A client of the server."""
+    return ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, **settings)  # type: ignore[arg-type]  # it takes text
+
+
+def chain_at(url: str, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+    """The chain that stands behind answers."""
+    given: dict[str, Any] = {"generator": model_at(url), "verifier": judge, **CALLED}
+    return CFCRunnable(artifact=artifact, **{**given, **fields})
+
+
+def agent_of(model: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]], **settings: Any) -> Agent:
+    """An agent with two tools, as LangChain makes it."""
+    given: dict[str, Any] = {"tools": [look_up, measure], "system_prompt": SYSTEM}
+    return create_agent(model, middleware=middleware, **{**given, **settings})
+
+
+def asked(question: str) -> dict[str, Any]:
+    """What an agent is invoked with."""
+    return {"messages": [{"role": "user", "content": question}]}
+
+
+def ask(agent: Agent, question: str, config: RunnableConfig | None = None) -> dict[str, Any]:
+    """Ask, and return the state."""
+    state: dict[str, Any] = agent.invoke(asked(question), config)
+    return state
+
+
+def aask(agent: Agent, question: str, config: RunnableConfig | None = None) -> dict[str, Any]:
+    """The same, asynchronously."""
+    state: dict[str, Any] = asyncio.run(agent.ainvoke(asked(question), config))
+    return state
+
+
+WAYS: tuple[Way, ...] = (ask, aask)
+
+
+def last(state: dict[str, Any]) -> AIMessage:
+    """The last message of a state, which is a model's."""
+    message = state["messages"][-1]
+    assert isinstance(message, AIMessage)
+    return message
+
+
+# What is wrong
+
+
+class Resampling(AgentMiddleware[Any, Any, Any]):
+    """What is tempting: ask the model again and again, and take what is right."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self._best([handler(request) for _ in range(1 + N)])
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self._best([await handler(request) for _ in range(1 + N)])
+
+    def _best(self, responses: list[Any]) -> Any:
+        taken = [one for one in responses if one.result[0].text == RIGHT or one.result[0].tool_calls]
+        return taken[0] if taken else AIMessage(ABSTAINED)
+
+
+# Everything that can be watched
+
+MODES = ["values", "updates", "messages", "custom", "tasks", "debug", "checkpoints"]
+Watch: TypeAlias = Callable[[Agent, str], str]
+
+
+def in_streams(agent: Agent, question: str) -> str:
+    """All that a graph streams, in every mode."""
+    return repr(list(agent.stream(asked(question), _thread(question), stream_mode=MODES)))
+
+
+def in_async_streams(agent: Agent, question: str) -> str:
+    """The same, asynchronously."""
+
+    async def collected() -> list[Any]:
+        stream = agent.astream(asked(question), _thread(question), stream_mode=MODES)
+        return [piece async for piece in stream]
+
+    return repr(asyncio.run(collected()))
+
+
+def in_events(agent: Agent, question: str) -> str:
+    """All events, but those of runs that are there for the record alone."""
+
+    async def collected() -> list[Any]:
+        events = agent.astream_events(asked(question), _thread(question), version="v2")
+        return [event async for event in events if _is_shown(event)]
+
+    return repr(asyncio.run(collected()))
+
+
+def in_protocol_events(agent: Agent, question: str) -> str:
+    """All events of LangGraph's own protocol."""
+    return repr(list(agent.stream_events(asked(question), _thread(question), version="v3")))
+
+
+def in_async_protocol_events(agent: Agent, question: str) -> str:
+    """The same, asynchronously."""
+
+    async def collected() -> list[Any]:
+        stream = await agent.astream_events(asked(question), _thread(question), version="v3")
+        return [event async for event in stream]
+
+    return repr(asyncio.run(collected()))
+
+
+WATCHES: tuple[Watch, ...] = (
+    in_streams,
+    in_async_streams,
+    in_events,
+    in_protocol_events,
+    in_async_protocol_events,
+)
+
+
+def _thread(question: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": question}}
+
+
+def _is_shown(event: dict[str, Any]) -> bool:
+    return event["event"].endswith("_stream") or "nostream" not in event["tags"]
+
+
+def parts_of(*texts: str) -> Iterator[str]:
+    """Texts, and the pieces in which the server streams them."""
+    for text in texts:
+        half = (len(text) + 1) // 2
+        yield from (text, text[:half], text[half:])
+
+
+def sent(requests: Sequence[dict[str, Any]]) -> list[str]:
+    """What was asked in each request, as JSON."""
+    return [json.dumps(request["messages"], sort_keys=True) for request in requests]

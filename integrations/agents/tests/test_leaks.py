@@ -1,0 +1,154 @@
+"""Whoever watches an agent sees tool calls and the decision, no discarded answer and no rejected one.
+
+The texts are planted, and looked for whole and in the pieces that the server streams them in. The agents of
+the controls are watched by the same eyes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import AgentMiddleware
+from langchain_cfc_agents import GuardedAnswer, asking
+from langgraph.checkpoint.memory import InMemorySaver
+
+from integrations.agents.tests.parts import (
+    ABSTAINED,
+    DISCARDED,
+    HIDDEN,
+    HOPELESS,
+    LOOKED_UP,
+    PLAIN,
+    RIGHT,
+    WATCHES,
+    Agent,
+    Resampling,
+    Watch,
+    agent_of,
+    asked,
+    chain_at,
+    in_events,
+    model_at,
+    parts_of,
+)
+from langchain_cfc import CalibrationArtifact
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The v3 streaming protocol:langchain_core._api.LangChainBetaWarning"
+)
+every_watch = pytest.mark.parametrize("watch", WATCHES)
+
+
+class OtherModel(AgentMiddleware[Any, Any, Any]):
+    """Puts another model in the place of the agent's, as a fallback does."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return handler(request.override(model=self.model))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(model=self.model))
+
+
+def seen(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...] = HIDDEN) -> set[str]:
+    """Which of the texts that are to be hidden are shown, in whole or in part."""
+    shown = watch(agent, question)
+    assert question in shown
+    return {text for text in texts if any(part in shown for part in parts_of(text))}
+
+
+@every_watch
+@pytest.mark.parametrize("question", [PLAIN, LOOKED_UP, HOPELESS])
+def test_nothing_is_seen_but_the_decision(guarded: Callable[..., Agent], watch: Watch, question: str) -> None:
+    agent = guarded(checkpointer=InMemorySaver())
+    shown = watch(agent, question)
+    assert (ABSTAINED if question == HOPELESS else RIGHT) in shown
+    assert not [part for part in parts_of(*HIDDEN) if part in shown]
+
+
+@every_watch
+def test_a_middleware_that_asks_again_and_again_is_seen_to(url: str, watch: Watch) -> None:
+    # The negative control: these eyes see what is to be seen.
+    agent = agent_of(model_at(url), [Resampling()], checkpointer=InMemorySaver())
+    assert seen(watch, agent, HOPELESS) == set(HIDDEN)
+
+
+def loud(model: Any, *, fresh: bool) -> Any:
+    """What would be wrong: the agent's model as it is."""
+    del fresh
+    return model
+
+
+def test_an_answer_that_is_thrown_away_shows_in_pieces_where_its_model_streams(
+    guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "quiet", loud)
+    assert seen(in_events, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
+
+
+def test_an_answer_that_is_thrown_away_shows_whole_where_its_run_is_heard(
+    guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_unheard", nullcontext)
+    found = [seen(watch, guarded(checkpointer=InMemorySaver()), PLAIN) for watch in WATCHES]
+    assert found == [{DISCARDED}] * len(WATCHES)
+
+
+@every_watch
+def test_a_model_that_other_middleware_puts_there_is_quiet_as_well(
+    guarded: Callable[..., Agent], url: str, watch: Watch
+) -> None:
+    other = OtherModel(model_at(url, streaming=True))
+    for settings in ({"outside": [other]}, {"inside": [other]}):
+        agent = guarded(checkpointer=InMemorySaver(), **settings)
+        assert seen(watch, agent, PLAIN) == set()
+        assert seen(watch, agent, HOPELESS) == set()
+    loose = agent_of(model_at(url), [other, Resampling()], checkpointer=InMemorySaver())
+    assert seen(watch, loose, HOPELESS) == set(HIDDEN)
+
+
+def test_the_answer_streams_as_one_chunk_and_calls_of_tools_come_whole(guarded: Callable[..., Agent]) -> None:
+    streamed = [
+        message
+        for message, _ in guarded().stream(asked(LOOKED_UP), stream_mode="messages")
+        if message.type != "tool"
+    ]
+    called, said = streamed
+    assert [call["name"] for call in called.tool_calls] == ["look_up"]
+    assert said.text == RIGHT
+    assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
+
+
+def test_events_of_tokens_hold_the_answer_once(guarded: Callable[..., Agent]) -> None:
+    async def tokens() -> list[str]:
+        events = guarded().astream_events(asked(LOOKED_UP), version="v2")
+        return [
+            event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"
+        ]
+
+    assert asyncio.run(tokens()) == [RIGHT]
+
+
+def test_a_model_that_is_chosen_when_called_is_quiet_as_well(url: str, artifact: CalibrationArtifact) -> None:
+    from langchain.chat_models import init_chat_model
+
+    late = init_chat_model(
+        "recorded",
+        model_provider="openai",
+        configurable_fields=("temperature",),
+        base_url=url,
+        api_key="none",
+        streaming=True,
+    )
+    agent = agent_of(late, [GuardedAnswer(chain_at(url, artifact))], checkpointer=InMemorySaver())
+    for watch in WATCHES:
+        assert seen(watch, agent, LOOKED_UP) == set()
+        assert seen(watch, agent, HOPELESS) == set()
+    loose = agent_of(late, [Resampling()], checkpointer=InMemorySaver())
+    assert seen(WATCHES[0], loose, HOPELESS) == set(HIDDEN)

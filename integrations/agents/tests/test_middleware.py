@@ -1,0 +1,295 @@
+"""Other middleware, outside and inside the guard: what it may do, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    ModelFallbackMiddleware,
+    ModelRetryMiddleware,
+    PIIMiddleware,
+    SummarizationMiddleware,
+    ToolCallLimitMiddleware,
+    dynamic_prompt,
+    hook_config,
+)
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from integrations.agents.tests.parts import (
+    COMPARED,
+    DISCARDED,
+    HOPELESS,
+    LOOKED_UP,
+    NOTED,
+    PLAIN,
+    RIGHT,
+    SYSTEM,
+    WAYS,
+    Agent,
+    N,
+    Way,
+    ask,
+    last,
+    model_at,
+    sent,
+)
+from langchain_cfc.errors import DrawError, InputError, ServingError
+from tests.serving.openai_server import Fault, Script
+
+both_ways = pytest.mark.parametrize("way", WAYS)
+places = pytest.mark.parametrize("place", ["outside", "inside"])
+
+
+class Both(AgentMiddleware[Any, Any, Any]):
+    """Middleware that is written once for both ways."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self.changed(handler(self.asked(request)))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self.changed(await handler(self.asked(request)))
+
+    def asked(self, request: Any) -> Any:
+        return request
+
+    def changed(self, response: Any) -> Any:
+        return response
+
+
+# --- what is asked ---
+
+
+class Shortening(Both):
+    """Shows the model the latest message alone."""
+
+    def asked(self, request: Any) -> Any:
+        return request.override(messages=request.messages[-1:])
+
+
+@both_ways
+@places
+def test_what_others_show_the_model_is_what_the_chain_is_shown(
+    guarded: Callable[..., Agent], served: Script, way: Way, place: str
+) -> None:
+    @dynamic_prompt
+    def by_the_state(request: Any) -> str:
+        return f"There are {len(request.state['messages'])} messages."
+
+    agent = guarded(**{place: [by_the_state, Shortening()]})
+    assert last(way(agent, PLAIN)).text == RIGHT
+    discarded, *draws = sent(served.requests)
+    assert "There are 1 messages." in discarded
+    assert SYSTEM not in discarded
+    assert draws == [discarded] * N
+
+
+class Structured(Both):
+    """Asks for structured output where the agent did not."""
+
+    def asked(self, request: Any) -> Any:
+        return request.override(response_format=dict)
+
+
+@places
+def test_structured_output_is_refused_whoever_asks_for_it(
+    guarded: Callable[..., Agent], served: Script, place: str
+) -> None:
+    with pytest.raises(InputError, match="response_format"):
+        ask(guarded(**{place: [Structured()]}), PLAIN)
+    assert served.requests == []
+
+
+@both_ways
+@places
+def test_a_fallback_of_the_agent_s_model_calls_tools_and_never_answers(
+    guarded: Callable[..., Agent], url: str, served: Script, way: Way, place: str
+) -> None:
+    other = ModelFallbackMiddleware(model_at(url, model_kwargs={"user": "fallback"}))
+    served.faults = [Fault("status 500", on={0})]
+    agent = guarded(**{place: [other]})
+    state = way(agent, LOOKED_UP)
+    assert [message.text for message in state["messages"] if isinstance(message, ToolMessage)] == [NOTED]
+    assert last(state).text == RIGHT
+    assert [request.get("user") for request in served.requests[:2]] == [None, "fallback"]
+    # The chain fails: the other model must not answer in its stead.
+    served.requests.clear()
+    served.faults = [Fault("status 500", on=set(range(1, 1 + N)))]
+    if place == "inside":
+        assert last(way(agent, PLAIN)).response_metadata["cfc"]["answers"] == [RIGHT]
+        drawn = served.requests[1:]
+        assert len(drawn) == 2 * N
+        assert {request.get("user") for request in drawn} == {None}
+    served.requests.clear()
+    served.faults = [Fault("status 500", on=set(range(1, 100)) - {1 + N})]
+    with pytest.raises(DrawError):
+        way(agent, PLAIN)
+
+
+class Replacing(Both):
+    """Answers in the place of whoever is asked."""
+
+    def changed(self, response: Any) -> Any:
+        return response if response.result[-1].tool_calls else AIMessage("nobody vouches for this")
+
+
+@both_ways
+def test_an_answer_in_the_place_of_the_chain_s_is_refused(guarded: Callable[..., Agent], way: Way) -> None:
+    with pytest.raises(ServingError, match="further in answered where the chain was asked"):
+        way(guarded(inside=[Replacing()]), PLAIN)
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(outside=[Replacing()]), PLAIN)
+    # Whoever wants it so gets it, without a word about a guarantee.
+    said = last(way(guarded(outside=[Replacing()], strict=False), PLAIN))
+    assert said.text == "nobody vouches for this"
+    assert "cfc" not in said.response_metadata
+
+
+@both_ways
+def test_retries_outside_ask_again_and_never_make_an_answer_of_an_error(
+    guarded: Callable[..., Agent], served: Script, way: Way
+) -> None:
+    retries = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False)
+    served.faults = [Fault("status 500", on={0})]
+    assert last(way(guarded(outside=[retries]), PLAIN)).text == RIGHT
+    served.requests.clear()
+    served.faults = [Fault("status 500", on=set(range(1, 100)) - {1 + N})]
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(outside=[retries]), PLAIN)
+    served.requests.clear()
+    with pytest.raises(ServingError, match="further in answered where the chain was asked"):
+        way(guarded(inside=[retries]), PLAIN)
+
+
+# --- what becomes of the answer ---
+
+
+class Polishing(AgentMiddleware[Any, Any, Any]):
+    """Changes the answer after it was decided, and leaves all else on it."""
+
+    def after_model(self, state: Any, runtime: Any) -> Any:
+        del runtime
+        said = state["messages"][-1]
+        return None if said.tool_calls else {"messages": [said.model_copy(update={"content": "Quito"})]}
+
+
+@both_ways
+def test_an_answer_that_is_changed_afterwards_is_refused(guarded: Callable[..., Agent], way: Way) -> None:
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(outside=[Polishing()]), LOOKED_UP)
+    assert last(way(guarded(outside=[Polishing()], strict=False), PLAIN)).text == "Quito"
+
+
+def test_private_data_that_is_taken_out_of_an_answer_is_a_change(guarded: Callable[..., Agent]) -> None:
+    towns = PIIMiddleware("town", detector="Lima", strategy="redact", apply_to_output=True)
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        ask(guarded(outside=[towns]), PLAIN)
+    # An abstention holds none, and passes.
+    assert last(ask(guarded(outside=[towns]), HOPELESS)).response_metadata["cfc"]["answers"] == []
+
+
+class GoingOn(AgentMiddleware[Any, Any, Any]):
+    """Sends the agent back to its model, once."""
+
+    @hook_config(can_jump_to=["model"])
+    def after_model(self, state: Any, runtime: Any) -> Any:
+        del runtime
+        if len(state["messages"]) > 2:
+            return None
+        return {"messages": [HumanMessage(LOOKED_UP)], "jump_to": "model"}
+
+
+def test_an_agent_that_is_sent_back_to_its_model_ends_guarded(guarded: Callable[..., Agent]) -> None:
+    state = ask(guarded(outside=[GoingOn()]), HOPELESS)
+    decided = ["cfc" in message.response_metadata for message in state["messages"] if message.type == "ai"]
+    assert decided == [True, False, True]
+    assert last(state).text == RIGHT
+
+
+# --- what else ends a run ---
+
+
+@both_ways
+def test_a_limit_that_ends_the_run_in_its_own_words_is_no_answer(
+    guarded: Callable[..., Agent], way: Way
+) -> None:
+    limits = {
+        LOOKED_UP: ModelCallLimitMiddleware(run_limit=1, exit_behavior="end"),
+        PLAIN: ModelCallLimitMiddleware(run_limit=1, exit_behavior="end"),
+        COMPARED: ToolCallLimitMiddleware(tool_name="look_up", run_limit=0, exit_behavior="end"),
+    }
+    assert last(way(guarded(outside=[limits[PLAIN]]), PLAIN)).text == RIGHT
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(outside=[limits[LOOKED_UP]]), LOOKED_UP)
+    said = last(way(guarded(outside=[limits[LOOKED_UP]], strict=False), LOOKED_UP))
+    assert "limits exceeded" in str(said.text)
+    assert "cfc" not in said.response_metadata
+
+
+class EndingEarly(AgentMiddleware[Any, Any, Any]):
+    """Ends the run before anything is asked."""
+
+    @hook_config(can_jump_to=["end"])
+    def before_agent(self, state: Any, runtime: Any) -> Any:
+        del state, runtime
+        return {"messages": [AIMessage("not today")], "jump_to": "end"}
+
+
+def test_a_run_that_is_ended_before_it_begins_is_no_answer(guarded: Callable[..., Agent]) -> None:
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        ask(guarded(outside=[EndingEarly()]), PLAIN)
+    assert last(ask(guarded(outside=[EndingEarly()], strict=False), PLAIN)).text == "not today"
+
+
+# --- people and memories ---
+
+
+@both_ways
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_a_person_approves_calls_of_tools(
+    guarded: Callable[..., Agent], served: Script, way: Way, decision: str
+) -> None:
+    # As versions of LangChain put it.
+    refusals = ["no", "User rejected the tool call for `look_up` with reason: no"]
+    served.answers = {**served.answers, **dict.fromkeys(refusals, served.answers[NOTED])}
+    asking = HumanInTheLoopMiddleware(interrupt_on={"look_up": True})
+    agent = guarded(outside=[asking], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": decision}}
+    waiting = way(agent, LOOKED_UP, config)
+    assert waiting["__interrupt__"]
+    assert waiting["messages"][-1].tool_calls[0]["name"] == "look_up"
+    resume: Command[Any] = Command(resume={"decisions": [{"type": decision, "message": "no"}]})
+    state = agent.invoke(resume, config)
+    told = [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
+    assert told == [NOTED] if decision == "approve" else told[0] in refusals
+    assert last(state).text == RIGHT
+    assert last(state).response_metadata["cfc"]["answers"] == [RIGHT]
+
+
+def test_a_summary_is_what_the_chain_is_shown(guarded: Callable[..., Agent], served: Script) -> None:
+    summing = SummarizationMiddleware(
+        FakeListChatModel(responses=["they spoke of towns"]), trigger=("messages", 4), keep=("messages", 1)
+    )
+    agent = guarded(outside=[summing], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "one"}}
+    for question in (HOPELESS, HOPELESS, PLAIN):
+        said = last(ask(agent, question, config))
+    assert said.text == RIGHT
+    discarded, *draws = sent(served.requests)[-1 - N :]
+    assert "they spoke of towns" in discarded
+    assert HOPELESS not in discarded
+    assert set(draws) == {discarded}
+
+
+def test_what_was_discarded_is_in_no_log(guarded: Callable[..., Agent], caplog: Any) -> None:
+    with caplog.at_level(logging.INFO):
+        ask(guarded(), PLAIN)
+    assert DISCARDED not in caplog.text

@@ -1,0 +1,91 @@
+"""Prompts as plain data: what a model is sent, no more and no less."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from langchain_cfc_agents import prompt_data
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+)
+
+from integrations.agents.tests.parts import NOTED, model_at
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import Example
+from tests.serving.openai_server import Script
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+CALL = {"name": "look_up", "args": {"topic": "towns", "deep": [1, None]}, "id": "c1", "type": "tool_call"}
+UNREAD = {"name": "measure", "args": '{"town": ', "id": "c2", "error": "no JSON", "type": "invalid_tool_call"}
+CONVERSATIONS: dict[str, list[BaseMessage]] = {
+    "plain": [SystemMessage("Be short."), HumanMessage("Where?", id="h1")],
+    "named": [HumanMessage("Where?", name="ana"), AIMessage("Lima", name="clerk"), HumanMessage("Sure?")],
+    "picture": [HumanMessage([{"type": "text", "text": "Where?"}, PICTURE])],
+    "tools": [
+        HumanMessage("Where?"),
+        AIMessage("", tool_calls=[CALL, {**CALL, "id": "c2"}], id="a1"),
+        ToolMessage("no", tool_call_id="c1", name="look_up", status="error"),
+        ToolMessage(NOTED, tool_call_id="c2", artifact=object()),
+    ],
+    "unread calls": [
+        HumanMessage("Where?"),
+        AIMessage("", tool_calls=[CALL], invalid_tool_calls=[UNREAD]),
+        ToolMessage("no", tool_call_id="c1"),
+        ToolMessage("no", tool_call_id="c2", status="error"),
+    ],
+    "pieces": [HumanMessage("Where?"), AIMessageChunk(content="Lima"), HumanMessage("Sure?")],
+    "developer": [SystemMessage("Be short.", additional_kwargs={"__openai_role__": "developer"})],
+}
+every_conversation = pytest.mark.parametrize("messages", CONVERSATIONS.values(), ids=[*CONVERSATIONS])
+
+
+@every_conversation
+def test_a_provider_is_sent_the_same(url: str, served: Script, messages: list[BaseMessage]) -> None:
+    model = model_at(url)
+    served.answers = dict.fromkeys(["Where?", "Sure?", NOTED, "no", "Be short."], served.answers[NOTED])
+    data = prompt_data(messages)
+    read = json.loads(Example(id="one", input=data).model_dump_json())["input"]
+    for given in (messages, data, read):
+        model.invoke(given)
+    bodies = [request["messages"] for request in served.requests]
+    assert bodies[0] == bodies[1] == bodies[2]
+
+
+@every_conversation
+def test_messages_can_be_made_again(messages: list[BaseMessage]) -> None:
+    data = prompt_data(messages)
+    assert prompt_data(convert_to_messages(data)) == data
+
+
+def test_what_a_model_is_not_shown_is_left_out() -> None:
+    decided = {"cfc": {"best": "Lima"}, "model_name": "m"}
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    said = AIMessage("Lima", id="a1", response_metadata=decided, usage_metadata=usage)
+    assert prompt_data([said]) == [{"role": "assistant", "content": "Lima"}]
+
+
+def test_how_blocks_are_to_be_read_stays() -> None:
+    said = AIMessage(
+        [{"type": "text", "text": "Lima"}],
+        response_metadata={"output_version": "v1", "model_provider": "openai", "id": "x"},
+    )
+    (data,) = prompt_data([said])
+    assert data["response_metadata"] == {"output_version": "v1", "model_provider": "openai"}
+    (again,) = convert_to_messages([data])
+    assert again.content_blocks == said.content_blocks
+
+
+@pytest.mark.parametrize("message", [ChatMessage(content="x", role="critic"), RemoveMessage("x")])
+def test_other_messages_are_refused(message: Any) -> None:
+    with pytest.raises(InputError, match=type(message).__name__):
+        prompt_data([message])
