@@ -1,0 +1,27 @@
+"""LangSmith and langchain-cfc: datasets in, calibration records out, decisions as feedback, experiments.
+
+- `collect` reads datasets: `langchain-cfc collect --source langsmith:my-dataset`, or `dataset_rows`.
+- `push_records` and `pull_records` keep calibration records as a dataset, without loss.
+- `FeedbackHandler` writes what was decided for a served prompt to its run, in the background.
+- `Experiment` measures a `CFCRunnable` under `langsmith.evaluate`, by the package's own `evaluate`.
+"""
+
+from __future__ import annotations
+
+from langchain_cfc_langsmith.experiment import Experiment
+from langchain_cfc_langsmith.feedback import FeedbackHandler
+from langchain_cfc_langsmith.records import Pushed, pull_records, push_records
+from langchain_cfc_langsmith.scores import scores_of
+from langchain_cfc_langsmith.source import dataset_rows, row_of, source_rows
+
+__all__ = [
+    "Experiment",
+    "FeedbackHandler",
+    "Pushed",
+    "dataset_rows",
+    "pull_records",
+    "push_records",
+    "row_of",
+    "scores_of",
+    "source_rows",
+]

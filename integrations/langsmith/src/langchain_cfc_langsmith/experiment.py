@@ -1,0 +1,238 @@
+"""`Experiment`: a `CFCRunnable` under `langsmith.evaluate`, measured by the package's own `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from langsmith import get_current_run_tree
+from langsmith.evaluation import EvaluationResult, EvaluationResults
+from langsmith.run_helpers import get_tracing_context, tracing_context
+from langsmith.schemas import Example, Run
+
+from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
+from langchain_cfc.calls import complete
+from langchain_cfc.collect.sources import Columns
+from langchain_cfc.collect.sources.templates import template
+from langchain_cfc.description import Description
+from langchain_cfc.errors import CalibrationError, InputError
+from langchain_cfc.evaluation import EvaluationReport, MethodReport
+from langchain_cfc.labelers import Labeler, Labelling, Reads
+from langchain_cfc.runnable import ScoredCandidate
+from langchain_cfc_langsmith.labelling import served_labels
+from langchain_cfc_langsmith.scores import scores_of
+from langchain_cfc_langsmith.source import row_of
+
+
+class Experiment:
+    """What `langsmith.evaluate` takes: a target, an evaluator and a summary evaluator.
+
+    Every prompt is served by the chain, all its candidates are labelled, and the two make a record. The
+    summary is what `langchain_cfc.evaluate` says of these records: coverage and kept promise on prompts that
+    calibration never saw, others being set aside or refused as it does.
+
+    Args:
+        chain: The chain, at its own level.
+        labeler: Whether candidates are correct; the one that labelled the calibration records.
+        columns: What inputs, outputs and metadata of the examples mean, as in the collection that the chain
+            was calibrated with; see `row_of`. Prompts are made of inputs and metadata alone.
+        reads: What the labeler is shown where there is an answer extractor, see `Labelling`.
+    """
+
+    def __init__(
+        self, chain: CFCRunnable, labeler: Labeler, columns: Columns, *, reads: Reads = "answer"
+    ) -> None:
+        # All candidates are labelled, so all must be seen here.
+        self._chain = chain.model_copy(update={"show_rejected": True})
+        self._description = Description(None, chain.metadata)
+        self._labelling = Labelling(labeler, reads)
+        self._columns = columns
+        self._asked = _of_prompts(columns)
+        self._served: dict[UUID, tuple[Any, CFCResult]] = {}
+        self._records: dict[UUID, PromptRecord] = {}
+
+    @property
+    def records(self) -> list[PromptRecord]:
+        """A record for each prompt that was served and labelled."""
+        return list(self._records.values())
+
+    def target(self, inputs: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
+        """Serve an example, for `evaluate`.
+
+        Args:
+            inputs: Its inputs.
+            metadata: Its metadata.
+
+        Returns:
+            `answer`, `abstained`, `reason` and `answers`: nothing of rejected candidates.
+        """
+        prompt, run_id = self._prompt(inputs, metadata), _run_id()
+        with _untraced_if_local():
+            return self._kept(run_id, prompt, self._chain.invoke(prompt))
+
+    async def atarget(self, inputs: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
+        """The same for `aevaluate`."""
+        prompt, run_id = self._prompt(inputs, metadata), _run_id()
+        with _untraced_if_local():
+            return self._kept(run_id, prompt, await self._chain.ainvoke(prompt))
+
+    def evaluator(self, run: Run, example: Example) -> EvaluationResults:
+        """What was decided for an example, and whether the promise was kept; see `scores_of`.
+
+        Args:
+            run: A run of the target.
+            example: Its example.
+
+        Returns:
+            The scores.
+
+        Raises:
+            InputError: If the target did not serve it, or was asked something else.
+            LabelerError: If its candidates cannot be labelled.
+        """
+        made = self._columns.example(row_of(example), f"example {example.id}", 0)
+        if run.id not in self._served:
+            msg = f"example {example.id}: it was not served by this experiment; see the error of its run"
+            raise InputError(msg)
+        prompt, result = self._served[run.id]
+        if prompt != made.input:
+            msg = f"example {example.id}: the target was asked something else than its columns say"
+            raise InputError(msg)
+        with _untraced_if_local():
+            described = complete(self._description.metadata(prompt, {}))
+            correct = complete(served_labels(self._labelling, prompt, made.reference, result.candidates, {}))
+        self._records[run.id] = PromptRecord(
+            **made.model_dump(exclude={"metadata"}),
+            metadata={**made.metadata, **described},
+            candidates=tuple(map(_candidate, result.candidates, correct)),
+        )
+        return EvaluationResults(results=scores_of(result, correct))
+
+    def summary(self, runs: Sequence[Run], examples: Sequence[Example]) -> EvaluationResults:
+        """What the package's `evaluate` says of an experiment.
+
+        Args:
+            runs: The runs of the target.
+            examples: Their examples.
+
+        Returns:
+            `cfc_coverage`, `cfc_kept_promise`, `cfc_abstention_rate`, `cfc_not_certifiable_rate` and
+            `cfc_mean_set_size`, with intervals in the comments; `cfc_contradicted`, 1 if that contradicts the
+            promise; and `cfc_unmeasured`, the number of examples that could not be served or labelled.
+
+        Raises:
+            CalibrationError: As `report` does.
+        """
+        del examples
+        there = [self._records[run.id] for run in runs if run.id in self._records]
+        unmeasured = EvaluationResult(key="cfc_unmeasured", score=len(runs) - len(there))
+        report = self._report(there)
+        own = report.methods[self._chain.artifact.threshold_rule]
+        return EvaluationResults(results=[*_summarised(report, own), unmeasured])
+
+    def report(self) -> EvaluationReport:
+        """The whole report on all records; see `langchain_cfc.evaluate`.
+
+        Raises:
+            CalibrationError: If nothing was measured, an example was served twice, or none of the prompts is
+                new to the artifact.
+        """
+        return self._report(self.records)
+
+    def _report(self, records: Sequence[PromptRecord]) -> EvaluationReport:
+        if not records:
+            msg = "nothing was measured: see the errors of the runs"
+            raise CalibrationError(msg)
+        if len({one.id for one in records}) < len(records):
+            msg = (
+                "examples were served more than once, and repetitions are no further prompts: leave "
+                "num_repetitions at 1, with a new Experiment"
+            )
+            raise CalibrationError(msg)
+        return evaluate(self._chain.artifact, records, alpha=self._chain.guarantee.alpha)
+
+    def _prompt(self, inputs: dict[str, Any], metadata: Mapping[str, Any] | None) -> Any:
+        row = {**(metadata or {}), **inputs, "inputs": inputs, "metadata": metadata or {}}
+        return self._asked.example(row, "inputs", 0).input
+
+    def _kept(self, run_id: UUID, prompt: Any, result: CFCResult) -> dict[str, Any]:
+        self._served[run_id] = (prompt, result)
+        return {
+            "answer": result.best,
+            "abstained": result.abstained,
+            "reason": result.reason,
+            "answers": list(result.answers),
+        }
+
+
+def _of_prompts(columns: Columns) -> Columns:
+    """The columns that make prompts, without what only the reference and the like need."""
+    named = {columns.input, *(columns.inputs or ())} - {None}
+    if columns.prompt is not None:
+        made = template(columns.prompt)
+        named |= {*made.required, *made.optional}
+    heads = {str(name).partition(".")[0] for name in named}
+    return Columns(
+        input=columns.input,
+        prompt=columns.prompt,
+        inputs=columns.inputs,
+        json_columns=tuple(name for name in columns.json_columns if name in named | heads),
+    )
+
+
+def _run_id() -> UUID:
+    run = get_current_run_tree()
+    if run is None:
+        msg = "the target was called outside of a run; pass it to langsmith.evaluate"
+        raise InputError(msg)
+    return run.id
+
+
+@contextmanager
+def _untraced_if_local() -> Iterator[None]:
+    """Keep an evaluation local that was asked to be.
+
+    With `upload_results=False` the runs of LangSmith's own functions stay here, but those of LangChain's
+    runnables in them are sent all the same. `aevaluate` does not say that it was asked, and sends both.
+    """
+    if get_tracing_context().get("enabled") != "local":
+        yield
+        return
+    with tracing_context(enabled=False):
+        yield
+
+
+def _candidate(served: ScoredCandidate, correct: bool) -> Candidate:
+    return Candidate(
+        text=served.text if served.data is None else None,
+        message=served.data,
+        score=served.score,
+        correct=correct,
+        answer=served.answer,
+        scores=served.scores,
+    )
+
+
+def _summarised(report: EvaluationReport, own: MethodReport) -> list[EvaluationResult]:
+    promised = f"promised {report.target_coverage:g}; {report.n_test} prompts, {report.test_prompts}"
+
+    def rate(name: str, value: float, interval: tuple[float, float]) -> EvaluationResult:
+        low, high = interval
+        return EvaluationResult(
+            key=f"cfc_{name}", score=value, comment=f"95 % interval {low:.3f} to {high:.3f}; {promised}"
+        )
+
+    return [
+        rate("coverage", own.coverage, own.coverage_ci),
+        rate("kept_promise", own.kept_promise, own.kept_promise_ci),
+        rate("abstention_rate", own.abstention_rate, own.abstention_ci),
+        rate("not_certifiable_rate", own.not_certifiable_rate, own.not_certifiable_ci),
+        EvaluationResult(key="cfc_mean_set_size", score=own.mean_set_size),
+        EvaluationResult(
+            key="cfc_contradicted",
+            score=int(bool(report.contradicted)),
+            comment=", ".join(report.contradicted),
+        ),
+    ]

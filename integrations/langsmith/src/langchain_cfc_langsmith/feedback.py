@@ -1,0 +1,271 @@
+"""`FeedbackHandler`: what was decided for a served prompt, written to its run in the background."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import queue
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID, uuid5
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langsmith import Client
+from langsmith.utils import LangSmithNotFoundError, get_tracer_project
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from langchain_cfc import CFCResult
+from langchain_cfc.calls import complete
+from langchain_cfc.errors import CFCWarning, InputError
+from langchain_cfc.labelers import Labeler, Labelling, Reads
+from langchain_cfc_langsmith.asking import asking, client_of
+from langchain_cfc_langsmith.labelling import served_labels
+from langchain_cfc_langsmith.scores import scores_of
+
+_LOGGER = logging.getLogger(__name__)
+# A run, and with the first its project, appears when the tracer has sent it, a moment later.
+_PATIENT = Retrying(
+    retry=retry_if_exception_type(LangSmithNotFoundError),
+    stop=stop_after_attempt(5),
+    wait=wait_exponential(multiplier=0.25),
+    reraise=True,
+)
+_LAST_SECONDS = 10.0
+
+
+class _Served(NamedTuple):
+    run_id: UUID
+    prompt: Any
+    result: CFCResult
+
+
+class FeedbackHandler(BaseCallbackHandler):
+    """Writes the scores of `scores_of` as feedback on the run of every prompt that a `CFCRunnable` serves.
+
+    Pass it as a callback where the run is traced to LangSmith, `chain.invoke(prompt, {"callbacks":
+    [handler]})`. An answer never waits for it and never fails with it: what is to be written waits in a queue
+    of bounded length for threads in the background. What does not fit, or is refused, is counted in `lost`,
+    logged, and warned of when it is flushed; at the end of the process it is flushed for ten seconds at most.
+
+    Args:
+        client: The client; made as the environment says if left out.
+        project: Project that the runs are traced to; that of the environment if left out.
+        labeler: Whether candidates are correct, where references are known, as in a replay or a trial.
+        reference: Prompt to its reference, None where it has none; goes with `labeler`.
+        reads: What the labeler is shown where there is an answer extractor, see `Labelling`.
+        most_waiting: How many served prompts may wait to be written, at least 1.
+        threads: How many write at the same time, at least 1.
+
+    Attributes:
+        written: How many served prompts have all their feedback.
+        lost: How many do not, and will not.
+
+    Raises:
+        InputError: If only one of `labeler` and `reference` is given, or a number is less than 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: Client | None = None,
+        project: str | None = None,
+        labeler: Labeler | None = None,
+        reference: Callable[[Any], Any] | None = None,
+        reads: Reads = "answer",
+        most_waiting: int = 1000,
+        threads: int = 4,
+    ) -> None:
+        if (labeler is None) != (reference is None):
+            msg = "found one of labeler and reference; expected both, or neither"
+            raise InputError(msg)
+        if min(most_waiting, threads) < 1:
+            msg = f"most_waiting is {most_waiting} and threads is {threads}; expected at least 1"
+            raise InputError(msg)
+        labelling = None if labeler is None else Labelling(labeler, reads)
+        self._writer = _Writer(
+            client=client_of(client),
+            project=project or str(get_tracer_project()),
+            labelling=labelling,
+            reference=reference,
+            most_waiting=most_waiting,
+            threads=threads,
+        )
+        self._begun: dict[UUID, tuple[UUID, Any]] = {}
+        self._told: dict[UUID, list[CFCResult]] = {}
+        atexit.register(self._writer.flush, _LAST_SECONDS)
+
+    @property
+    def written(self) -> int:
+        """How many served prompts have all their feedback."""
+        return self._writer.written
+
+    @property
+    def lost(self) -> int:
+        """How many do not, and will not."""
+        return self._writer.lost
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything is written, or lost.
+
+        Args:
+            timeout: Most seconds to wait; None for as long as it takes.
+
+        Returns:
+            Whether nothing waits any more.
+
+        Warns:
+            CFCWarning: If feedback was lost since the last time, or still waits.
+        """
+        return self._writer.flush(timeout)
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Note what is asked, and under which root."""
+        del serialized, kwargs
+        above = None if parent_run_id is None else self._begun.get(parent_run_id)
+        self._begun[run_id] = (run_id if above is None else above[0], inputs)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Hand over what was decided."""
+        del kwargs
+        root, prompt = self._begun.pop(run_id, (run_id, None))
+        if isinstance(outputs, CFCResult):
+            # Whatever stands around the chain may return the same: it is told of once, where it was made.
+            told = self._told.setdefault(root, [])
+            if not any(one is outputs for one in told):
+                told.append(outputs)
+                self._writer.put(_Served(run_id, prompt, outputs))
+        if root == run_id:
+            self._told.pop(root, None)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Nothing was decided."""
+        del error, kwargs
+        self._begun.pop(run_id, None)
+        self._told.pop(run_id, None)
+
+
+class _Writer:
+    """The queue and its threads."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        project: str,
+        labelling: Labelling | None,
+        reference: Callable[[Any], Any] | None,
+        most_waiting: int,
+        threads: int,
+    ) -> None:
+        self.written = 0
+        self.lost = 0
+        self._client = client
+        self._project = project
+        self._labelling = labelling
+        self._reference = reference
+        self._waiting: queue.Queue[_Served] = queue.Queue(most_waiting)
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._started = False
+        self._project_id: UUID | None = None
+        self._warned = 0
+
+    def put(self, served: _Served) -> None:
+        self._start()
+        try:
+            self._waiting.put_nowait(served)
+        except queue.Full:
+            self._lose(f"{self._waiting.maxsize} served prompts wait to be written already")
+
+    def flush(self, timeout: float | None) -> bool:
+        waiting = self._waiting
+        with waiting.all_tasks_done:
+            done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, timeout)
+        new = self.lost - self._warned
+        self._warned = self.lost
+        if new or not done:
+            left = waiting.unfinished_tasks
+            msg = f"LangSmith: the feedback of {new} served prompts was lost, and that of {left} waits still"
+            warnings.warn(msg, CFCWarning, stacklevel=3)
+        return done
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._started:
+                return
+            self._started = True
+        for number in range(self._threads):
+            # Daemons, for a service that does not answer must not keep the process from its end.
+            threading.Thread(target=self._work, name=f"cfc-feedback-{number}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            served = self._waiting.get()
+            try:
+                self._write(served)
+            except Exception as error:  # noqa: BLE001 - a thread that ends would take the others' work with it
+                self._lose(str(error))
+            else:
+                with self._lock:
+                    self.written += 1
+            finally:
+                self._waiting.task_done()
+
+    def _lose(self, why: str) -> None:
+        with self._lock:
+            self.lost += 1
+        _LOGGER.warning("the feedback of a served prompt is lost: %s", why)
+
+    def _write(self, served: _Served) -> None:
+        correct: list[bool] | None = None
+        failure: Exception | None = None
+        try:
+            correct = self._correct(served)
+        except Exception as error:  # noqa: BLE001 - a labeler or a reference that fails; the decision is known
+            failure = error
+        guarantee = served.result.guarantee
+        said_by = {"artifact": guarantee.artifact_digest, "alpha": guarantee.alpha}
+        with asking("writing feedback"):
+            project_id = self._found_project()
+            for one in scores_of(served.result, correct):
+                _PATIENT.copy()(
+                    self._client.create_feedback,
+                    run_id=served.run_id,
+                    key=one.key,
+                    score=one.score,
+                    value=one.value,
+                    comment=one.comment,
+                    # The same where a request is repeated.
+                    feedback_id=uuid5(served.run_id, one.key),
+                    session_id=project_id,
+                    source_info=said_by,
+                    # What may pass by itself, the client repeats below this; here it would wait for minutes.
+                    stop_after_attempt=1,
+                )
+        if failure is not None:
+            raise failure
+
+    def _correct(self, served: _Served) -> list[bool] | None:
+        if self._labelling is None or self._reference is None:
+            return None
+        reference = self._reference(served.prompt)
+        if reference is None:
+            return None
+        labels = served_labels(self._labelling, served.prompt, reference, served.result.candidates, {})
+        return complete(labels)
+
+    def _found_project(self) -> UUID:
+        if self._project_id is None:
+            found = _PATIENT.copy()(lambda: self._client.read_project(project_name=self._project))
+            self._project_id = found.id
+        return self._project_id

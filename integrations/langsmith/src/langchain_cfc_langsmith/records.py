@@ -1,0 +1,206 @@
+"""Calibration records as a dataset of LangSmith and back, without loss.
+
+One dataset holds one records file. An example is named by its dataset and its record, so that pushing again
+after an interruption adds what is missing and nothing twice; and it says how many there are, so that a
+dataset that lacks one is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+from uuid import UUID, uuid5
+
+from langsmith import Client
+from langsmith.schemas import Dataset, Example
+from langsmith.utils import LangSmithNotFoundError
+from pydantic import ValidationError
+
+from langchain_cfc import PromptRecord, write_records
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records import Provenance, Records
+from langchain_cfc.records.checks import checked
+from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
+from langchain_cfc_langsmith.source import dataset_rows
+
+# Few enough that their ids fit in one address.
+_BATCH = 50
+_OURS = "cfc"
+_MOST_LISTED = 10
+
+
+class Pushed(NamedTuple):
+    """What a push did.
+
+    Attributes:
+        dataset_id: The dataset.
+        created: How many examples are new.
+        already: How many were there before, with the same content.
+    """
+
+    dataset_id: UUID
+    created: int
+    already: int
+
+
+class _Held(NamedTuple):
+    """What an example holds."""
+
+    row: int
+    of: int
+    record: PromptRecord
+    provenance: Provenance | None
+
+
+def push_records(
+    records: Iterable[PromptRecord],
+    dataset: str,
+    *,
+    provenance: Provenance | None = None,
+    client: Client | None = None,
+) -> Pushed:
+    """Keep records as a dataset: inputs, reference and labelled candidates, with where they come from.
+
+    Args:
+        records: At least one record; `read_records("records.jsonl")` reads a file.
+        dataset: Name of the dataset, made if there is none. It holds these records and no others.
+        provenance: Where the records come from; if left out, that of the `Records`.
+        client: The client; made as the environment says if left out.
+
+    Returns:
+        What was added, and what was there before.
+
+    Raises:
+        RecordError: If the records are not one dataset.
+        InputError: If the dataset holds other records, or other content for one of these.
+        CollectionError: If LangSmith cannot be reached or refuses; push again then.
+    """
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    # All of them before the first is sent.
+    good = list(checked(records, provenance))
+    asked = client_of(client)
+    into = _made(asked, dataset)
+    held = [_Held(row, len(good), record, provenance) for row, record in enumerate(good)]
+    remaining, created = iter(held), 0
+    while batch := list(islice(remaining, _BATCH)):
+        created += _push(asked, into, batch)
+    return Pushed(into.id, created, len(good) - created)
+
+
+def pull_records(
+    dataset: str,
+    path: str | os.PathLike[str],
+    *,
+    as_of: str | None = None,
+    client: Client | None = None,
+) -> int:
+    """Write the records of a dataset that `push_records` made to a file, in their order, whole or not at all.
+
+    Args:
+        dataset: Name or id.
+        path: Where to write, see `write_records`.
+        as_of: The version, see `dataset_rows`; the latest if left out.
+        client: The client; made as the environment says if left out.
+
+    Returns:
+        How many records were written.
+
+    Raises:
+        RecordError: If an example is no record, records are missing, or they come from different places.
+        InputError: If the file cannot be written.
+        CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
+    """
+    asked = client_of(client)
+    rows = dataset_rows(dataset, as_of=as_of, client=asked)
+    version = rows.name.rpartition("?as_of=")[2]
+    held = sorted(
+        (_held(rows.name, one) for one in all_examples(asked, find_dataset(asked, dataset), version)),
+        key=lambda one: one.row,
+    )
+    _check_whole(rows.name, held)
+    provenance = held[0].provenance
+    return write_records(path, [one.record for one in held], provenance)
+
+
+def _made(client: Client, name: str) -> Dataset:
+    with asking(f"making the dataset {name!r}"):
+        dataset: Dataset
+        try:
+            dataset = client.read_dataset(dataset_name=name)
+        except LangSmithNotFoundError:
+            dataset = client.create_dataset(name, description="Calibration records of langchain-cfc")
+    return dataset
+
+
+def _push(client: Client, dataset: Dataset, batch: Sequence[_Held]) -> int:
+    wanted = {_example_id(dataset, one.record): one for one in batch}
+    with asking(f"looking for {len(wanted)} records in {dataset.name!r}"):
+        there = list(client.list_examples(dataset_id=dataset.id, example_ids=list(wanted)))
+    other = [wanted[one.id].record.id for one in there if _held(dataset.name, one) != wanted[one.id]]
+    if other:
+        listed = ", ".join(other[:_MOST_LISTED]) + (", ..." if len(other) > _MOST_LISTED else "")
+        msg = (
+            f"the dataset {dataset.name!r} holds {len(other)} of these records with other content, or as "
+            f"part of another file: {listed}; push to a dataset of another name"
+        )
+        raise InputError(msg)
+    missing = [_example(name, wanted[name]) for name in wanted.keys() - {one.id for one in there}]
+    if missing:
+        with asking(f"adding {len(missing)} records to {dataset.name!r}"):
+            client.create_examples(dataset_id=dataset.id, examples=missing)
+    return len(missing)
+
+
+def _example_id(dataset: Dataset, record: PromptRecord) -> UUID:
+    # Ids are unique in a workspace, and a record may be in several datasets.
+    return uuid5(dataset.id, record.id)
+
+
+def _example(name: UUID, held: _Held) -> dict[str, Any]:
+    said = held.record.model_dump(mode="json", exclude_defaults=True)
+    outputs = {"reference": said.pop("reference", None), "candidates": said.pop("candidates")}
+    provenance = None if held.provenance is None else held.provenance.model_dump(mode="json")
+    ours = {"row": held.row, "of": held.of, "provenance": provenance}
+    return {
+        "id": name,
+        "inputs": {"input": said.pop("input")},
+        "reference_outputs": outputs,
+        # In one place of its own: LangSmith adds names to metadata.
+        "metadata": {_OURS: {**ours, "record": said}},
+    }
+
+
+def _held(source: str, example: Example) -> _Held:
+    try:
+        ours: Any = (example.metadata or {})[_OURS]
+        inputs, outputs = example.inputs or {}, example.outputs or {}
+        whole = {
+            **ours["record"],
+            "input": inputs["input"],
+            "reference": outputs["reference"],
+            "candidates": outputs["candidates"],
+        }
+        header = ours["provenance"]
+        provenance = None if header is None else Provenance.model_validate(header)
+        return _Held(int(ours["row"]), int(ours["of"]), PromptRecord.model_validate(whole), provenance)
+    except (KeyError, TypeError, ValidationError) as error:
+        problem = (
+            f"the example {example.id} is no record that push_records made: {type(error).__name__}: {error}"
+        )
+        raise RecordError(source, 0, "", problem) from error
+
+
+def _check_whole(source: str, held: Sequence[_Held]) -> None:
+    """Refuse a dataset that lacks a record, for what is left would not be a sample any more."""
+    if not held:
+        raise RecordError(source, 0, "", "no records; expected at least one")
+    missing = sorted(set(range(held[0].of)) - {one.row for one in held})
+    if missing or len(held) != held[0].of:
+        listed = ", ".join(map(str, missing[:_MOST_LISTED]))
+        problem = f"found {len(held)} of {held[0].of} records (missing: {listed}); push them again"
+        raise RecordError(source, 0, "", problem)
+    if any((one.of, one.provenance) != (held[0].of, held[0].provenance) for one in held):
+        raise RecordError(source, 0, "", "records of several files; expected those of one")

@@ -1,0 +1,59 @@
+"""What is said of a served prompt: its decision, and with labels whether the promise was kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from langsmith.evaluation import EvaluationResult
+
+from langchain_cfc import CFCResult
+
+
+def scores_of(result: CFCResult, correct: Sequence[bool] | None = None) -> list[EvaluationResult]:
+    """A decision as feedback; it holds no text of any candidate.
+
+    Args:
+        result: What was served.
+        correct: For each of the n candidates whether it is correct; only accepted ones are looked at. None
+            where there is no reference.
+
+    Returns:
+        - `cfc_answered`, `cfc_abstained`, `cfc_not_certifiable`: 1 or 0; the reason is the comment.
+        - `cfc_set_size`: number of candidates in the set.
+        - `cfc_threshold`: the threshold; no score where it reached the cap, which its value says;
+          to the last digit in the comment.
+        - With labels, `cfc_covered`: 1 if the set holds a correct candidate; `cfc_kept_promise`: 1 if it does
+          or the prompt is flagged; and where it is answered, `cfc_correct`: 1 if the best answer is correct.
+    """
+    flagged = result.reason == "not_certifiable"
+    accepted = [one.accepted for one in result.candidates]
+    finite = math.isfinite(result.threshold)
+    said = [
+        _yes_or_no("cfc_answered", not result.abstained, result.reason),
+        _yes_or_no("cfc_abstained", result.abstained, result.reason),
+        _yes_or_no("cfc_not_certifiable", flagged, result.reason),
+        EvaluationResult(key="cfc_set_size", score=sum(accepted)),
+        EvaluationResult(
+            key="cfc_threshold",
+            score=result.threshold if finite else None,
+            value="reached the cap" if flagged else "below the cap",
+            # LangSmith rounds scores to four decimals.
+            comment=repr(result.threshold),
+        ),
+    ]
+    if correct is None:
+        return said
+    covered = any(inside and right for inside, right in zip(accepted, correct, strict=True))
+    said += [
+        _yes_or_no("cfc_covered", covered, result.reason),
+        _yes_or_no("cfc_kept_promise", covered or flagged, result.reason),
+    ]
+    if not result.abstained:
+        best = min((one for one in result.candidates if one.accepted), key=lambda one: (one.score, one.slot))
+        said.append(_yes_or_no("cfc_correct", correct[best.slot], result.reason))
+    return said
+
+
+def _yes_or_no(key: str, holds: bool, comment: str) -> EvaluationResult:
+    return EvaluationResult(key=key, score=int(holds), comment=comment)

@@ -1,0 +1,142 @@
+"""Datasets of LangSmith as rows for `collect`, pinned to one version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+from langsmith import Client
+from langsmith.schemas import Dataset, DatasetVersion, Example
+
+from langchain_cfc.collect.sources import Row, Rows
+from langchain_cfc.errors import InputError
+from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
+
+SPLITS = "dataset_split"
+_LATEST = "latest"
+
+
+def dataset_rows(
+    dataset: str,
+    *,
+    as_of: str | datetime | None = None,
+    splits: Sequence[str] = (),
+    client: Client | None = None,
+) -> Rows:
+    """A dataset as rows, which `read_examples` makes examples of.
+
+    Its version is settled here: every reading is of the same examples, whatever is edited meanwhile. The name
+    of the rows says which version it is, and opens the same again.
+
+    Args:
+        dataset: Name or id.
+        as_of: The version: a time with its zone, in ISO 8601 or as `datetime`, or a tag such as `prod`. The
+            latest if left out.
+        splits: Only examples of these splits; all if empty.
+        client: The client; made as the environment says if left out.
+
+    Returns:
+        The rows, see `row_of`, read a page at a time while iterating.
+
+    Raises:
+        InputError: If a time has no zone.
+        CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
+    """
+    asked = client_of(client)
+    found = find_dataset(asked, dataset)
+    version = _version(asked, found, as_of).as_of.isoformat()
+    wanted = tuple(sorted(splits))
+    # What stands behind a question mark would be taken for the version.
+    name = str(found.id) if "?" in found.name else found.name
+    chosen = "".join(f"&split={split}" for split in wanted)
+
+    def read() -> Iterator[Row]:
+        examples = all_examples(asked, found, version, wanted)
+        return ((number, row_of(one)) for number, one in enumerate(examples, start=1))
+
+    return Rows(f"langsmith:{name}?as_of={version}{chosen}", "row", read)
+
+
+def source_rows(rest: str) -> Rows:
+    """What `collect` reads where its source is `langsmith:` and this.
+
+    Args:
+        rest: `DATASET`, or `DATASET?as_of=VERSION&split=SPLIT`; signs may be percent-encoded after the
+            question mark, and `split` may be there several times.
+
+    Returns:
+        The rows; see `dataset_rows`.
+
+    Raises:
+        InputError: If it says anything else.
+        CollectionError: As `dataset_rows` does.
+    """
+    dataset, _, query = rest.partition("?")
+    said: dict[str, list[str]] = {"as_of": [], "split": []}
+    for part in filter(None, query.split("&")):
+        # Not `parse_qs`, which would make a space of the plus in a time zone.
+        key, _, value = part.partition("=")
+        if key not in said or not value:
+            msg = f"langsmith:{rest}: found {part!r}; expected as_of=VERSION or split=SPLIT"
+            raise InputError(msg)
+        said[key].append(unquote(value))
+    if len(said["as_of"]) > 1:
+        msg = f"langsmith:{rest}: found as_of {len(said['as_of'])} times; expected it once"
+        raise InputError(msg)
+    return dataset_rows(dataset, as_of=next(iter(said["as_of"]), None), splits=said["split"])
+
+
+def row_of(example: Example) -> dict[str, Any]:
+    """An example as a row, whose columns `Columns` can name.
+
+    Args:
+        example: An example.
+
+    Returns:
+        `id`; `split`, several of them sorted and joined by plus signs, None without any; `inputs`, `outputs`
+        and `metadata` as objects, into which dots lead (`inputs.question`). What is in these also stands by
+        its own name, unless two of them have that name, or it is one of the five.
+    """
+    parts: dict[str, Mapping[str, Any]] = {
+        "inputs": example.inputs or {},
+        "outputs": example.outputs or {},
+        "metadata": {name: value for name, value in (example.metadata or {}).items() if name != SPLITS},
+    }
+    row: dict[str, Any] = {"id": str(example.id), "split": _split(example), **parts}
+    times = Counter(name for part in parts.values() for name in part)
+    single = {
+        name: value
+        for part in parts.values()
+        for name, value in part.items()
+        if times[name] == 1 and name not in row
+    }
+    return {**row, **single}
+
+
+def _split(example: Example) -> str | None:
+    said = (example.metadata or {}).get(SPLITS)
+    names = [said] if isinstance(said, str) else said or []
+    return "+".join(sorted(map(str, names))) or None
+
+
+def _version(client: Client, dataset: Dataset, as_of: str | datetime | None) -> DatasetVersion:
+    time = as_of if isinstance(as_of, datetime) else _time(as_of)
+    if time is not None and time.tzinfo is None:
+        msg = f"as_of is {as_of}, which may be any of 24 times; give it a zone, such as +00:00"
+        raise InputError(msg)
+    with asking(f"finding the version {as_of or _LATEST} of {dataset.name!r}"):
+        if time is not None:
+            return client.read_dataset_version(dataset_id=dataset.id, as_of=time)
+        return client.read_dataset_version(dataset_id=dataset.id, tag=str(as_of or _LATEST))
+
+
+def _time(as_of: str | None) -> datetime | None:
+    """What a text says as a time; None where it is a tag."""
+    try:
+        # Python 3.10 does not know the Z.
+        return None if as_of is None else datetime.fromisoformat(as_of.replace("Z", "+00:00"))
+    except ValueError:
+        return None

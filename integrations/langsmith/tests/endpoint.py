@@ -1,0 +1,353 @@
+"""An endpoint that speaks the part of LangSmith's REST API used here, over real sockets.
+
+It keeps every version of a dataset, as LangSmith does, and can be told to fail, to dawdle, to answer
+nonsense, and to send pages that are shorter than asked for.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+TENANT = str(uuid4())
+LIMITS = {
+    "use_multipart_endpoint": True,
+    "size_limit": 100,
+    "size_limit_bytes": 20_000_000,
+    "scale_up_nthreads_limit": 4,
+    "scale_up_qsize_trigger": 1000,
+}
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Fault:
+    """What goes wrong with requests whose path begins so, `times` of them."""
+
+    path: str
+    status: int = 200
+    content: bytes = b"no luck"
+    seconds: float = 0.0
+    times: int = 1
+    method: str = ""
+    # Whether the work is done all the same, and only the answer is lost.
+    done: bool = False
+
+
+@dataclass
+class Data:
+    """A dataset: its versions, each the whole content by id."""
+
+    id: str
+    name: str
+    versions: list[tuple[datetime, dict[str, dict[str, Any]]]] = field(default_factory=list)
+    tags: dict[str, datetime] = field(default_factory=dict)
+
+    def at(self, as_of: str | None) -> tuple[datetime, dict[str, dict[str, Any]]] | None:
+        """The newest version that is not newer."""
+        if as_of in {None, "latest"}:
+            return self.versions[-1] if self.versions else None
+        time_of = self.tags.get(str(as_of)) or datetime.fromisoformat(str(as_of))
+        earlier = [one for one in self.versions if one[0] <= time_of]
+        return earlier[-1] if earlier else None
+
+
+class LangSmith:
+    """What the endpoint holds, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.datasets: dict[str, Data] = {}
+        self.projects: dict[str, dict[str, Any]] = {}
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.feedback: dict[str, dict[str, Any]] = {}
+        self.asked: list[Asked] = []
+        self.faults: list[Fault] = []
+        self.page_size = 100
+        self.bulk_only = False
+        self._project("default")
+
+    # What people do in LangSmith's own pages
+
+    def dataset(self, name: str, examples: list[dict[str, Any]] | None = None) -> Data:
+        """Make a dataset with a version for its examples."""
+        with self.lock:
+            made = self.datasets[name] = Data(str(uuid4()), name)
+            self.edit(name, {str(uuid4()): one for one in examples or []})
+            return made
+
+    def edit(self, name: str, changes: dict[str, dict[str, Any] | None]) -> None:
+        """Add, change or (None) delete examples, which makes a new version."""
+        with self.lock:
+            data = self.datasets[name]
+            content = dict(data.versions[-1][1]) if data.versions else {}
+            now = START + timedelta(seconds=len(data.versions) + 1)
+            for one, change in changes.items():
+                if change is None:
+                    content.pop(one)
+                    continue
+                said = {**content.get(one, {"metadata": {}}), **change}
+                split = said["metadata"].get("dataset_split", ["base"])
+                metadata = {**said["metadata"], "dataset_split": split}
+                content[one] = {**said, "metadata": metadata, "modified_at": now.isoformat()}
+            data.versions.append((now, content))
+
+    def ids(self, name: str) -> list[str]:
+        """The examples of the latest version."""
+        return list(self.datasets[name].versions[-1][1])
+
+    def by_run(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Feedback by run, then by key."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for one in self.feedback.values():
+            found.setdefault(str(one.get("run_id")), {})[one["key"]] = one
+        return found
+
+    # What clients ask
+
+    def answer(self, asked: Asked) -> tuple[int, Any]:  # noqa: C901, PLR0911 - one case for each part of the API
+        """Status and JSON."""
+        method, parts = asked.method, asked.path.strip("/").split("/")
+        with self.lock:
+            match (method, *parts):
+                case ("GET", "info"):
+                    flags = {"dataset_examples_multipart_enabled": not self.bulk_only}
+                    return 200, {"version": "0.13.0", "instance_flags": flags, "batch_ingest_config": LIMITS}
+                case ("GET", "sessions"):
+                    return 200, self._sessions(asked)
+                case ("POST", "sessions"):
+                    said = json.loads(asked.body)
+                    return 200, self._project(**said)
+                case ("PATCH", "sessions", _):
+                    return 200, next(one for one in self.projects.values() if one["id"] == parts[1])
+                case ("GET", "datasets", *_) | ("POST", "datasets"):
+                    return self._datasets(asked, parts)
+                case ("GET", "examples"):
+                    return 200, self._examples(asked)
+                case ("POST", "examples", "bulk"):
+                    return self._create(json.loads(asked.body))
+                case ("POST", "v1", "platform", "datasets", dataset, "examples"):
+                    return self._create_multipart(dataset, asked)
+                case ("POST", "runs", "multipart"):
+                    return self._ingest(asked)
+                case ("POST", "feedback"):
+                    return self._feedback(json.loads(asked.body))
+        return 404, {"detail": f"{method} {asked.path}"}
+
+    def _project(self, name: str, **said: Any) -> dict[str, Any]:
+        held = {
+            "id": said.get("id") or str(uuid4()),
+            "name": name,
+            "tenant_id": TENANT,
+            "start_time": START.isoformat(),
+            "reference_dataset_id": said.get("reference_dataset_id"),
+            "extra": said.get("extra"),
+        }
+        return self.projects.setdefault(name, held)
+
+    def _sessions(self, asked: Asked) -> list[dict[str, Any]]:
+        names = asked.query.get("name")
+        found = [one for one in self.projects.values() if names is None or one["name"] in names]
+        return found[: int(asked.query.get("limit", ["100"])[0])]
+
+    def _datasets(self, asked: Asked, parts: list[str]) -> tuple[int, Any]:  # noqa: PLR0911 - as above
+        if asked.method == "POST":
+            said = json.loads(asked.body)
+            if said["name"] in self.datasets:
+                return 409, {"detail": "there is one"}
+            return 200, _shown(self.dataset(said["name"]))
+        if len(parts) == 1:
+            wanted = asked.query.get("name", [""])[0]
+            return 200, [_shown(one) for one in self.datasets.values() if one.name == wanted]
+        data = self._by_id(parts[1])
+        if data is None:
+            return 404, {"detail": "no such dataset"}
+        if parts[2:] != ["version"]:
+            return 200, _shown(data)
+        tag = asked.query.get("tag", [None])[0]
+        if tag not in {None, "latest"} and tag not in data.tags:
+            return 404, {"detail": "no such tag"}
+        version = data.at(tag or asked.query["as_of"][0])
+        return (
+            (404, {"detail": "no such version"})
+            if version is None
+            else (200, {"as_of": version[0].isoformat()})
+        )
+
+    def _examples(self, asked: Asked) -> list[dict[str, Any]]:
+        query = asked.query
+        data = self._by_id(query["dataset"][0])
+        version = None if data is None else data.at(query.get("as_of", [None])[0])
+        if data is None or version is None:
+            return []
+        shown = [
+            {
+                "id": name,
+                "dataset_id": data.id,
+                "inputs": said.get("inputs"),
+                "outputs": said.get("outputs"),
+                "metadata": said["metadata"],
+                "created_at": START.isoformat(),
+                "modified_at": said["modified_at"],
+            }
+            for name, said in version[1].items()
+        ]
+        if "id" in query:
+            return [one for one in shown if one["id"] in query["id"]]
+        splits = query.get("splits")
+        if splits:
+            shown = [one for one in shown if set(splits) & set(one["metadata"]["dataset_split"])]
+        offset, limit = int(query["offset"][0]), int(query["limit"][0])
+        return shown[offset : offset + min(limit, self.page_size)]
+
+    def _create(self, given: list[dict[str, Any]]) -> tuple[int, Any]:
+        data = self._by_id(given[0]["dataset_id"])
+        if data is None:
+            return 404, {"detail": "no such dataset"}
+        if {one["id"] for one in given} & set(data.versions[-1][1]):
+            return 409, {"detail": "there is one"}
+        name = data.name
+        self.edit(
+            name,
+            {one["id"]: {k: one.get(k) or {} for k in ("inputs", "outputs", "metadata")} for one in given},
+        )
+        return 200, [{"id": one["id"]} for one in given]
+
+    def _create_multipart(self, dataset: str, asked: Asked) -> tuple[int, Any]:
+        given: dict[str, dict[str, Any]] = {}
+        for name, content in _parts(asked):
+            example, _, part = name.partition(".")
+            held = given.setdefault(example, {"id": example, "dataset_id": dataset})
+            held.update({part: content} if part else {"metadata": content.get("metadata")})
+        status, body = self._create(list(given.values()))
+        if status != 200:
+            return status, body
+        return 200, {"example_ids": list(given), "count": len(given), "as_of": None}
+
+    def _ingest(self, asked: Asked) -> tuple[int, Any]:
+        for name, content in _parts(asked):
+            kind, run, *part = name.split(".")
+            if kind == "feedback":
+                self.feedback[content["id"]] = content
+                continue
+            held = self.runs.setdefault(run, {})
+            # The end of a run may come before its beginning, which says nothing of outputs yet.
+            given = {part[0]: content} if part else content
+            held.update({field: value for field, value in given.items() if value or field not in held})
+            if kind == "post" and not part:
+                self._project(content.get("session_name") or "default")
+        return 202, {}
+
+    def _feedback(self, said: dict[str, Any]) -> tuple[int, Any]:
+        if said.get("session_id") not in {one["id"] for one in self.projects.values()}:
+            return 404, {"detail": "no such project"}
+        self.feedback[said["id"]] = said
+        return 200, said
+
+    def _by_id(self, dataset: str) -> Data | None:
+        return next((one for one in self.datasets.values() if one.id == dataset), None)
+
+
+def _shown(data: Data) -> dict[str, Any]:
+    return {"id": data.id, "name": data.name, "created_at": START.isoformat(), "tenant_id": TENANT}
+
+
+def _parts(asked: Asked) -> Iterator[tuple[str, Any]]:
+    head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
+    whole = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + asked.body)
+    for part in whole.iter_parts():
+        content: Any = part.get_payload(decode=True)
+        kind = part.get_content_type()
+        yield (
+            str(part.get_param("name", header="content-disposition")),
+            (json.loads(content) if kind == "application/json" else content),
+        )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # One packet for head and body, or each answer takes 40 ms.
+    wbufsize = 64 * 1024
+    held: LangSmith
+
+    def _handle(self) -> None:
+        split = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        asked = Asked(self.command, split.path, parse_qs(split.query), headers, body)
+        with self.held.lock:
+            self.held.asked.append(asked)
+            fault = next((one for one in self.held.faults if _hits(one, asked)), None)
+            if fault is not None:
+                fault.times -= 1
+        if fault is not None:
+            time.sleep(fault.seconds)
+        if fault is not None and fault.done:
+            self.held.answer(asked)
+        if fault is not None and (fault.status != 200 or not fault.seconds):
+            self._send(fault.status, fault.content)
+            return
+        status, answer = self.held.answer(asked)
+        self._send(status, json.dumps(answer).encode())
+
+    do_GET = do_POST = do_PATCH = _handle  # noqa: N815 - names of the library
+
+    def _send(self, status: int, content: bytes) -> None:
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the client did not wait
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def _hits(fault: Fault, asked: Asked) -> bool:
+    return fault.times > 0 and asked.path.startswith(fault.path) and fault.method in {"", asked.method}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Threads that a fault holds up must not hold up the end of a test.
+    block_on_close = False
+
+
+@contextmanager
+def serving(held: LangSmith) -> Iterator[str]:
+    """Answer at an address of this machine."""
+    handler = type("Handler", (_Handler,), {"held": held})
+    server = _Server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,313 @@
+"""Decisions as feedback: on the right run, without rejected texts, never in the way of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langchain_cfc_langsmith import FeedbackHandler
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tracers import LangChainTracer
+from langsmith import Client
+
+from integrations.langsmith.tests.conftest import KEY
+from integrations.langsmith.tests.endpoint import Fault, LangSmith
+from langchain_cfc import CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc.demo.run import kept
+from langchain_cfc.errors import CFCWarning, InputError
+from langchain_cfc.labelers import NormalisedMatch
+
+DECIDED = {"cfc_answered", "cfc_abstained", "cfc_not_certifiable", "cfc_set_size", "cfc_threshold"}
+JUDGED = {"cfc_covered", "cfc_kept_promise"}
+# Fields that hold names and times, whose signs may spell anything.
+NAMES = {"id", "run_id", "session_id", "created_at", "modified_at", "artifact"}
+Make = Callable[..., FeedbackHandler]
+ServedTwice = Callable[[FeedbackHandler], tuple[list[CFCResult], list[CFCResult]]]
+
+
+@pytest.fixture
+def handler() -> Iterator[Make]:
+    """A function that makes a handler for the project `default`."""
+    made: list[FeedbackHandler] = []
+
+    def make(**settings: Any) -> FeedbackHandler:
+        made.append(FeedbackHandler(**settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        # What a test has left behind is its own concern.
+        one._writer._warned = one.lost
+        assert one.flush(30)
+
+
+def references(facts: list[PromptRecord]) -> Callable[[Any], Any]:
+    known = {one.input: one.reference for one in facts}
+    return known.get
+
+
+def test_each_served_prompt_has_its_decision_on_its_own_run(
+    langsmith: LangSmith, endpoint: str, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    tracer = LangChainTracer(project_name="served", client=Client(api_url=endpoint, api_key=KEY))
+    told = handler(project="served", labeler=NormalisedMatch(), reference=references(new_facts))
+    served = [(one, chain.invoke(one.input, {"callbacks": [tracer, told]})) for one in new_facts]
+    tracer.client.flush()
+    assert told.flush(30)
+    assert (told.written, told.lost) == (len(new_facts), 0)
+    project = langsmith.projects["served"]["id"]
+    by_run = langsmith.by_run()
+    assert {one["session_id"] for one in langsmith.feedback.values()} == {project}
+    traced = {name: run for name, run in langsmith.runs.items() if run.get("name") == "CFCRunnable"}
+    assert set(by_run) == set(traced)
+    asked = {traced[name]["inputs"]["input"]: said for name, said in by_run.items()}
+    for record, result in served:
+        said = asked[record.input]
+        assert set(said) == DECIDED | JUDGED | (set() if result.abstained else {"cfc_correct"})
+        assert said["cfc_abstained"]["score"] == int(result.abstained) == 1 - said["cfc_answered"]["score"]
+        assert said["cfc_abstained"]["comment"] == result.reason
+        assert said["cfc_not_certifiable"]["score"] == int(result.reason == "not_certifiable")
+        assert said["cfc_set_size"]["score"] == sum(one.accepted for one in result.candidates)
+        assert said["cfc_kept_promise"]["score"] == int(kept(record, result))
+        source = said["cfc_answered"]["feedback_source"]["metadata"]
+        assert source == {"artifact": chain.artifact.digest, "alpha": "0.2"}
+    # Otherwise half of this would have shown nothing.
+    for key in ("cfc_abstained", "cfc_not_certifiable", "cfc_covered", "cfc_correct"):
+        assert {said[key]["score"] for said in by_run.values() if key in said} == {0, 1}, key
+    tracer.client.close()
+
+
+def leaked(langsmith: LangSmith, served: list[CFCResult]) -> set[str]:
+    """Texts of rejected candidates that are in any feedback, and the key if it is."""
+    said = [
+        text for one in langsmith.asked if one.path == "/feedback" for text in texts_in(json.loads(one.body))
+    ]
+    assert said
+    shown = {str(one.text) for result in served for one in result.candidates if one.accepted}
+    rejected = {str(one.text) for result in served for one in result.candidates} - shown
+    assert rejected
+    # Digits alone are parts of any number, and of digests.
+    words = [text for text in rejected if any(map(str.isalpha, text))]
+    assert words
+    return {text for text in [*words, KEY] if any(text in one for one in said)}
+
+
+def texts_in(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for key, one in value.items() if key not in NAMES for text in texts_in(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in texts_in(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_no_rejected_text_leaves(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    # Even of a chain that shows what it rejected.
+    open_chain = chain.model_copy(update={"show_rejected": True})
+    told = handler(labeler=NormalisedMatch(), reference=references(new_facts))
+    served = [open_chain.invoke(one.input, {"callbacks": [told]}) for one in new_facts]
+    assert told.flush(30)
+    assert not leaked(langsmith, served)
+
+
+def test_a_writer_that_leaks_is_caught_by_the_same_look(
+    langsmith: LangSmith, client: Client, chain: CFCRunnable, new_facts: list[PromptRecord]
+) -> None:
+    open_chain = chain.model_copy(update={"show_rejected": True})
+    served = [open_chain.invoke(one.input) for one in new_facts]
+    project = client.read_project(project_name="default").id
+    for result in served:
+        value = {"all": [candidate.text for candidate in result.candidates]}
+        client.create_feedback(uuid4(), "cfc_set_size", value=value, session_id=project)
+    assert leaked(langsmith, served)
+
+
+def test_a_result_that_passes_through_others_is_told_of_once(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    told = handler()
+    through = (
+        RunnableLambda(lambda prompt: prompt)
+        | chain.or_else(lambda _: "somebody else")
+        | RunnableLambda(lambda x: x)
+    )
+    for one in new_facts[:6]:
+        through.invoke(one.input, {"callbacks": [told]})
+    # The same prompt twice is served twice.
+    through.invoke(new_facts[0].input, {"callbacks": [told]})
+    assert told.flush(30)
+    assert len(langsmith.by_run()) == told.written == 7
+    assert not told._begun
+    assert not told._told
+
+
+def test_batches_and_async_chains(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    told = handler()
+    prompts = [one.input for one in new_facts[:8]]
+    chain.batch(prompts, {"callbacks": [told]})
+    asyncio.run(chain.abatch(prompts, {"callbacks": [told]}))
+    assert told.flush(30)
+    assert len(langsmith.by_run()) == 16
+
+
+def test_a_prompt_that_fails_leaves_nothing_behind(chain: CFCRunnable, handler: Make) -> None:
+    told = handler()
+    with pytest.raises(Exception, match="not recorded"):
+        chain.invoke("never recorded", {"callbacks": [told]})
+    assert (told.written, told.lost, told._begun) == (0, 0, {})
+
+
+def test_a_project_that_does_not_exist_yet_is_waited_for(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    told = handler(project="soon")
+    chain.invoke(new_facts[0].input, {"callbacks": [told]})
+    time.sleep(0.4)
+    langsmith._project("soon")
+    assert told.flush(30)
+    assert (told.written, told.lost) == (1, 0)
+
+
+@pytest.fixture
+def served_twice(chain: CFCRunnable, new_facts: list[PromptRecord]) -> ServedTwice:
+    """A function that serves three prompts, without a handler and with one."""
+
+    def serve(told: FeedbackHandler) -> tuple[list[CFCResult], list[CFCResult]]:
+        prompts = [one.input for one in new_facts[:3]]
+        alone = [chain.invoke(one) for one in prompts]
+        return alone, [chain.invoke(one, {"callbacks": [told]}) for one in prompts]
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("/feedback", status=400, times=10**6),
+        Fault("/feedback", status=429, times=10**6),
+        Fault("/sessions", content=b"<html>", times=10**6),
+    ],
+)
+def test_what_is_refused_is_counted_and_the_answer_stands(
+    langsmith: LangSmith,
+    served_twice: ServedTwice,
+    handler: Make,
+    fault: Fault,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    langsmith.faults.append(fault)
+    told = handler()
+    with caplog.at_level(logging.WARNING):
+        alone, beside = served_twice(told)
+        assert beside == alone
+        with pytest.warns(CFCWarning, match="the feedback of 3 served prompts was lost, and that of 0 waits"):
+            assert told.flush(60)
+    assert (told.written, told.lost) == (0, 3)
+    assert sum("the feedback of a served prompt is lost" in one.message for one in caplog.records) == 3
+    assert KEY not in caplog.text
+    # It is said once.
+    assert told.flush()
+
+
+def test_an_endpoint_that_dawdles_holds_up_nobody(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    prompts = [one.input for one in new_facts[:10]]
+
+    def seconds(config: Any) -> float:
+        begun = time.perf_counter()
+        for one in prompts:
+            chain.invoke(one, config)
+        return time.perf_counter() - begun
+
+    alone = seconds({})
+    langsmith.faults.append(Fault("/feedback", seconds=0.3, times=10**6))
+    told = handler()
+    beside = seconds({"callbacks": [told]})
+    # In the way, fifty pieces of feedback of 0.3 s each would have taken 15 s, by four threads 4 s.
+    assert beside < alone + 2.0
+    with pytest.warns(CFCWarning, match="waits still"):
+        assert not told.flush(0.01)
+    langsmith.faults.clear()
+    assert told.flush(60)
+    assert (told.written, told.lost) == (10, 0)
+
+
+def test_what_does_not_fit_is_counted(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    langsmith.faults.append(Fault("/feedback", seconds=1.0, times=1))
+    told = handler(most_waiting=2, threads=1)
+    for one in new_facts[:10]:
+        chain.invoke(one.input, {"callbacks": [told]})
+    with pytest.warns(CFCWarning, match="was lost"):
+        assert told.flush(60)
+    assert told.lost > 0
+    assert told.written + told.lost == 10
+    assert len(langsmith.by_run()) == told.written
+
+
+def test_a_labeler_that_fails_takes_only_its_own_with_it(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    def fails(*_: Any) -> list[bool]:
+        raise RuntimeError
+
+    told = handler(labeler=fails, reference=lambda _: "x")
+    answered = next(one for one in new_facts if not chain.invoke(one.input).abstained)
+    chain.invoke(answered.input, {"callbacks": [told]})
+    with pytest.warns(CFCWarning, match="1 served prompts was lost"):
+        told.flush(30)
+    (said,) = langsmith.by_run().values()
+    assert set(said) == DECIDED
+
+
+def test_prompts_without_a_reference_have_their_decision_only(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    told = handler(labeler=NormalisedMatch(), reference=references(new_facts[:1]))
+    for one in new_facts[:2]:
+        chain.invoke(one.input, {"callbacks": [told]})
+    assert told.flush(30)
+    assert sorted(bool(set(said) >= JUDGED) for said in langsmith.by_run().values()) == [False, True]
+
+
+def test_the_end_of_the_process_flushes(langsmith: LangSmith, saved: Path) -> None:
+    langsmith.faults.append(Fault("/feedback", seconds=0.2, times=3))
+    program = (
+        "import sys\n"
+        "from langchain_cfc.demo import demo_chain\n"
+        "from langchain_cfc_langsmith import FeedbackHandler\n"
+        "chain = demo_chain(sys.argv[1])\n"
+        "chain.invoke('What is the capital of Peru?', {'callbacks': [FeedbackHandler()]})\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program, str(saved)], check=True)
+    (said,) = langsmith.by_run().values()
+    assert set(said) == DECIDED
+
+
+def test_threads_start_with_the_first_answer_only(handler: Make) -> None:
+    before = threading.active_count()
+    handler()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "settings", [{"labeler": NormalisedMatch()}, {"reference": str}, {"most_waiting": 0}, {"threads": 0}]
+)
+def test_what_makes_no_sense_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="expected"):
+        FeedbackHandler(**settings)

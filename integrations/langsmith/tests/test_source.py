@@ -1,0 +1,224 @@
+"""Datasets in: rows of one version, all of them, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import pytest
+from langchain_cfc_langsmith import dataset_rows
+from langsmith import Client
+
+from integrations.langsmith.tests.conftest import KEY
+from integrations.langsmith.tests.endpoint import START, Fault, LangSmith
+from langchain_cfc.collect import Columns, read_examples
+from langchain_cfc.collect.sources import Rows, open_rows
+from langchain_cfc.errors import CollectionError, InputError, RecordError
+
+COLUMNS = Columns(input="question", reference="answers", metadata=("topic",), id="id")
+
+
+def facts(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "inputs": {"question": f"question {number}"},
+            "outputs": {"answers": [f"answer {number}"]},
+            "metadata": {"topic": "even" if number % 2 == 0 else "odd"},
+        }
+        for number in range(count)
+    ]
+
+
+def inputs(rows: Rows) -> list[Any]:
+    return [one.input for one in read_examples(rows, COLUMNS)]
+
+
+def row(rows: Rows) -> dict[str, Any]:
+    (_, values), *_ = rows  # type: ignore[misc]  # no bad rows come from LangSmith
+    return dict(values)
+
+
+@pytest.mark.parametrize("count", [1, 100, 101, 230])
+@pytest.mark.parametrize("page_size", [7, 100])
+def test_every_example_comes_once_whatever_the_pages(
+    langsmith: LangSmith, count: int, page_size: int
+) -> None:
+    langsmith.dataset("facts", facts(count))
+    langsmith.page_size = page_size
+    rows = open_rows("langsmith:facts")
+    examples = list(read_examples(rows, COLUMNS))
+    assert [one.input for one in examples] == [f"question {number}" for number in range(count)]
+    assert [one.id for one in examples] == langsmith.ids("facts")
+    assert examples[0].reference == ["answer 0"]
+    assert examples[0].metadata == {"topic": "even"}
+    assert [number for number, _ in rows if isinstance((number, _), tuple)] == list(range(1, count + 1))  # type: ignore[misc]
+
+
+def test_the_client_s_own_paging_would_have_lost_some(langsmith: LangSmith, client: Client) -> None:
+    langsmith.dataset("facts", facts(20))
+    langsmith.page_size = 7
+    assert len(list(client.list_examples(dataset_name="facts"))) == 7
+
+
+def test_pages_are_read_when_they_are_wanted(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", facts(230))
+    rows = open_rows("langsmith:facts")
+    assert not pages(langsmith)
+    assert len(list(islice(rows, 101))) == 101
+    assert len(pages(langsmith)) == 2
+
+
+def pages(langsmith: LangSmith) -> list[Any]:
+    return [one for one in langsmith.asked if one.path == "/examples"]
+
+
+def test_a_dataset_is_found_by_its_id_too(langsmith: LangSmith) -> None:
+    held = langsmith.dataset("facts?", facts(2))
+    rows = open_rows(f"langsmith:{held.id}")
+    assert rows.name.startswith(f"langsmith:{held.id}?as_of=")
+    assert inputs(open_rows(rows.name)) == ["question 0", "question 1"]
+
+
+def test_what_is_edited_later_is_not_read(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", facts(3))
+    rows = open_rows("langsmith:facts")
+    first, second, _ = langsmith.ids("facts")
+    before = inputs(rows)
+    langsmith.edit("facts", {first: None, second: {"inputs": {"question": "edited"}}})
+    assert inputs(rows) == before
+    # In another process, by the name that the first run noted.
+    assert inputs(open_rows(rows.name)) == before
+    again = open_rows("langsmith:facts")
+    assert again.name != rows.name
+    assert inputs(again) == ["edited", "question 2"]
+
+
+def test_a_version_is_a_tag_or_a_time_with_its_zone(langsmith: LangSmith) -> None:
+    held = langsmith.dataset("facts", facts(1))
+    langsmith.edit("facts", {"00000000-0000-4000-8000-000000000000": facts(2)[1]})
+    held.tags["prod"] = held.versions[1][0]
+    first = held.versions[1][0]
+    for as_of in ("prod", first, first.isoformat(), "2026-01-01T00:00:02.5Z", "2026-01-01T01:00:02+01:00"):
+        rows = dataset_rows("facts", as_of=as_of)
+        assert rows.name == f"langsmith:facts?as_of={first.isoformat()}"
+        assert len(inputs(rows)) == 2
+    assert len(inputs(dataset_rows("facts", as_of=START.replace(second=1)))) == 1
+    with pytest.raises(InputError, match="give it a zone"):
+        dataset_rows("facts", as_of=datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
+    with pytest.raises(CollectionError, match="the version staging of 'facts'"):
+        dataset_rows("facts", as_of="staging")
+
+
+def test_splits(langsmith: LangSmith) -> None:
+    of = [["train"], ["train", "hard"], ["test"]]
+    examples = facts(3)
+    for one, splits in zip(examples, of, strict=True):
+        one["metadata"]["dataset_split"] = splits
+    langsmith.dataset("facts", examples)
+    rows = open_rows("langsmith:facts?split=train")
+    assert inputs(rows) == ["question 0", "question 1"]
+    assert inputs(open_rows(rows.name)) == inputs(rows)
+    columns = Columns(input="question", id="id", metadata=("split",))
+    said = [one.metadata["split"] for one in read_examples(rows, columns)]
+    assert said == ["train", "hard+train"]
+
+
+def test_names_that_occur_twice_are_not_guessed_at(langsmith: LangSmith) -> None:
+    said = {"inputs": {"text": "in", "id": "own"}, "outputs": {"text": "out"}, "metadata": {"only": 1}}
+    langsmith.dataset("facts", [said])
+    values = row(open_rows("langsmith:facts"))
+    assert "text" not in values
+    assert values["id"] == langsmith.ids("facts")[0]
+    assert values["only"] == 1
+    columns = Columns(
+        input="inputs.text", reference="outputs.text", id="inputs.id", metadata=("metadata.only",)
+    )
+    (example,) = read_examples(open_rows("langsmith:facts"), columns)
+    assert (example.id, example.input, example.reference) == ("own", "in", "out")
+    with pytest.raises(RecordError, match="no column 'text'"):
+        list(read_examples(open_rows("langsmith:facts"), Columns(input="text")))
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        ("facts?version=1", "found 'version=1'; expected as_of=VERSION or split=SPLIT"),
+        ("facts?as_of=", "found 'as_of='"),
+        ("facts?as_of=a&as_of=b", "found as_of 2 times"),
+    ],
+)
+def test_what_is_not_understood_is_refused(langsmith: LangSmith, rest: str, words: str) -> None:
+    langsmith.dataset("facts", facts(1))
+    with pytest.raises(InputError, match=words):
+        open_rows(f"langsmith:{rest}")
+
+
+def test_a_dataset_that_is_not_there_and_one_that_is_empty(langsmith: LangSmith) -> None:
+    with pytest.raises(
+        CollectionError, match="finding the dataset 'facts' failed with LangSmithNotFoundError"
+    ):
+        open_rows("langsmith:facts")
+    langsmith.dataset("facts", [])
+    with pytest.raises(RecordError, match="no rows"):
+        inputs(open_rows("langsmith:facts"))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_passes_by_itself_is_waited_for(langsmith: LangSmith, status: int) -> None:
+    langsmith.dataset("facts", facts(3))
+    langsmith.faults.append(Fault("/examples", status=status))
+    assert len(inputs(open_rows("langsmith:facts"))) == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("/examples", status=401, times=9),
+        Fault("/examples", status=500, times=9),
+        Fault("/examples", content=b"<html>", times=9),
+        Fault("/examples", content=b'[{"id": 7}]', times=9),
+        Fault("/examples", content=b'{"detail": "odd"}', times=9),
+    ],
+)
+def test_what_does_not_pass_is_one_error_without_the_key(langsmith: LangSmith, fault: Fault) -> None:
+    langsmith.dataset("facts", facts(3))
+    langsmith.faults.append(fault)
+    with pytest.raises(CollectionError, match="reading 'facts' from example 1 on failed") as caught:
+        inputs(open_rows("langsmith:facts"))
+    assert ("LANGSMITH_API_KEY" in str(caught.value)) == (fault.status == 401)
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_dataset_that_breaks_off_in_the_middle_yields_no_dataset(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", facts(20))
+    langsmith.page_size = 7
+    rows = iter(open_rows("langsmith:facts"))
+    assert len(list(islice(rows, 7))) == 7
+    langsmith.faults.append(Fault("/examples", content=b"[", times=9))
+    with pytest.raises(CollectionError, match="from example 8 on"):
+        next(rows)
+
+
+def test_an_example_that_comes_twice_is_noticed(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", facts(1))
+    (one,) = langsmith.ids("facts")
+    held = {
+        "id": one,
+        "dataset_id": langsmith.datasets["facts"].id,
+        "metadata": {},
+        **facts(1)[0],
+    }
+    page = json.dumps([{**held, "created_at": START.isoformat()}]).encode()
+    langsmith.faults.append(Fault("/examples", content=page, times=2))
+    with pytest.raises(CollectionError, match=f"lists the example {one} twice"):
+        inputs(open_rows("langsmith:facts"))
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGSMITH_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(CollectionError, match="LangSmithConnectionError") as caught:
+        open_rows("langsmith:facts")
+    assert KEY not in "".join(traceback.format_exception(caught.value))
