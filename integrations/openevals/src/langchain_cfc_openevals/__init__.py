@@ -1,0 +1,21 @@
+"""Evaluators of openevals as verifiers and as labelers of langchain-cfc.
+
+`judge_verifier` and `judge_labeler` make them of a prompt and a chat model, `verifier` and `labeler` of
+evaluators that ask no model. All are factories for `collect.toml` as well.
+"""
+
+from __future__ import annotations
+
+from langchain_cfc_openevals.judge import JudgeSettings
+from langchain_cfc_openevals.labeler import EvaluatorLabeler, judge_labeler, labeler
+from langchain_cfc_openevals.verifier import EvaluatorVerifier, judge_verifier, verifier
+
+__all__ = [
+    "EvaluatorLabeler",
+    "EvaluatorVerifier",
+    "JudgeSettings",
+    "judge_labeler",
+    "judge_verifier",
+    "labeler",
+    "verifier",
+]

@@ -1,0 +1,60 @@
+"""Further keywords of an evaluator, such as `context`: a function of the prompt, or fields of it by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from langchain_core.runnables import Runnable
+
+from langchain_cfc.calls import Target
+from langchain_cfc.errors import InputError
+from langchain_cfc.sampling import quiet
+
+Arguments: TypeAlias = Mapping[str, str] | Target
+
+
+def callable_of(given: Arguments | None, candidate: str) -> Any:
+    """What makes the keywords of a prompt.
+
+    Args:
+        given: A function or Runnable on the prompt that returns a mapping; or by keyword the field of a
+            prompt that is a mapping.
+        candidate: The keyword that is taken.
+
+    Returns:
+        A function or Runnable, whose models are kept out of streams; None where nothing is given.
+
+    Raises:
+        InputError: If it is none of these, or names the keyword that is taken.
+    """
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        if candidate in given or not given:
+            msg = f"arguments={dict(given)!r} must name keywords other than the candidate's, {candidate!r}"
+            raise InputError(msg)
+        return partial(_fields, dict(given))
+    if isinstance(given, Runnable):
+        return quiet(given, fresh=False)
+    if callable(given):
+        return given
+    msg = f"arguments= is a {type(given).__name__}; expected a function of the prompt, or its fields by name"
+    raise InputError(msg)
+
+
+def said(given: Arguments | None) -> str:
+    """The arguments as one plain value, for a fingerprint."""
+    if isinstance(given, Mapping):
+        return ", ".join(f"{name}: {field}" for name, field in sorted(given.items()))
+    return "none" if given is None else "own"
+
+
+def _fields(fields: Mapping[str, str], prompt: Any) -> dict[str, Any]:
+    missing = [field for field in fields.values() if not isinstance(prompt, Mapping) or field not in prompt]
+    if missing:
+        held = ", ".join(map(repr, prompt)) if isinstance(prompt, Mapping) else f"a {type(prompt).__name__}"
+        msg = f"the prompt holds no {', '.join(map(repr, missing))}; it is {held}"
+        raise InputError(msg)
+    return {name: prompt[field] for name, field in fields.items()}

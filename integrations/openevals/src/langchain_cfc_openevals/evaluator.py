@@ -1,0 +1,179 @@
+"""An evaluator of openevals as data: what is called, with which keywords, and who it says it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import run_in_executor
+
+from langchain_cfc.calls import Call, Steps
+from langchain_cfc.errors import CFCError, InputError, VerifierError
+
+Function: TypeAlias = Callable[..., Any]
+AsyncFunction: TypeAlias = Callable[..., Awaitable[Any]]
+Pairs: TypeAlias = Callable[[str, Any], Sequence[tuple[Any, Any]]]
+
+INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"
+
+
+def as_they_are(text: str, reference: Any) -> list[tuple[Any, Any]]:
+    """One comparison, of the text with the whole reference."""
+    return [(text, reference)]
+
+
+def pair(ends: Sequence[float] | None) -> tuple[float, float] | None:
+    """The ends of a range, for files hold lists.
+
+    Raises:
+        InputError: If there are not two.
+    """
+    if ends is None:
+        return None
+    if len(ends) != 2:  # noqa: PLR2004 - a pair
+        msg = f"range must be two numbers, the smaller one first, got {ends!r}"
+        raise InputError(msg)
+    return (ends[0], ends[1])
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """What is known of an evaluator.
+
+    Attributes:
+        function: What is called with keywords; None where there is only an async one.
+        afunction: The same, async; None where there is none, and the other is called in a thread.
+        fingerprint: What it says of itself, see `langchain_cfc.fingerprints`.
+        arguments: Prompt to further keywords, a function or Runnable; None without any.
+        candidate: The keyword by which it is told the candidate's text.
+        pairs: Text and reference to what is compared with what: of several pairs the best result counts,
+            and without a pair the candidate is wrong.
+        checked: Looks at a result, and raises a `VerifierError` where it breaks the evaluator's own rules.
+        ends: The smallest and the largest score that it gives.
+        graded: Whether it may give scores between the ends.
+        takes_inputs: Whether it may be told the prompt.
+    """
+
+    function: Function | None
+    afunction: AsyncFunction | None
+    fingerprint: Mapping[str, Any]
+    arguments: Any = None
+    candidate: str = OUTPUTS
+    pairs: Pairs = as_they_are
+    checked: Callable[[Any], None] | None = None
+    ends: tuple[float, float] = (0.0, 1.0)
+    graded: bool = True
+    takes_inputs: bool = True
+
+    def further(self, prompt: Any, config: RunnableConfig, failure: type[CFCError]) -> Steps[dict[str, Any]]:
+        """Further keywords for a prompt.
+
+        Args:
+            prompt: What candidates were drawn for.
+            config: Config for whatever is called.
+            failure: The error that failures become.
+
+        Returns:
+            The keywords, which take the place of `inputs` or the reference if they are called so.
+
+        Raises:
+            CFCError: Of the type given, if they cannot be made or would take the candidate's place.
+        """
+        if self.arguments is None:
+            return {}
+        found = yield from Call("arguments function", self.arguments, failure).one(prompt, config)
+        if not isinstance(found, Mapping):
+            msg = f"arguments= gave a {type(found).__name__}; expected a mapping of keywords"
+            raise failure(msg)
+        if self.candidate in found:
+            msg = f"arguments= gave {self.candidate!r}, by which the evaluator is told the candidate"
+            raise failure(msg)
+        return dict(found)
+
+    def told(self, further: Mapping[str, Any]) -> Told:
+        """The evaluator, with the further keywords of one prompt."""
+        return Told(self, further)
+
+
+class Told(Runnable[Mapping[str, Any], Any]):
+    """An evaluator that is invoked with `prompt`, `candidate` and, offline, `reference`.
+
+    Args:
+        evaluator: What is asked.
+        further: Keywords that it is told as well.
+    """
+
+    def __init__(self, evaluator: Evaluator, further: Mapping[str, Any]) -> None:
+        self.name = "openevals"
+        self.fingerprint = evaluator.fingerprint
+        self._evaluator = evaluator
+        self._further = further
+
+    def invoke(self, input: Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+        """Its result about one candidate; models that it calls inherit the config."""
+        return self._call_with_config(self._results, input, config, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: Mapping[str, Any],  # noqa: A002 - LangChain's name
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The same, asynchronously."""
+        return await self._acall_with_config(self._aresults, input, config, **kwargs)
+
+    def _results(self, given: Mapping[str, Any]) -> Any:
+        function = self._evaluator.function
+        if function is None:
+            msg = "the evaluator is async: use ainvoke, or pass a plain one"
+            raise VerifierError(msg)
+        return self._best([function(**keywords) for keywords in self._keywords(given, function)])
+
+    async def _aresults(
+        self, given: Mapping[str, Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> Any:
+        del run_manager
+        afunction = self._evaluator.afunction
+        if afunction is None:
+            return await run_in_executor(config, self._results, given)
+        return self._best([await afunction(**keywords) for keywords in self._keywords(given, afunction)])
+
+    def _keywords(self, given: Mapping[str, Any], function: Callable[..., Any]) -> list[dict[str, Any]]:
+        reference = {REFERENCE: given["reference"]} if "reference" in given else {}
+        offered = {INPUTS: _inputs(given["prompt"]), **reference, **self._further}
+        pairs = self._evaluator.pairs(given["candidate"], offered.get(REFERENCE))
+        told = [
+            # Who wants a reference when serving fails, rather than being told None.
+            {**offered, **({REFERENCE: one} if REFERENCE in offered else {}), self._evaluator.candidate: text}
+            for text, one in pairs
+        ]
+        unwanted = _unwanted(function) | (frozenset() if self._evaluator.takes_inputs else {INPUTS})
+        return [{name: one[name] for name in one if name not in unwanted} for one in told]
+
+    def _best(self, results: Sequence[Any]) -> Any:
+        if self._evaluator.checked is not None:
+            for result in results:
+                self._evaluator.checked(result)
+        if len(results) == 1:
+            return results[0]
+        return max((result["score"] for result in results), default=False)
+
+
+def _unwanted(function: Callable[..., Any]) -> frozenset[str]:
+    """What is offered, and a function does not take."""
+    parameters = inspect.signature(function).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return frozenset()
+    return frozenset({INPUTS, REFERENCE} - set(parameters))
+
+
+def _inputs(prompt: Any) -> Any:
+    """The prompt in the types that evaluators know; a copy of a mapping, for openevals writes into it."""
+    if isinstance(prompt, PromptValue):
+        return prompt.to_messages()
+    return dict(prompt) if isinstance(prompt, Mapping) else prompt

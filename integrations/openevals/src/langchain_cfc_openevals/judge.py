@@ -1,0 +1,267 @@
+"""A judge: a prompt of openevals, or one of your own, and a chat model of LangChain that answers it.
+
+The model is kept out of streams, for it quotes candidates that may be rejected. What it replies is held
+against the scale that it was asked to use; openevals hands on whatever came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypedDict
+
+import openevals.prompts
+from langchain_core.language_models import BaseChatModel
+from langchain_core.load import dumps
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.prompts.structured import StructuredPrompt
+from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
+from openevals.types import FewShotExample
+
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.sampling import quiet, resolved
+from langchain_cfc.verifiers.parts import plain, together
+from langchain_cfc_openevals.arguments import Arguments, callable_of, said
+from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, as_they_are
+
+
+class JudgeSettings(TypedDict, total=False):
+    """How a judge is asked, in the words of `openevals.create_llm_as_judge`.
+
+    Attributes:
+        system: A system message in front.
+        continuous: Whether it gives a number from 0 to 1 instead of True or False.
+        choices: The numbers that it chooses from instead, at least two.
+        use_reasoning: Whether it gives reasons before its score; True unless said.
+        few_shot_examples: Judgements to go by, appended to the prompt.
+        output_schema: JSON schema or pydantic class of what it returns instead of one score; `key` says
+            which field to read.
+        structured_output_kwargs: For the model's `with_structured_output`, such as `{"method": ...}`.
+    """
+
+    system: str
+    continuous: bool
+    choices: Sequence[float]
+    use_reasoning: bool
+    few_shot_examples: Sequence[FewShotExample]
+    output_schema: Any
+    structured_output_kwargs: dict[str, Any]
+
+
+def judge(
+    model: BaseChatModel | str,
+    prompt: str | BasePromptTemplate[Any],
+    settings: JudgeSettings,
+    *,
+    offline: bool,
+    arguments: Arguments | None = None,
+    candidate: str = OUTPUTS,
+) -> Evaluator:
+    """A judge as an evaluator.
+
+    Args:
+        model: A chat model, or the name of one, such as `openai:gpt-4o`.
+        prompt: Text with `{inputs}`, `{outputs}` and the like in it, or the name of such a text in
+            `openevals.prompts`, or a template of LangChain.
+        settings: How it is asked.
+        offline: Whether it is told the reference, which nobody has when serving.
+        arguments: Where other keywords of the prompt come from, see `callable_of`.
+        candidate: The keyword by which the prompt shows the candidate.
+
+    Raises:
+        InputError: If the model is no chat model, the prompt does not show the candidate or shows what
+            nobody gives it, or the settings contradict each other.
+    """
+    _check(settings)
+    asked, structured = _model(model), _is_structured(prompt, settings)
+    worded = _worded(prompt)
+    _check_keywords(worded, arguments, candidate, offline=offline)
+    told: dict[str, Any] = {**settings, "prompt": worded, "judge": quiet(asked, fresh=False)}
+    scale = None if structured else _scale(settings)
+    further = {} if arguments is None or isinstance(arguments, Mapping) else {"arguments": arguments}
+    return Evaluator(
+        create_llm_as_judge(**told),
+        create_async_llm_as_judge(**told),
+        together(
+            "openevals-judge", _said(worded, settings, arguments, candidate), {"model": asked, **further}
+        ),
+        callable_of(arguments, candidate),
+        candidate,
+        pairs=_referred if REFERENCE in _keywords_of(worded) else as_they_are,
+        checked=None if structured else partial(_check_score, settings),
+        ends=(0.0, 1.0) if scale is None else (min(scale), max(scale)),
+        graded=bool(settings.get("continuous")) or len(scale or ()) > 2,  # noqa: PLR2004 - the two ends
+    )
+
+
+def _model(given: BaseChatModel | str) -> BaseChatModel:
+    model = resolved(given)
+    if isinstance(model, BaseChatModel):
+        return model
+    msg = (
+        f"the judge is a {type(given).__name__}; openevals takes a chat model itself, such as "
+        "ChatOpenAI(...), without binding, retry or parser around it"
+    )
+    raise InputError(msg)
+
+
+def _worded(prompt: str | BasePromptTemplate[Any]) -> str | BasePromptTemplate[Any]:
+    """The text of a prompt, also of one that is given by its name; a template as it is."""
+    if isinstance(prompt, BasePromptTemplate):
+        return prompt
+    if not isinstance(prompt, str):
+        msg = f"the judge's prompt is a {type(prompt).__name__}; expected text or a template of LangChain"
+        raise InputError(msg)
+    if not prompt.isidentifier():
+        return prompt
+    if prompt in openevals.prompts.__all__:
+        return str(getattr(openevals.prompts, prompt))
+    listed = ", ".join(sorted(openevals.prompts.__all__))
+    msg = f"openevals has no prompt {prompt!r}, only {listed}; a prompt of your own shows {{outputs}}"
+    raise InputError(msg)
+
+
+def _is_structured(prompt: Any, settings: JudgeSettings) -> bool:
+    return settings.get("output_schema") is not None or isinstance(prompt, StructuredPrompt)
+
+
+def _keywords_of(worded: str | BasePromptTemplate[Any]) -> set[str]:
+    """What a prompt shows."""
+    if isinstance(worded, BasePromptTemplate):
+        return set(worded.input_variables)
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(worded) if field is not None]
+    except ValueError as error:
+        msg = f"the judge's prompt cannot be filled in ({error}): double its braces where they are meant"
+        raise InputError(msg) from error
+    return {field.partition(".")[0].partition("[")[0] for field in fields}
+
+
+def _check_keywords(worded: Any, arguments: Arguments | None, candidate: str, *, offline: bool) -> None:
+    shown = _keywords_of(worded)
+    if candidate not in shown:
+        listed = ", ".join(f"{{{one}}}" for one in sorted(shown)) or "nothing"
+        msg = (
+            f"the judge's prompt shows {listed}, and not the candidate, {{{candidate}}}: all candidates of a "
+            "prompt would get the same score. candidate= says which keyword is the candidate"
+        )
+        raise InputError(msg)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        # What a function returns is only known once it is asked.
+        return
+    given = {INPUTS, candidate, *(arguments or ()), *([REFERENCE] if offline else ())}
+    missing = sorted(shown - given)
+    if not missing:
+        return
+    why = "" if offline or REFERENCE not in missing else ": there is no reference when serving"
+    msg = (
+        f"the judge's prompt shows {', '.join(missing)}, which nobody gives it{why}. Take another prompt, or "
+        "say with arguments= where it comes from"
+    )
+    raise InputError(msg)
+
+
+def _check(settings: JudgeSettings) -> None:
+    unknown = sorted(set(settings) - set(JudgeSettings.__annotations__))
+    if unknown:
+        msg = (
+            f"a judge has no setting {', '.join(unknown)}; it has {', '.join(JudgeSettings.__annotations__)}"
+        )
+        raise InputError(msg)
+    scales = [name for name in ("continuous", "choices", "output_schema") if settings.get(name)]
+    if len(scales) > 1:
+        msg = f"{' and '.join(scales)} are given together, and openevals would drop one"
+        raise InputError(msg)
+    choices = settings.get("choices")
+    if choices is not None and not (len(set(choices)) > 1 and all(map(_is_number, choices))):
+        msg = f"choices={list(choices)!r}; expected at least two different finite numbers"
+        raise InputError(msg)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _scale(settings: JudgeSettings) -> list[float]:
+    choices: Iterable[float] = settings.get("choices") or (0.0, 1.0)
+    return sorted(set(map(float, choices)))
+
+
+def _check_score(settings: JudgeSettings, result: Any) -> None:
+    """Refuse a score that is none of those asked for."""
+    score: Any = plain(result.get("score")) if isinstance(result, Mapping) else None
+    choices = settings.get("choices")
+    if choices is not None:
+        fits, wanted = _is_number(score) and score in choices, f"one of {list(choices)}"
+    elif settings.get("continuous"):
+        fits, wanted = _is_number(score) and 0.0 <= score <= 1.0, "a number from 0 to 1"
+    else:
+        fits, wanted = isinstance(score, bool), "true or false"
+    if not fits:
+        msg = f"the judge's score is {score!r:.80}; it was asked for {wanted}"
+        raise VerifierError(msg)
+
+
+def _referred(text: str, reference: Any) -> list[tuple[Any, Any]]:
+    if reference is None:
+        msg = "the judge's prompt shows a reference, and there is none"
+        raise VerifierError(msg)
+    return [(text, reference)]
+
+
+def _said(
+    worded: str | BasePromptTemplate[Any],
+    settings: JudgeSettings,
+    arguments: Arguments | None,
+    candidate: str,
+) -> dict[str, Any]:
+    """Whatever changes a judgement beside the model."""
+    words = worded if isinstance(worded, str) else dumps(worded)
+    if '"not_implemented"' in words and not isinstance(worded, str):
+        msg = "the judge's template holds what is no plain data, so that it could not be recognised"
+        raise InputError(msg)
+    digests: dict[str, Callable[[Any], str]] = {
+        "few_shot_examples": _digest,
+        "output_schema": lambda schema: _digest(
+            schema if isinstance(schema, Mapping) else schema.model_json_schema()
+        ),
+        "structured_output_kwargs": _digest,
+        "system": _sha256,
+    }
+    given: Mapping[str, Any] = settings
+    further = {name: digest(given[name]) for name, digest in digests.items() if given.get(name)}
+    return {
+        # How openevals words a scale and appends examples is its version's business.
+        "openevals": version("openevals"),
+        "prompt": _sha256(words),
+        "candidate": candidate,
+        "arguments": said(arguments),
+        "scale": _scale_said(settings, structured=_is_structured(worded, settings)),
+        "reasoning": settings.get("use_reasoning", True),
+        **further,
+    }
+
+
+def _scale_said(settings: JudgeSettings, *, structured: bool) -> str:
+    if structured:
+        return "schema"
+    if settings.get("choices"):
+        return f"one of {', '.join(map(repr, settings['choices']))}"
+    return "0 to 1" if settings.get("continuous") else "true or false"
+
+
+def _digest(data: Any) -> str:
+    try:
+        return _sha256(json.dumps(data, sort_keys=True))
+    except (TypeError, ValueError) as error:
+        msg = f"a setting of the judge is no plain data ({error}), so that it could not be recognised"
+        raise InputError(msg) from error
+
+
+def _sha256(text: str) -> str:
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

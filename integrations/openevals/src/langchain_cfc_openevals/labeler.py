@@ -1,0 +1,123 @@
+"""Evaluators as labelers: offline, with the record's reference, and a rule from a score to yes or no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import RunnableConfig
+from typing_extensions import Unpack
+
+from langchain_cfc.calls import Steps
+from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers import BaseLabeler, JudgeLabels, LabelerInput
+from langchain_cfc_openevals.arguments import Arguments
+from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, pair
+from langchain_cfc_openevals.judge import JudgeSettings, judge
+from langchain_cfc_openevals.known import evaluator_of
+from langchain_cfc_openevals.verifier import Prompt
+
+
+class EvaluatorLabeler(BaseLabeler):
+    """Asks an evaluator about each distinct text, and calls correct what its rule says.
+
+    What cannot be decided is a `LabelerError`: a result without a score, one that is not of its scale, one
+    between True and False without a limit. Made by `labeler` and `judge_labeler`.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        key: str | None,
+        at_least: float | None,
+        at_most: float | None,
+        ends: tuple[float, float] | None,
+    ) -> None:
+        self.name = "openevals-labeler"
+        self._evaluator = evaluator
+        low, high = ends or evaluator.ends
+        if evaluator.graded and at_least is None and at_most is None:
+            msg = f"scores lie from {low:g} to {high:g}: say with at_least= or at_most= which mean correct"
+            raise InputError(msg)
+        self._reading = partial(JudgeLabels, at_least=at_least, at_most=at_most, key=key, range=(low, high))
+        # What cannot be read so is refused here, and not with the first prompt.
+        self.fingerprint = self._reading(evaluator.told({})).fingerprint
+
+    def __repr__(self) -> str:
+        """What is called correct."""
+        return f"EvaluatorLabeler(correct: {self.fingerprint['correct']})"
+
+    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """One evaluation per distinct text; further arguments are made once."""
+        further = yield from self._evaluator.further(given["prompt"], config, LabelerError)
+        return (yield from self._reading(self._evaluator.told(further)).labelled(given, config))
+
+
+def judge_labeler(
+    model: BaseChatModel | str,
+    prompt: Prompt,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    arguments: Arguments | None = None,
+    candidate: str = OUTPUTS,
+    key: str | None = None,
+    range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
+    **settings: Unpack[JudgeSettings],
+) -> EvaluatorLabeler:
+    """A prompt of openevals and a chat model as a labeler.
+
+    What is calibrated on its labels promises what the judge calls correct. Have people label a sample, and
+    see `langchain_cfc.labelers.compare_labels` and `true_coverage`.
+
+    Args:
+        model: A chat model, or the name of one; not the verifier's, of which `collect` warns.
+        prompt: As in `judge_verifier`. `{reference_outputs}` is the record's reference.
+        at_least: Smallest score that means correct, in the scale of the judge. Without a limit it judges
+            with True and False.
+        at_most: Largest score that means correct, for a prompt that asks for a fault.
+        arguments: As in `judge_verifier`.
+        candidate: As in `judge_verifier`.
+        key: As in `judge_verifier`.
+        range: As in `judge_verifier`.
+        **settings: How the model is asked, see `JudgeSettings`.
+
+    Raises:
+        InputError: If the model, the prompt, a limit or a setting cannot be used.
+    """
+    asked = judge(model, prompt, settings, offline=True, arguments=arguments, candidate=candidate)
+    return EvaluatorLabeler(asked, key, at_least, at_most, pair(range))
+
+
+def labeler(
+    evaluator: str | Callable[..., Any],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    arguments: Arguments | None = None,
+    key: str | None = None,
+    range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
+    id: str | None = None,  # noqa: A002 - what the package calls it everywhere
+) -> EvaluatorLabeler:
+    """An evaluator that asks no chat model, as a labeler.
+
+    Args:
+        evaluator: `exact_match`, `levenshtein_distance` and `embedding_similarity` compare texts, of several
+            in the reference with the nearest; `json_match` compares objects, and a candidate that is none is
+            wrong; `mypy` looks at code. Or a function of yours with the keyword `outputs`, plain or async.
+        settings: What openevals makes it with, such as `{"model": "openai:text-embedding-3-small"}`.
+        at_least: Smallest score that means correct; needed where scores are numbers.
+        at_most: Largest score that means correct, for an evaluator of a fault.
+        arguments: As in `judge_verifier`.
+        key: Which of several results to read.
+        range: Its smallest and largest score, if they are not those that openevals states.
+        id: What a function of yours is called in the fingerprint, if it cannot say itself.
+
+    Raises:
+        InputError: If there is no such evaluator, or it cannot be made or read so.
+    """
+    made = evaluator_of(evaluator, settings, offline=True, arguments=arguments, given_id=id)
+    return EvaluatorLabeler(made, key, at_least, at_most, pair(range))

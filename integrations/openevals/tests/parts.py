@@ -1,0 +1,69 @@
+"""A judge on a real socket, and what verifiers and labelers are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import VerifierInput
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+Ask = Callable[[Any, Any], list[Any]]
+
+
+def invoked(part: Any, asked: Any) -> list[Any]:
+    return list(part.invoke(asked))
+
+
+def ainvoked(part: Any, asked: Any) -> list[Any]:
+    return list(asyncio.run(part.ainvoke(asked)))
+
+
+both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+
+
+def drawn(prompt: Any, *texts: str) -> VerifierInput:
+    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+
+
+def recorded(prompt: Any, reference: Any, *texts: str) -> LabelerInput:
+    return LabelerInput(prompt=prompt, reference=reference, candidates=[Draw(text) for text in texts])
+
+
+def reply(**fields: Any) -> list[Answer]:
+    """What a judge answers, over and over."""
+    return [Answer(json.dumps(fields))]
+
+
+def judgements(prompt: str, scores: Mapping[str, Any], **told: Any) -> dict[str, list[Answer]]:
+    """What a judge says of each candidate that the prompt shows it."""
+    return {
+        prompt.format(outputs=text, **told): reply(reasoning="so it is", score=score)
+        for text, score in scores.items()
+    }
+
+
+@contextmanager
+def hosted(script: Script) -> Iterator[str]:
+    """A script served where clients look for a hosted model."""
+    with serving(script) as url:
+        keys = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
+        with mock.patch.dict(os.environ, keys):
+            yield url
+
+
+def client(url: str, **settings: Any) -> ChatOpenAI:
+    given = {"model": "judging", "temperature": 0.0, **settings}
+    return ChatOpenAI(base_url=url, api_key=SecretStr("none"), max_retries=0, **given)

@@ -1,0 +1,440 @@
+"""Prompts of openevals and a chat model, as verifier and as labeler, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+from langchain_cfc_openevals import judge_labeler, judge_verifier
+from langchain_core._api import LangChainBetaWarning
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts.structured import StructuredPrompt
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+from openevals.llm import create_llm_as_judge
+from openevals.prompts import (
+    CORRECTNESS_PROMPT,
+    RAG_GROUNDEDNESS_PROMPT,
+    RAG_HELPFULNESS_PROMPT,
+    RAG_RETRIEVAL_RELEVANCE_PROMPT,
+)
+from pydantic import BaseModel
+
+from integrations.openevals.tests.parts import (
+    Ask,
+    ainvoked,
+    both_ways,
+    client,
+    drawn,
+    invoked,
+    judgements,
+    recorded,
+    reply,
+)
+from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.verifiers import from_evaluator
+from tests.serving.openai_server import Fault, Script, serving
+
+PROMPT = "Is {outputs} a right answer to {inputs}?"
+ASKED = drawn("where?", "lima", "quito", "lima")
+LABELLED = recorded("where?", "lima", "lima", "quito", "lima")
+RIGHT = {"lima": True, "quito": False}
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(judgements(PROMPT, RIGHT, inputs="where?"), logprobs=False)
+
+
+@pytest.fixture
+def model(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenAI]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as url:
+        yield client(url)
+
+
+@both_ways
+def test_true_and_false(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    assert ask(judge_verifier(model, PROMPT), ASKED) == [0.0, 1.0, 0.0]
+    # Texts drawn twice are judged once.
+    assert len(script.requests) == 2
+    assert ask(judge_labeler(model, PROMPT), LABELLED) == [True, False, True]
+    # A prompt that asks for a fault is read the other way round.
+    assert ask(judge_verifier(model, PROMPT, higher_is_better=False), ASKED) == [1.0, 0.0, 1.0]
+    assert ask(judge_labeler(model, PROMPT, at_most=0.0), LABELLED) == [False, True, False]
+
+
+@both_ways
+def test_a_continuous_scale_and_a_stated_cut(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = judgements(PROMPT, {"lima": 0.7, "quito": 0.69}, inputs="where?")
+    assert ask(judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx([0.3, 0.31, 0.3])
+    labeler = judge_labeler(model, PROMPT, continuous=True, at_least=0.7)
+    assert ask(labeler, LABELLED) == [True, False, True]
+    assert labeler.fingerprint["correct"] == "at least 0.7"
+    # The negative control: another cut, other labels, another labeler.
+    lower = judge_labeler(model, PROMPT, continuous=True, at_least=0.6)
+    assert ask(lower, LABELLED) == [True, True, True]
+    assert fingerprint(lower) != fingerprint(labeler)
+
+
+@both_ways
+def test_choices_are_scaled_by_the_smallest_and_the_largest(
+    ask: Ask, model: ChatOpenAI, script: Script
+) -> None:
+    script.answers = judgements(PROMPT, {"lima": 4, "quito": 1}, inputs="where?")
+    grades = (1, 2, 3, 4, 5)
+    assert ask(judge_verifier(model, PROMPT, choices=grades), ASKED) == [0.25, 1.0, 0.25]
+    assert ask(judge_labeler(model, PROMPT, choices=grades, at_least=4), LABELLED) == [True, False, True]
+    schema = script.requests[0]["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["score"]["enum"] == list(grades)
+
+
+OTHERS: list[tuple[dict[str, Any], Any, str]] = [
+    ({}, 0.7, "score is 0.7; it was asked for true or false"),
+    ({}, None, "score is None; it was asked for true or false"),
+    ({}, "yes", "score is 'yes'; it was asked for true or false"),
+    ({"continuous": True}, 1.2, "score is 1.2; it was asked for a number from 0 to 1"),
+    ({"continuous": True}, True, "score is True; it was asked for a number from 0 to 1"),
+    ({"choices": [0, 0.5, 1]}, 0.7, r"score is 0.7; it was asked for one of \[0, 0.5, 1\]"),
+    ({"choices": [0, 0.5, 1]}, True, "score is True; it was asked for one of"),
+]
+
+
+@both_ways
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_score_that_was_not_asked_for_is_refused(
+    ask: Ask, model: ChatOpenAI, script: Script, case: tuple[dict[str, Any], Any, str]
+) -> None:
+    settings, score, message = case
+    script.answers = judgements(PROMPT, {"lima": score, "quito": score}, inputs="where?")
+    with pytest.raises(VerifierError, match=message):
+        ask(judge_verifier(model, PROMPT, **settings), ASKED)
+    labeler = judge_labeler(model, PROMPT, **settings, at_least=0.5 if settings else None)
+    with pytest.raises(LabelerError, match=message):
+        ask(labeler, LABELLED)
+
+
+def test_openevals_itself_lets_such_a_score_pass(model: ChatOpenAI, script: Script) -> None:
+    script.answers = judgements(PROMPT, {"lima": 0.7, "quito": 0.7}, inputs="where?")
+    evaluator = create_llm_as_judge(prompt=PROMPT, judge=model, choices=[0, 0.5, 1])
+    assert invoked(from_evaluator(evaluator), ASKED) == pytest.approx([0.3] * 3)
+
+
+@both_ways
+@pytest.mark.parametrize("fault", ["status 500", "malformed", "truncated", "dropped", "no choices"])
+def test_a_judge_out_of_order_is_a_typed_error(
+    ask: Ask, fault: str, model: ChatOpenAI, script: Script
+) -> None:
+    script.faults = [Fault(fault)]
+    with pytest.raises(VerifierError, match="the evaluator failed with"):
+        ask(judge_verifier(model, PROMPT), ASKED)
+    with pytest.raises(LabelerError, match="the evaluator failed with"):
+        ask(judge_labeler(model, PROMPT), LABELLED)
+
+
+@both_ways
+@pytest.mark.parametrize("fields", [{}, {"reasoning": "none"}, {"score": True}])
+def test_a_reply_without_what_was_asked_for_is_a_typed_error(
+    ask: Ask, fields: dict[str, Any], model: ChatOpenAI, script: Script
+) -> None:
+    script.answers = {PROMPT.format(inputs="where?", outputs=text): reply(**fields) for text in RIGHT}
+    with pytest.raises(VerifierError, match="the evaluator failed with KeyError"):
+        ask(judge_verifier(model, PROMPT), ASKED)
+    with pytest.raises(LabelerError, match="the evaluator failed with KeyError"):
+        ask(judge_labeler(model, PROMPT), LABELLED)
+
+
+@both_ways
+def test_few_shot_system_and_no_reasons(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    examples: Any = [{"inputs": "what?", "outputs": "cusco", "score": False}]
+    shown = "<example>\n<input>what?</input>\n<output>cusco</output>\n<score>False</score>\n</example>"
+    script.answers = {
+        f"{PROMPT.format(inputs='where?', outputs=text)}\n\n{shown}": reply(score=score)
+        for text, score in RIGHT.items()
+    }
+    told: Any = {"few_shot_examples": examples, "system": "Be strict.", "use_reasoning": False}
+    verifier = judge_verifier(model, PROMPT, **told)
+    assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
+    assert script.requests[0]["messages"][0] == {"role": "system", "content": "Be strict."}
+    plain = judge_verifier(model, PROMPT)
+    for name in ("few_shot_examples", "system", "reasoning"):
+        assert verifier.fingerprint[f"evaluator.{name}"] != plain.fingerprint.get(f"evaluator.{name}")
+
+
+class Marks(BaseModel):
+    """What a judge says of an answer."""
+
+    right: bool
+    short: float
+
+
+SCHEMA = {
+    "title": "marks",
+    "type": "object",
+    "properties": {"right": {"type": "boolean"}, "short": {"type": "number"}},
+    "required": ["right", "short"],
+    "additionalProperties": False,
+}
+
+
+@both_ways
+@pytest.mark.parametrize("schema", [SCHEMA, Marks])
+def test_one_of_several_marks(ask: Ask, schema: Any, model: ChatOpenAI, script: Script) -> None:
+    script.answers = {
+        PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
+        for text, right in RIGHT.items()
+    }
+    assert ask(judge_verifier(model, PROMPT, output_schema=schema, key="right"), ASKED) == [0.0, 1.0, 0.0]
+    assert ask(judge_verifier(model, PROMPT, output_schema=schema, key="short"), ASKED) == [0.25] * 3
+    assert ask(judge_labeler(model, PROMPT, output_schema=schema, key="right"), LABELLED) == [
+        True,
+        False,
+        True,
+    ]
+    with pytest.raises(LabelerError, match="holds no 'long'"):
+        ask(judge_labeler(model, PROMPT, output_schema=schema, key="long"), LABELLED)
+    with pytest.raises(LabelerError, match="neither True nor False"):
+        ask(judge_labeler(model, PROMPT, output_schema=schema, key="short"), LABELLED)
+
+
+@both_ways
+def test_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
+    template = ChatPromptTemplate.from_messages([("system", "Be strict."), ("user", PROMPT)])
+    assert ask(judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
+    other = ChatPromptTemplate.from_messages([("system", "Be kind."), ("user", PROMPT)])
+    assert fingerprint(judge_verifier(model, template)) != fingerprint(judge_verifier(model, other))
+
+
+@both_ways
+def test_a_template_with_a_schema_of_its_own(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = {
+        PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
+        for text, right in RIGHT.items()
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LangChainBetaWarning)
+        template, other = (
+            StructuredPrompt([("user", PROMPT)], {**SCHEMA, "description": text})
+            for text in ("marks", "grades")
+        )
+    verifier = judge_verifier(model, template, key="right")
+    assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
+    assert fingerprint(verifier) != fingerprint(judge_verifier(model, other, key="right"))
+
+
+# --- what a prompt shows
+
+
+@both_ways
+def test_the_correctness_prompt_labels_with_the_reference(
+    ask: Ask, model: ChatOpenAI, script: Script
+) -> None:
+    script.answers = judgements(CORRECTNESS_PROMPT, RIGHT, inputs="where?", reference_outputs="lima")
+    assert ask(judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
+    with pytest.raises(LabelerError, match="shows a reference, and there is none"):
+        ask(judge_labeler(model, "CORRECTNESS_PROMPT"), recorded("where?", None, "lima"))
+
+
+def test_a_prompt_that_shows_a_reference_is_no_verifier(model: ChatOpenAI) -> None:
+    with pytest.raises(
+        InputError, match=r"shows reference_outputs, which nobody gives it: there is no reference"
+    ):
+        judge_verifier(model, "CORRECTNESS_PROMPT")
+    # A draft that stands in the prompt is something else.
+    judge_verifier(model, "CORRECTNESS_PROMPT", arguments={"reference_outputs": "draft"})
+
+
+PASSAGES = {"question": "where?", "documents": "Llamas live in Peru."}
+CONTEXT = {"inputs": "question", "context": "documents"}
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        CONTEXT,
+        lambda prompt: {"inputs": prompt["question"], "context": prompt["documents"]},
+        RunnableLambda(lambda prompt: {"inputs": prompt["question"], "context": prompt["documents"]}),
+    ],
+)
+def test_groundedness_by_fields_of_the_prompt_or_a_function(
+    ask: Ask, arguments: Any, model: ChatOpenAI, script: Script
+) -> None:
+    told = {"inputs": "where?", "context": "Llamas live in Peru."}
+    script.answers = {
+        **judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, **told),
+        **judgements(RAG_HELPFULNESS_PROMPT, {"lima": False, "quito": True}, **told),
+    }
+    asked = drawn(PASSAGES, "lima", "quito")
+    grounded = judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
+    assert ask(grounded, asked) == [0.0, 1.0]
+    assert ask(judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [1.0, 0.0]
+    labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
+    assert ask(labeler, recorded(PASSAGES, None, "lima", "quito")) == [True, False]
+
+
+@both_ways
+def test_arguments_are_made_once_for_a_prompt(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, context="passages")
+    retrieved: list[Any] = []
+
+    def retrieve(prompt: Any) -> dict[str, str]:
+        retrieved.append(prompt)
+        return {"context": "passages"}
+
+    assert ask(judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=retrieve), ASKED) == [0.0, 1.0, 0.0]
+    assert retrieved == ["where?"]
+
+
+@both_ways
+def test_retrieval_relevance_judges_what_was_retrieved(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = {
+        RAG_RETRIEVAL_RELEVANCE_PROMPT.format(inputs="where?", context=text): reply(
+            reasoning="", score=relevant
+        )
+        for text, relevant in RIGHT.items()
+    }
+    verifier = judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", candidate="context")
+    assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
+    # An answer it does not look at, so that all of them would get one score.
+    with pytest.raises(InputError, match=r"shows {context}, {inputs}, and not the candidate, {outputs}"):
+        judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", arguments=CONTEXT)
+
+
+@both_ways
+def test_arguments_that_cannot_be_had_are_typed_errors(ask: Ask, model: ChatOpenAI) -> None:
+    def failing(prompt: Any) -> Any:
+        return {"where?": 3, "there?": {"outputs": "lima"}}[prompt]
+
+    def verifier(arguments: Any) -> Any:
+        return judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
+
+    with pytest.raises(VerifierError, match="holds no 'documents'; it is 'question'"):
+        ask(verifier({"context": "documents"}), drawn({"question": "where?"}, "lima"))
+    with pytest.raises(VerifierError, match="holds no 'documents'; it is a str"):
+        ask(verifier({"context": "documents"}), ASKED)
+    with pytest.raises(VerifierError, match="arguments= gave a int; expected a mapping"):
+        ask(verifier(failing), ASKED)
+    with pytest.raises(VerifierError, match="gave 'outputs', by which the evaluator is told the candidate"):
+        ask(verifier(failing), drawn("there?", "lima"))
+    labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=failing)
+    with pytest.raises(LabelerError, match="arguments function failed with KeyError"):
+        ask(labeler, recorded("nowhere?", None, "lima"))
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    ("NO_SUCH_PROMPT", {}, "openevals has no prompt 'NO_SUCH_PROMPT', only .*CORRECTNESS_PROMPT"),
+    ("Is it right?", {}, "shows nothing, and not the candidate"),
+    ("Is {outputs} in {context}?", {}, "shows context, which nobody gives it"),
+    ("Is {outputs} right? {", {}, "cannot be filled in"),
+    (3, {}, "the judge's prompt is a int"),
+    (PROMPT, {"arguments": {"outputs": "x"}}, "must name keywords other than the candidate's"),
+    (PROMPT, {"arguments": 3}, "arguments= is a int"),
+    (PROMPT, {"choices": [0, 1], "continuous": True}, "continuous and choices are given together"),
+    (PROMPT, {"choices": [1]}, "at least two different finite numbers"),
+    (PROMPT, {"choices": [0, float("nan")]}, "at least two different finite numbers"),
+    (PROMPT, {"feedback_key": "x"}, "a judge has no setting feedback_key"),
+    (PROMPT, {"few_shot_examples": [object()]}, "no plain data"),
+    (PROMPT, {"output_schema": SCHEMA, "key": "short", "range": [1]}, "range must be two"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "settings", "message"), REFUSED)
+def test_what_cannot_be_asked_is_refused_at_once(
+    prompt: Any, settings: Any, message: str, model: ChatOpenAI, script: Script
+) -> None:
+    for made in (judge_verifier, judge_labeler):
+        with pytest.raises(InputError, match=message):
+            made(model, prompt, **settings)
+    assert script.requests == []
+
+
+def test_a_labeler_of_numbers_says_which_mean_correct(model: ChatOpenAI) -> None:
+    for settings in ({"continuous": True}, {"choices": [0, 0.5, 1]}):
+        with pytest.raises(InputError, match="say with at_least= or at_most= which mean correct"):
+            judge_labeler(model, PROMPT, **settings)
+    # Two choices are yes and no.
+    judge_labeler(model, PROMPT, choices=[0, 1])
+
+
+def test_models_that_openevals_does_not_take_are_refused(model: ChatOpenAI) -> None:
+    for wrapped in (model.with_retry(), model.bind(stop=["x"])):
+        with pytest.raises(InputError, match="openevals takes a chat model itself"):
+            judge_verifier(wrapped, PROMPT)  # type: ignore[arg-type]
+
+
+# --- who it is
+
+
+def test_the_fingerprint_tells_judges_apart(model: ChatOpenAI) -> None:
+    verifier = judge_verifier(model, PROMPT)
+    said = dict(verifier.fingerprint)
+    assert said["evaluator.id"] == "openevals-judge"
+    assert (said["evaluator.model.model"], said["evaluator.model.temperature"]) == ("judging", 0.0)
+    assert said["evaluator.openevals"] == version("openevals")
+    assert said["evaluator.scale"] == "true or false"
+    assert compare_fingerprints("verifier", said, fingerprint(judge_verifier(model, PROMPT))) == "matched"
+    others = [
+        judge_verifier(model, PROMPT + " Say."),
+        judge_verifier(model.model_copy(update={"model_name": "other"}), PROMPT),
+        judge_verifier(model.model_copy(update={"temperature": 1.0}), PROMPT),
+        judge_verifier(model, PROMPT, continuous=True),
+        judge_verifier(model, PROMPT, higher_is_better=False),
+        judge_verifier(model, PROMPT, arguments={"inputs": "question"}),
+    ]
+    for other in others:
+        with pytest.raises(FingerprintError, match="not the one that the artifact was calibrated for"):
+            compare_fingerprints("verifier", said, fingerprint(other))
+
+
+def test_a_function_that_does_not_say_what_it_is_vouches_for_nothing(model: ChatOpenAI) -> None:
+    unknown = judge_verifier(model, PROMPT, arguments=lambda _: {})
+    assert "id" not in unknown.fingerprint
+    assert compare_fingerprints("verifier", unknown.fingerprint, unknown.fingerprint) == "unverified"
+
+
+# --- who hears it
+
+
+async def tokens_seen(verifier: Any) -> list[str]:
+    events = verifier.astream_events(drawn("where?", "lima"), version="v2")
+    return [event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"]
+
+
+def test_a_streaming_judge_is_kept_quiet(model: ChatOpenAI) -> None:
+    streaming = model.model_copy(update={"streaming": True})
+    assert asyncio.run(tokens_seen(judge_verifier(streaming, PROMPT))) == []
+    # The negative control: the same evaluator without this package's care.
+    loud = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=streaming))
+    assert any(asyncio.run(tokens_seen(loud)))
+
+
+def test_its_runs_stand_below_that_of_the_verifier(model: ChatOpenAI) -> None:
+    async def named() -> list[tuple[str, int]]:
+        events = judge_verifier(model, PROMPT).astream_events(drawn("where?", "lima"), version="v2")
+        return [
+            (event["name"], len(event["parent_ids"])) async for event in events if "start" in event["event"]
+        ]
+
+    runs = dict(asyncio.run(named()))
+    assert runs["openevals-verifier"] < runs["openevals"] < runs["ChatOpenAI"]
+
+
+def test_a_model_by_its_name(script: Script, model: ChatOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", str(model.openai_api_base))
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    assert ainvoked(judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
+    assert script.requests[0]["model"] == "judging"
+    with pytest.raises(InputError, match="no chat model can be made"):
+        judge_verifier("nobody:judging", PROMPT)
+
+
+def test_a_model_without_structured_output_is_a_typed_error() -> None:
+    with pytest.raises(VerifierError, match="failed with NotImplementedError"):
+        invoked(judge_verifier(FakeListChatModel(responses=["yes"]), PROMPT), ASKED)

@@ -1,0 +1,274 @@
+"""Evaluators that ask no chat model: those of openevals by their names, and functions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import langchain.embeddings
+import pytest
+from langchain_cfc_openevals import labeler, verifier
+from openevals.code.mypy import create_mypy_evaluator
+from openevals.exact import exact_match, exact_match_async
+from openevals.json import create_json_match_evaluator
+from openevals.string import embedding_similarity
+
+from integrations.openevals.tests.parts import Ask, ainvoked, both_ways, drawn, hosted, invoked, recorded
+from langchain_cfc.errors import InputError, LabelerError, VerifierError
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.labelers import JudgeLabels
+from tests.serving.openai_server import Fault, Script
+
+CITIES = recorded("where?", "Lima", "Lima", "Lime", "Quito", "Lima")
+ALIASES = recorded("where?", ["Lima", "Ciudad de los Reyes"], "Lima", "Ciudad de los Reyes", "Quito")
+
+
+@both_ways
+@pytest.mark.parametrize("evaluator", ["exact_match", exact_match, exact_match_async])
+def test_exact_match(ask: Ask, evaluator: Any) -> None:
+    assert ask(labeler(evaluator), CITIES) == [True, False, False, True]
+    assert ask(labeler(evaluator), ALIASES) == [True, True, False]
+
+
+def test_openevals_itself_calls_every_alias_wrong() -> None:
+    assert invoked(JudgeLabels(exact_match), ALIASES) == [False] * 3
+
+
+@both_ways
+def test_levenshtein_distance_with_a_cut(ask: Ask) -> None:
+    # "Lime" differs in one letter of four.
+    assert ask(labeler("levenshtein_distance", at_least=0.75), CITIES) == [True, True, False, True]
+    assert ask(labeler("levenshtein_distance", at_least=0.76), CITIES) == [True, False, False, True]
+    assert ask(labeler("levenshtein_distance", at_least=0.9), ALIASES) == [True, True, False]
+
+
+@both_ways
+@pytest.mark.parametrize("reference", [None, [], 72, ["72", 72], {"city": "Lima"}])
+def test_a_reference_that_is_no_text_is_an_error(ask: Ask, reference: Any) -> None:
+    with pytest.raises(LabelerError, match="the reference"):
+        ask(labeler("exact_match"), recorded("where?", reference, "72"))
+
+
+@both_ways
+def test_embedding_similarity_over_http(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else the client counts tokens with a file that it gets from the network.
+    untold = partial(langchain.embeddings.init_embeddings, check_embedding_ctx_length=False)
+    monkeypatch.setattr(embedding_similarity, "init_embeddings", untold)
+    monkeypatch.setattr(langchain.embeddings, "init_embeddings", untold)
+    script = Script({})
+    near = labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=0.5)
+    asked = recorded("where?", "in lima", "in lima", "it is in lima", "quito")
+    with hosted(script):
+        assert ask(near, asked) == [True, True, False]
+        # The negative control: a cosine of 1 is for what is the same.
+        same = labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=1)
+        assert ask(same, asked) == [True, False, False]
+        script.faults = [Fault("status 401")]
+        with pytest.raises(LabelerError, match="AuthenticationError"):
+            ask(near, asked)
+    assert script.requests[0]["model"] == "embedding"
+
+
+REFERENCE = {"city": "Lima", "rank": 1}
+WRITTEN = {
+    '{"rank": 1, "city": "Lima"}': True,
+    '{"city": "Lima", "rank": 2}': False,
+    '{"city": "Lima"}': False,
+    '{"city": "Lima", "rank": 1, "more": 0}': False,
+    "Lima": False,
+    '["Lima"]': False,
+    '{"city": "Lima", "city": "Lima", "rank": 1}': False,
+    '{"city": "Lima", "rank": NaN}': False,
+}
+
+
+@both_ways
+def test_json_match(ask: Ask) -> None:
+    assert ask(labeler("json_match", at_least=1), recorded("?", REFERENCE, *WRITTEN)) == list(
+        WRITTEN.values()
+    )
+    listed = recorded("?", [REFERENCE, {"city": "Quito"}], '[{"city": "Quito"}, {"city": "Lima", "rank": 1}]')
+    assert ask(labeler("json_match", at_least=1), listed) == [True]
+    shares = labeler("json_match", {"aggregator": "average"}, at_least=0.5)
+    assert ask(shares, recorded("?", REFERENCE, *WRITTEN))[:3] == [True, True, True]
+
+
+@both_ways
+def test_one_field_of_json_match(ask: Ask) -> None:
+    city = labeler("json_match", {"aggregator": None}, key="json_match:city", at_least=1)
+    assert ask(city, recorded("?", REFERENCE, '{"city": "Lima"}', '{"city": "Quito", "rank": 1}')) == [
+        True,
+        False,
+    ]
+    with pytest.raises(LabelerError, match=r"with the keys .*: key= says which one to read"):
+        ask(labeler("json_match", {"aggregator": None}, at_least=1), recorded("?", REFERENCE, '{"city": 1}'))
+
+
+@both_ways
+@pytest.mark.parametrize("reference", [None, {}, [], [1], "Lima", 3])
+def test_a_reference_that_is_no_object_is_an_error(ask: Ask, reference: Any) -> None:
+    with pytest.raises(LabelerError, match="no JSON object with fields"):
+        ask(labeler("json_match", at_least=1), recorded("?", reference, "{}"))
+
+
+def test_a_field_that_a_judge_forgets_would_count_as_right() -> None:
+    """Why a rubric is refused: openevals drops what its judge left out, and averages the rest."""
+
+    class Forgetful:
+        """As the client of OpenAI that openevals takes as well."""
+
+        def __init__(self) -> None:
+            self.chat = self.completions = self.message = self
+            self.content = "{}"
+
+        @property
+        def choices(self) -> list[Any]:
+            return [self]
+
+        def create(self, **asked: Any) -> Any:
+            del asked
+            return self
+
+    told: Any = {"aggregator": "all", "rubric": {"city": "any"}, "judge": Forgetful(), "model": "x"}
+    wrong: Any = create_json_match_evaluator(**told)(
+        outputs={"city": "Quito"}, reference_outputs={"city": "Lima"}
+    )
+    assert wrong[0]["score"] == 1
+    with pytest.raises(InputError, match="json_match: the setting judge, model, rubric asks a model"):
+        labeler("json_match", told, at_least=1)
+
+
+# --- mypy
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs of this environment, as if it were activated."""
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+
+
+CODE = ("number: int = 1\n", 'number: int = "text"\n', "Here is the code.")
+
+
+@both_ways
+@pytest.mark.usefixtures("programs")
+def test_mypy_scores_and_labels(ask: Ask) -> None:
+    assert ask(verifier("mypy"), drawn("?", *CODE)) == [0.0, 1.0, 1.0]
+    assert ask(labeler("mypy"), recorded("?", None, *CODE)) == [True, False, False]
+    fenced = tuple(f"So:\n```python\n{text}```\n" for text in CODE[:2])
+    blocks = verifier("mypy", {"code_extraction_strategy": "markdown_code_blocks"})
+    assert ask(blocks, drawn("?", *fenced, "none")) == [0.0, 1.0, 1.0]
+    assert str(blocks.fingerprint["evaluator.program"]).startswith("mypy ")
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_type_checker_that_finds_nothing_is_refused() -> None:
+    arguments = ["--no-such-flag"]
+    # What openevals makes of it.
+    found: Any = create_mypy_evaluator(mypy_cli_args=arguments)(outputs=CODE[1])
+    assert found["score"] is True
+    with pytest.raises(InputError, match="finds no fault in"):
+        verifier("mypy", {"mypy_cli_args": arguments})
+
+
+def test_a_type_checker_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InputError, match="mypy cannot be run"):
+        verifier("mypy")
+
+
+# --- functions
+
+
+@both_ways
+def test_a_function_with_keywords(ask: Ask) -> None:
+    def right(*, outputs: str, reference_outputs: str) -> bool:
+        return outputs == reference_outputs
+
+    def short(*, inputs: str, outputs: str) -> dict[str, Any]:
+        return {"key": "short", "score": len(outputs) / 10 if inputs == "where?" else None}
+
+    assert ask(labeler(right, id="mine"), CITIES) == [True, False, False, True]
+    assert ask(verifier(short, higher_is_better=False), drawn("where?", "lima")) == [0.4]
+    assert ask(labeler(short, at_most=0.4), CITIES) == [True, True, False, True]
+    with pytest.raises(VerifierError, match=r"TypeError: .*reference_outputs"):
+        ask(verifier(right), drawn("where?", "lima"))
+    with pytest.raises(LabelerError, match="neither True nor False"):
+        ask(labeler(short), CITIES)
+    with pytest.raises(LabelerError, match="returned None"):
+        ask(labeler(short, at_most=0.4), recorded("?", None, "lima"))
+    assert labeler(right, id="mine").fingerprint["judge.function.id"] == "mine"
+    assert "id" not in labeler(right).fingerprint
+
+
+def test_an_async_function_is_awaited_and_refused_where_nothing_waits() -> None:
+    async def right(*, outputs: str, reference_outputs: str) -> bool:
+        return outputs == reference_outputs
+
+    assert ainvoked(labeler(right), CITIES) == [True, False, False, True]
+    with pytest.raises(LabelerError, match="async: use ainvoke"):
+        invoked(labeler(right), CITIES)
+
+
+@both_ways
+def test_a_function_that_writes_into_its_inputs_writes_into_a_copy(ask: Ask) -> None:
+    prompt = {"question": "where?"}
+
+    def writing(*, inputs: dict[str, Any], outputs: str) -> bool:
+        inputs["question"] = outputs
+        return True
+
+    assert ask(verifier(writing), drawn(prompt, "lima")) == [0.0]
+    assert prompt == {"question": "where?"}
+
+
+@both_ways
+def test_a_reference_may_stand_in_the_prompt(ask: Ask) -> None:
+    near = verifier("levenshtein_distance", arguments={"reference_outputs": "draft"})
+    assert ask(near, drawn({"draft": "lima"}, "lima", "lime")) == [0.0, 0.25]
+    assert ask(near, drawn({"draft": ["lima", "quito"]}, "lima", "quito")) == [0.0, 0.0]
+    with pytest.raises(VerifierError, match="the reference 3 holds a int"):
+        ask(near, drawn({"draft": 3}, "lima"))
+    with pytest.raises(VerifierError, match="holds no 'draft'"):
+        ask(near, drawn({"text": "lima"}, "lima"))
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    ("no_such", {}, "no evaluator is called 'no_such': give one of exact_match"),
+    (3, {}, "expected an evaluator's name, or a function"),
+    ("exact_match", {"settings": {"case": False}}, "the setting case is none that it has"),
+    ("embedding_similarity", {"settings": {"algorithm": "none"}, "at_least": 0.5}, "cannot be made with"),
+    ("json_match", {"settings": {"aggregator": object()}, "at_least": 1}, "no plain data"),
+    ("levenshtein_distance", {}, "scores lie from 0 to 1: say with at_least="),
+    ("levenshtein_distance", {"at_least": 1.5}, "lies outside of the range"),
+    ("levenshtein_distance", {"at_least": 0.5, "at_most": 0.5}, "a judge counts one way"),
+    ("exact_match", {"id": "mine"}, "says itself what it is"),
+    (print, {"settings": {"end": ""}}, "a function made with its settings already"),
+]
+
+
+@pytest.mark.parametrize(("evaluator", "settings", "message"), REFUSED)
+def test_what_cannot_be_made_is_refused_at_once(evaluator: Any, settings: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        labeler(evaluator, **settings)
+
+
+@pytest.mark.parametrize(
+    "name", ["exact_match", "levenshtein_distance", "embedding_similarity", "json_match"]
+)
+def test_what_compares_with_a_reference_is_no_verifier(name: str) -> None:
+    with pytest.raises(InputError, match="compares with a reference, which nobody has when serving"):
+        verifier(name)
+
+
+def test_the_rule_stands_in_the_fingerprint() -> None:
+    cut = labeler("levenshtein_distance", at_least=0.7)
+    assert cut.fingerprint["correct"] == "at least 0.7"
+    assert cut.fingerprint["judge.evaluator"] == "levenshtein_distance"
+    assert repr(cut) == "EvaluatorLabeler(correct: at least 0.7)"
+    assert fingerprint(cut) == fingerprint(labeler("levenshtein_distance", at_least=0.7))
+    others = [labeler("levenshtein_distance", at_least=0.71), labeler("exact_match", at_least=0.7)]
+    assert all(fingerprint(other) != fingerprint(cut) for other in others)
