@@ -1,0 +1,43 @@
+"""What the load benchmark serves: a chain whose model and verifier answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from benchmarks.in_memory import FEATURES, InMemoryModel, calibrated
+from langchain_cfc import CalibrationArtifact, CFCRunnable
+from langchain_cfc.demo import recording
+
+ARTIFACT = "LOAD_ARTIFACT"
+DELAY = 0.02
+
+
+def artifact() -> CalibrationArtifact:
+    """Calibrated on the recording that ships, n = 10."""
+    return calibrated(list(recording()), FEATURES)
+
+
+def verify(_: Any, candidates: Sequence[Any]) -> list[float]:
+    """Scores out of the numbers that candidates end with."""
+    return [17 * int(candidate.text.split()[-1]) % 101 / 100 for candidate in candidates]
+
+
+def chain() -> CFCRunnable:
+    """The chain, on the saved artifact that the environment names; all candidates differ."""
+    held = CalibrationArtifact.load(os.environ[ARTIFACT])
+    return CFCRunnable(generator=InMemoryModel(distinct=held.n), verifier=verify, artifact=held)
+
+
+def delayed() -> Runnable[Any, Any]:
+    """The same behind something that takes 20 ms."""
+
+    async def wait(prompt: Any) -> Any:
+        await asyncio.sleep(DELAY)
+        return prompt
+
+    return RunnableLambda(wait) | chain()

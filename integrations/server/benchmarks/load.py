@@ -1,0 +1,195 @@
+"""What the server adds to calling the chain, at half of the load that it can take.
+
+    python integrations/server/benchmarks/load.py --page integrations/server/RESULTS.md
+
+The server runs as users start it. Its peer is a process that calls `await chain.ainvoke`, the same chain on
+the same saved artifact. Both are asked by the same 50 clients at the same times: Poisson arrivals from a
+fixed seed, at half the rate that the server reached when each client asked again as soon as it was
+answered. Latency counts from when a request was due. The two take turns in rounds, the first of one round
+being the second of the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[3]
+if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+    sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from integrations.server.benchmarks.asking import Asker
+    from integrations.server.benchmarks.load_results import Load, Round
+
+PACKAGES = (
+    "langchain-cfc",
+    "langchain-cfc-server",
+    "langchain-core",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "h11",
+    "pydantic",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure.
+
+    Attributes:
+        rounds: Rounds, each of all sides.
+        seconds: Of one side in one round.
+        saturated: Seconds of one side at saturation, in each of five turns.
+    """
+
+    rounds: int = 10
+    seconds: float = 8.0
+    saturated: float = 4.0
+
+
+QUICK = Plan(rounds=6, seconds=2.0, saturated=1.5)
+SEED = 8
+SATURATED = 5  # turns
+
+
+@contextmanager
+def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
+    """Everybody who asks, by what is asked, with the processes that take part."""
+    from integrations.server.benchmarks import bot
+    from integrations.server.benchmarks.asking import (
+        CLIENT_CPU,
+        SERVER_CPU,
+        answering_at_once,
+        asker,
+        pin,
+    )
+    from integrations.server.tests.parts import running
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "artifact.json"
+        bot.artifact().save(path)
+        os.environ[bot.ARTIFACT] = str(path)
+        env = {bot.ARTIFACT: str(path)}
+        module = "integrations.server.benchmarks.bot"
+        with (
+            running(env, "--name", "chain", models=f"{module}:chain") as server,
+            running(env, "--name", "chain", models=f"{module}:delayed") as delayed,
+            answering_at_once(SERVER_CPU) as nothing,
+            asker(server.port, CLIENT_CPU) as ours,
+            asker(delayed.port, CLIENT_CPU) as slow,
+            asker(nothing, CLIENT_CPU) as floor,
+            asker(None, SERVER_CPU) as direct,
+        ):
+            for one in (server, delayed):
+                pin(one.process.pid, SERVER_CPU)
+            yield {
+                "server": (ours, (ours.pid, server.process.pid)),
+                "chain": (direct, (direct.pid,)),
+                "delayed": (slow, (slow.pid, delayed.process.pid)),
+                "nothing": (floor, (floor.pid,)),
+            }
+
+
+def measure(plan: Plan) -> Load:
+    """Saturation first, then rounds at half of it."""
+    from integrations.server.benchmarks.load_results import Load, Round, Saturation
+
+    with sides() as found:
+
+        def taken(name: str, rate: float, turn: int) -> Round:
+            asker, processes = found[name]
+            before = busy(processes)
+            seconds = asker.latencies(rate, plan.seconds, SEED + turn)
+            total, own, wall = (after - was for after, was in zip(busy(processes), before, strict=True))
+            return Round(
+                seconds=tuple(seconds), own=own / wall, others=max(0.0, total - own) / wall, load=load()
+            )
+
+        rates: dict[str, list[float]] = {"server": [], "chain": []}
+        for name in rates:
+            found[name][0].saturated(1.0)  # imports and caches
+        for turn in range(SATURATED):
+            for name in ordered(list(rates), turn):
+                rates[name].append(found[name][0].saturated(plan.saturated))
+        saturation = Saturation(server=tuple(rates["server"]), chain=tuple(rates["chain"]))
+        rounds: dict[str, list[Round]] = {name: [] for name in found}
+        for turn in range(plan.rounds):
+            for name in ordered(list(found), turn):
+                rounds[name].append(taken(name, saturation.half, turn))
+    return Load(
+        versions={"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        machine=f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores",
+        seconds=plan.seconds,
+        saturation=saturation,
+        rounds={name: tuple(kept) for name, kept in rounds.items()},
+    )
+
+
+def ordered(names: list[str], turn: int) -> list[str]:
+    """The names, every other turn backwards."""
+    return names if turn % 2 == 0 else names[::-1]
+
+
+def busy(processes: Sequence[int]) -> tuple[float, float, float]:
+    """Seconds that the machine's cores have worked, that some processes have, and of the clock."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    first, *_ = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
+    user, nice, system, _, _, *interrupts = (int(part) for part in first.split()[1:9])
+    total = user + nice + system + sum(interrupts)
+    own = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        own += int(fields[11]) + int(fields[12])
+    return total / ticks, own / ticks, time.monotonic()
+
+
+def load() -> float:
+    """Processes that wanted a core, by the mean of the last minute."""
+    return os.getloadavg()[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, write and show."""
+    from benchmarks.one_thread import check_threads, one_thread
+
+    one_thread()
+    parser = argparse.ArgumentParser(description="What the server adds to calling the chain.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument("--quick", action="store_true", help="few and short rounds")
+    parser.add_argument("--rounds", type=int, help="another number of rounds")
+    options = parser.parse_args(arguments)
+    from rich.console import Console
+
+    from integrations.server.benchmarks.load_page import page, sheets
+
+    check_threads()
+    plan = QUICK if options.quick else Plan()
+    found = measure(plan if options.rounds is None else replace(plan, rounds=options.rounds))
+    if options.json is not None:
+        options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    if options.page is not None:
+        options.page.write_text(page(found), encoding="utf-8")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a file is as wide as need be
+    for sheet in sheets(found):
+        console.print(sheet.table())
+        console.print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A model with planted answers, an artifact on disk, and the server in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integrations.server.tests.bots import calibrated, script
+from integrations.server.tests.parts import Server, running
+from tests.serving.openai_server import Script, serving
+
+pytest_plugins = ["tests.pages"]
+
+
+@pytest.fixture(scope="session")
+def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved artifact."""
+    path = tmp_path_factory.mktemp("artifact") / "artifact.json"
+    calibrated().save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[tuple[str, Script]]:
+    """The model behind the server: its address, and what it answers."""
+    planted = script()
+    with serving(planted) as url:
+        yield url, planted
+
+
+@pytest.fixture(scope="session")
+def bots(artifact_path: Path, upstream: tuple[str, Script]) -> dict[str, str]:
+    """The environment in which a server finds its bots."""
+    return {
+        "BOTS_ARTIFACT": str(artifact_path),
+        "BOTS_UPSTREAM": upstream[0],
+        "BOTS_CANCELLED": str(artifact_path.with_name("cancelled")),
+    }
+
+
+@pytest.fixture(scope="session")
+def _shared(bots: dict[str, str]) -> Iterator[Server]:
+    with running(bots) as server:
+        yield server
+
+
+@pytest.fixture
+def server(_shared: Server, upstream: tuple[str, Script]) -> Iterator[Server]:
+    """A running server as it is by default, its model in order."""
+    upstream[1].faults = ()
+    yield _shared
+    upstream[1].faults = ()

@@ -1,0 +1,123 @@
+"""A chain's message as a completion, whole or as a stream of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage
+
+from langchain_cfc_server.encoding import encoded
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said about one prompt.
+
+    Attributes:
+        id: Of the completion.
+        created: When, in seconds.
+        model: The name that it was asked by.
+        message: The best answer or the abstention, with the decision in `response_metadata["cfc"]`.
+    """
+
+    id: str
+    created: int
+    model: str
+    message: AIMessage
+
+    @property
+    def cfc(self) -> dict[str, Any]:
+        """The decision as plain data; of a fallback only that nothing is guaranteed."""
+        found: dict[str, Any] = self.message.response_metadata["cfc"]
+        return found
+
+    @property
+    def reason(self) -> str:
+        """Why it was answered or abstained on, or `fallback`."""
+        return str(self.cfc.get("reason", "fallback"))
+
+    @property
+    def usage(self) -> dict[str, int] | None:
+        """Tokens of all draws together; None where no model says."""
+        used = self.cfc.get("usage")
+        if not used:
+            return None
+        read, written = int(used.get("input_tokens", 0)), int(used.get("output_tokens", 0))
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": int(used.get("total_tokens", read + written)),
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What clients see that do not read the body's extension; nothing for a fallback's answer."""
+        guarantee = self.cfc["guarantee"]
+        if guarantee is None:
+            return {}
+        return {
+            "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
+            "x-cfc-reason": self.reason,
+            "x-cfc-artifact": guarantee["artifact_digest"],
+        }
+
+    def completion(self) -> bytes:
+        """The whole completion."""
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", **self._said()},
+            "logprobs": None,
+            "finish_reason": self._finish_reason,
+        }
+        used = self.usage
+        counted = {} if used is None else {"usage": used}
+        return encoded({**self._head("chat.completion"), "choices": [choice], "cfc": self.cfc, **counted})
+
+    def events(self, *, with_usage: bool) -> bytes:
+        """The same as server-sent events: role, content, end with the decision, and usage if wanted."""
+        chunks = self._chunks(with_usage=with_usage)
+        return b"".join(b"data: %b\n\n" % encoded(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
+
+    def _chunks(self, *, with_usage: bool) -> Iterator[dict[str, Any]]:
+        head = self._head("chat.completion.chunk")
+        said = self._said()
+        if "tool_calls" in said:
+            said["tool_calls"] = [{"index": index, **call} for index, call in enumerate(said["tool_calls"])]
+        for delta in ({"role": "assistant", "content": ""}, said):
+            yield {**head, "choices": [_delta(delta)]}
+        yield {**head, "choices": [_delta({}, self._finish_reason)], "cfc": self.cfc}
+        if with_usage and self.usage is not None:
+            yield {**head, "choices": [], "usage": self.usage}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    @property
+    def _finish_reason(self) -> str:
+        return "tool_calls" if self._calls else "stop"
+
+    @property
+    def _calls(self) -> list[tuple[Any, Any, str]]:
+        """Ids, names and arguments of the calls; those that are no JSON object as the model wrote them."""
+        valid = [
+            (call["id"], call["name"], encoded(call["args"]).decode()) for call in self.message.tool_calls
+        ]
+        return valid + [
+            (call["id"], call["name"], call["args"] or "") for call in self.message.invalid_tool_calls
+        ]
+
+    def _said(self) -> dict[str, Any]:
+        text = str(self.message.text)
+        if not self._calls:
+            return {"content": text, "refusal": None}
+        calls = [
+            {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, name, arguments in self._calls
+        ]
+        return {"content": text or None, "refusal": None, "tool_calls": calls}
+
+
+def _delta(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

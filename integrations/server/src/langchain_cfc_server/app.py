@@ -1,0 +1,156 @@
+"""`create_app`: models in, an ASGI application out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from langchain_core.runnables import Runnable
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from langchain_cfc_server import openapi
+from langchain_cfc_server.authentication import OPEN_PATHS, Authentication
+from langchain_cfc_server.completions import Completions, known
+from langchain_cfc_server.encoding import encoded
+from langchain_cfc_server.errors import refused
+from langchain_cfc_server.limits import Limits
+from langchain_cfc_server.metrics import CONTENT_TYPE, Metrics
+from langchain_cfc_server.models import Served, served
+from langchain_cfc_server.observing import Observed
+from langchain_cfc_server.schema import ChatCompletion, Health, ModelEntry, ModelList
+from langchain_cfc_server.settings import Settings
+from langchain_cfc_server.traffic import Traffic
+
+COMPLETIONS = "/v1/chat/completions"
+_TITLE = "langchain-cfc server"
+_SUMMARY = "Chat completions that are certified or abstained from."
+
+
+def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> FastAPI:
+    """Make an application that serves models behind OpenAI's API.
+
+    Args:
+        models: Chains by the names that clients ask for: a `CFCRunnable`, what `or_else` makes of it, or
+            whatever else returns its results. They get lists of messages.
+        settings: Tokens, limits and the like.
+
+    Returns:
+        The application, for `langchain_cfc_server.run` or any ASGI server of one process; its
+        `state.traffic` tells what is going on in it.
+
+    Raises:
+        InputError: If there are no models, or one of them has a name that cannot be used or is no chain.
+    """
+    ready = served(models, settings.abstain_message)
+    traffic = Traffic(settings.concurrency)
+    metrics = Metrics(traffic)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        traffic.started = True
+        yield
+        traffic.draining = True
+
+    app = FastAPI(
+        title=_TITLE,
+        summary=_SUMMARY,
+        version=version("langchain-cfc-server"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.traffic = traffic
+    _add_paths(app, Completions(ready, settings), ready, traffic, metrics)
+    openapi.complete(
+        app,
+        ready,
+        authentication=settings.authentication,
+        ignore_sampling=settings.sampling_parameters == "ignore",
+    )
+    # The last one added is the first that a request meets.
+    app.add_middleware(Limits, path=COMPLETIONS, settings=settings, traffic=traffic)
+    if settings.authentication:
+        app.add_middleware(Authentication, tokens=settings.tokens)
+    app.add_middleware(
+        Observed,
+        routes=[COMPLETIONS, "/v1/models", "/v1/models/", "/metrics", "/openapi.json", *OPEN_PATHS],
+        traffic=traffic,
+        metrics=metrics,
+        log_content=settings.log_content,
+    )
+    app.add_exception_handler(HTTPException, _typed)
+    return app
+
+
+def _add_paths(
+    app: FastAPI, completions: Completions, models: Mapping[str, Served], traffic: Traffic, metrics: Metrics
+) -> None:
+    created = int(time.time())
+
+    async def live() -> Response:
+        """Whether the server runs."""
+        return _json({"status": "live"})
+
+    async def ready() -> Response:
+        """Whether requests are welcome; 503 if not."""
+        return _json({"status": traffic.status}, 200 if traffic.status == "ready" else 503)
+
+    async def figures() -> Response:
+        """Figures for Prometheus."""
+        return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def list_models() -> Response:
+        """All models that can be asked."""
+        return _json({"object": "list", "data": [one.described(created) for one in models.values()]})
+
+    async def one_model(model: str) -> Response:
+        """One of them."""
+        return _json(known(models, model).described(created))
+
+    async def complete(request: Request) -> Response:
+        """Answer a conversation, or abstain."""
+        return await completions.answer(request)
+
+    _path(app, "/health/live", live, openapi.told("Yes.", Health))
+    _path(app, "/health/ready", ready, openapi.told("Yes.", Health) | {503: {"model": Health}})
+    _path(app, "/metrics", figures, openapi.text("Figures.", "text/plain") | openapi.errors(401))
+    _path(app, "/v1/models", list_models, openapi.told("The models.", ModelList) | openapi.errors(401))
+    _path(
+        app,
+        "/v1/models/{model:path}",
+        one_model,
+        openapi.told("The model.", ModelEntry) | openapi.errors(401, 404),
+    )
+    answers = openapi.told("The decision, whole or as a stream of chunks.", ChatCompletion)
+    failures = openapi.errors(400, 401, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+    _path(app, COMPLETIONS, complete, answers | failures, method="POST")
+
+
+def _path(
+    app: FastAPI,
+    address: str,
+    endpoint: Callable[..., Awaitable[Response]],
+    responses: dict[int | str, dict[str, Any]],
+    *,
+    method: str = "GET",
+) -> None:
+    """Add a path; what it answers is made by hand, and FastAPI only describes it."""
+    app.add_api_route(
+        address, endpoint, methods=[method], response_class=Response, response_model=None, responses=responses
+    )
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(encoded(data), status, media_type="application/json")
+
+
+async def _typed(_: Request, error: Exception) -> Response:
+    """Hand what routing refuses to where all errors are answered."""
+    raise refused(error)

@@ -1,0 +1,81 @@
+"""`POST /v1/chat/completions`: a conversation in, a decision out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from langchain_cfc_server.answers import Answer
+from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.messages import conversation
+from langchain_cfc_server.models import Served
+from langchain_cfc_server.observing import note_of
+from langchain_cfc_server.reading import check_type, read
+from langchain_cfc_server.settings import Settings
+
+
+class Completions:
+    """Answers conversations by the models that they name.
+
+    Args:
+        models: The models by name.
+        settings: What the operator decided.
+    """
+
+    def __init__(self, models: Mapping[str, Served], settings: Settings) -> None:
+        self._models = models
+        self._ignore_sampling = settings.sampling_parameters == "ignore"
+        self._log_content = settings.log_content
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one.
+
+        Streams, too, begin when the decision is made and hold nothing but it: until then nothing may be told
+        of any candidate, and errors keep their status.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The completion, or its events.
+
+        Raises:
+            RefusedError: If it cannot be asked like this.
+            CFCError: If the model could not be asked.
+        """
+        note = note_of(request.scope)
+        check_type(request.headers)
+        asked = read(await request.body(), ignore_sampling=self._ignore_sampling)
+        model = known(self._models, asked.model)
+        note.model = model.name
+        level = model.level(None if asked.cfc is None else asked.cfc.alpha)
+        prompt = conversation(asked.messages)
+        if self._log_content:
+            note.prompt = [one.model_dump(exclude_none=True) for one in asked.messages]
+        message = await model.answered(prompt, level)
+        answer = Answer(f"chatcmpl-{note.id}", int(time.time()), model.name, message)
+        note.decided(answer.reason, answer.usage)
+        if self._log_content:
+            note.answer = str(message.text)
+        if not asked.stream:
+            return Response(answer.completion(), headers=answer.headers, media_type="application/json")
+        options = asked.stream_options
+        events = answer.events(with_usage=options is not None and bool(options.include_usage))
+        return Response(
+            events, headers={**answer.headers, "cache-control": "no-store"}, media_type="text/event-stream"
+        )
+
+
+def known(models: Mapping[str, Served], name: str) -> Served:
+    """The model of a name.
+
+    Raises:
+        RefusedError: If there is none.
+    """
+    if name not in models:
+        msg = f"there is no such model here; there are: {', '.join(models)}"
+        raise RefusedError(404, "model_not_found", msg, param="model")
+    return models[name]

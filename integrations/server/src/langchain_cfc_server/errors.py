@@ -1,0 +1,104 @@
+"""Whatever goes wrong, as the error object that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from langchain_cfc.errors import (
+    DescriptionError,
+    DrawError,
+    FeatureError,
+    InputError,
+    ServingTimeoutError,
+    VerifierError,
+)
+from langchain_cfc_server.encoding import encoded
+
+# OpenAI's words where it has some; clients choose their exceptions by status alone.
+_TYPES = {
+    401: "authentication_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    502: "upstream_error",
+    503: "server_error",
+    504: "timeout_error",
+}
+
+
+class RefusedError(Exception):
+    """A request that gets no answer, and what its client is told.
+
+    Args:
+        status: HTTP status, 400 or above.
+        code: The reason in one word, for programs.
+        message: The reason for people; holds nothing that the client did not send, and no prompt.
+        param: The field of the request that it is about, if any.
+        headers: Headers beyond the usual.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        """The response that says so."""
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return Response(
+            encoded({"error": error}), self.status, headers=self.headers, media_type="application/json"
+        )
+
+
+class DisconnectedError(Exception):
+    """The client has left, so that nobody is there to be told anything."""
+
+
+# By the first kind that an error is of. The errors' own texts may quote the prompt, a candidate or what a
+# provider said, so clients get these instead.
+_OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
+    FeatureError: (400, "prompt_not_servable", "the prompt is of a kind that was not there in calibration"),
+    InputError: (400, "prompt_not_servable", "the model cannot be asked like this"),
+    ServingTimeoutError: (504, "timeout", "the prompt was not decided in time; nothing was answered"),
+    DrawError: (502, "draw_failed", "the model did not give as many candidates as it was calibrated for"),
+    VerifierError: (502, "verifier_failed", "the verifier of the model's candidates gave no usable scores"),
+    DescriptionError: (502, "description_failed", "answers or metadata of the prompt could not be found"),
+}
+_OF_HTTP = {404: "not_found", 405: "method_not_allowed"}
+
+
+def refused(error: Exception) -> RefusedError:
+    """What a client is told of an error.
+
+    Args:
+        error: Whatever was raised while a request was served.
+
+    Returns:
+        The error itself if it was meant for the client, else one that gives nothing away.
+    """
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, HTTPException):
+        code = _OF_HTTP.get(error.status_code, "bad_request")
+        message = "nothing is served here" if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
+        return RefusedError(error.status_code, code, message, headers=error.headers)
+    for kind, told in _OF_SERVING.items():
+        if isinstance(error, kind):
+            return RefusedError(*told)
+    return RefusedError(
+        500, "internal_error", "something went wrong inside this server; its log holds the request's id"
+    )

@@ -1,0 +1,68 @@
+"""Logs: one JSON object a line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from datetime import datetime, timezone
+from typing import Any
+
+from langchain_cfc_server.encoding import encoded
+
+# Whose messages quote nobody.
+_OWN = {"langchain_cfc", "langchain_cfc_server", "uvicorn"}
+
+
+class JsonLines(logging.Formatter):
+    """Records as JSON on one line, whatever characters they hold.
+
+    Of an exception it writes what kind it is and where it came from: its text may quote a prompt. So may what
+    other packages log and warn of, which is only told to have happened.
+
+    Args:
+        log_content: Whether it may be written all the same.
+    """
+
+    def __init__(self, *, log_content: bool = False) -> None:
+        super().__init__()
+        self._log_content = log_content
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        time = datetime.fromtimestamp(record.created, timezone.utc)
+        line: dict[str, Any] = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._message(record),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["error"] = [type(error).__name__]
+            line["where"] = [
+                f"{frame.filename}:{frame.lineno} {frame.name}"
+                for frame in traceback.extract_tb(error.__traceback__)
+            ]
+        return encoded(line).decode()
+
+    def _message(self, record: logging.LogRecord) -> str:
+        if self._log_content or record.name.partition(".")[0] in _OWN:
+            return record.getMessage()
+        return f"withheld, from {record.pathname}:{record.lineno}"
+
+
+def configure(*, log_content: bool) -> None:
+    """Write all logs of this process, and its warnings, as lines of JSON on standard error.
+
+    Args:
+        log_content: Whether they hold what other packages say, which may quote a prompt.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(log_content=log_content))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("langchain_cfc_server").setLevel(logging.INFO)
+    logging.captureWarnings(capture=True)

@@ -1,0 +1,75 @@
+"""A conversation in LangChain's messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    InvalidToolCall,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
+from langchain_core.messages.tool import invalid_tool_call, tool_call
+
+from langchain_cfc_server import schema
+
+
+def conversation(messages: Sequence[schema.Message]) -> list[BaseMessage]:
+    """The messages of a request as a chain takes them.
+
+    Args:
+        messages: Of the request.
+
+    Returns:
+        As many messages of LangChain.
+    """
+    return [_message(message) for message in messages]
+
+
+def _message(message: schema.Message) -> BaseMessage:
+    content, name = _content(message.content), message.name
+    if isinstance(message, schema.UserMessage):
+        return HumanMessage(content, name=name)
+    if isinstance(message, schema.SystemMessage):
+        # As LangChain's OpenAI client tells the two apart.
+        said = {"__openai_role__": "developer"} if message.role == "developer" else {}
+        return SystemMessage(content, name=name, additional_kwargs=said)
+    if isinstance(message, schema.ToolMessage):
+        return ToolMessage(content, name=name, tool_call_id=message.tool_call_id)
+    calls, invalid = _calls(message.tool_calls or ())
+    return AIMessage(content, name=name, tool_calls=calls, invalid_tool_calls=invalid)
+
+
+def _content(content: str | Sequence[schema.TextPart | schema.ImagePart] | None) -> Any:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return [part.model_dump(exclude_none=True) for part in content]
+
+
+def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    """Calls made before, those apart whose arguments are no JSON object: a model may have said so."""
+    valid, invalid = [], []
+    for call in calls:
+        name, text = call.function.name, call.function.arguments
+        arguments = _object(text)
+        if arguments is None:
+            invalid.append(invalid_tool_call(name=name, args=text, id=call.id, error="no JSON object"))
+        else:
+            valid.append(tool_call(name=name, args=arguments, id=call.id))
+    return valid, invalid
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+        # What another parser would not read goes on as the text that it is.
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,125 @@
+"""The models that are served, and the levels that each can be asked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable
+
+from langchain_cfc import CFCChatModel, CFCRunnable
+from langchain_cfc.chat_model import served_first
+from langchain_cfc.errors import InputError
+from langchain_cfc_server.errors import RefusedError
+
+# Names stand in addresses, logs and metrics.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model under its name.
+
+    Attributes:
+        name: What clients ask for.
+        chat: Says its decisions as messages.
+        first: The runnable that is asked first, whose levels can be chosen; None where none can be seen.
+    """
+
+    name: str
+    chat: CFCChatModel
+    first: CFCRunnable | None
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels that can be chosen from."""
+        return () if self.first is None or self.first.bot else self.first.artifact.alphas
+
+    def described(self, created: int) -> dict[str, Any]:
+        """As an entry of the list of models."""
+        artifact = None if self.first is None else self.first.artifact
+        calibration = artifact and {
+            "artifact": artifact.digest,
+            "n": artifact.n,
+            "levels": list(artifact.alphas),
+        }
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": created,
+            "owned_by": "langchain-cfc",
+            "cfc": calibration,
+        }
+
+    async def answered(self, prompt: list[BaseMessage], level: str | None) -> AIMessage:
+        """Ask.
+
+        Args:
+            prompt: The conversation.
+            level: Error level, as `level` gives it.
+
+        Returns:
+            The best answer or the abstention.
+        """
+        return await (self.chat if level is None else self.chat.bind(alpha=level)).ainvoke(prompt)
+
+    def level(self, alpha: str | float | None) -> str | None:
+        """Settle the level of a request, before anything is drawn.
+
+        Args:
+            alpha: The level asked for, if any.
+
+        Returns:
+            The level to ask with; None for the model's own.
+
+        Raises:
+            RefusedError: If it cannot be asked at this level, or must be told one.
+        """
+        first = self.first
+        if first is None or first.bot:
+            if alpha is None:
+                return None
+            msg = "cfc.alpha: the level of this model is settled; leave it out"
+            raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha")
+        held = first.artifact
+        try:
+            wanted = held.level(first.alpha if alpha is None else alpha)
+        except InputError as error:
+            msg = f"cfc.alpha: {error}"
+            raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha") from error
+        own = held.alphas[0] if first.alpha is None and len(held.alphas) == 1 else first.alpha
+        # Any other is asked of a copy, whose `max_concurrency` counts by itself.
+        return None if own is not None and held.level(own) == wanted else wanted
+
+
+def served(models: Mapping[str, Runnable[Any, Any]], abstain_message: str) -> dict[str, Served]:
+    """Make chains ready to be asked.
+
+    Args:
+        models: Chains by the names that clients ask for: a `CFCRunnable`, what `or_else` makes of it, or
+            whatever else returns its results.
+        abstain_message: What is said on abstention.
+
+    Returns:
+        The same, ready to be asked.
+
+    Raises:
+        InputError: If there are none, or one of them has a name that cannot be used or is no chain.
+    """
+    if not models:
+        msg = "there are no models: give at least one, by the name that clients ask for"
+        raise InputError(msg)
+    return {name: _served(name, chain, abstain_message) for name, chain in models.items()}
+
+
+def _served(name: str, chain: Runnable[Any, Any], abstain_message: str) -> Served:
+    if not _NAME.fullmatch(name):
+        msg = f"no model can be called {name!r}: expected up to 100 letters, digits or any of ._:@/-"
+        raise InputError(msg)
+    if not isinstance(chain, Runnable):
+        msg = f"model {name}: expected a CFCRunnable or a chain around one, got a {type(chain).__name__}"
+        raise InputError(msg)
+    return Served(name, CFCChatModel(chain=chain, abstain_message=abstain_message), served_first(chain))

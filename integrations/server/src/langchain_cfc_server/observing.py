@@ -1,0 +1,190 @@
+"""What is noted of every request, for its client, the log and the metrics; and its errors, answered."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from langchain_cfc_server.errors import DisconnectedError, RefusedError, refused
+from langchain_cfc_server.metrics import Metrics
+from langchain_cfc_server.traffic import Traffic
+
+_LOG = logging.getLogger("langchain_cfc_server")
+# As logs of web servers call a client that has left.
+_CLIENT_LEFT = 499
+_SERVER_ERROR = 500
+_NOTE = "langchain_cfc_server.note"
+
+
+@dataclass
+class Note:
+    """What is noted of a request.
+
+    Attributes:
+        route: The path it was for, if it is one of ours; `other` if not.
+        id: The request's id.
+        model: The model that was asked, if it is one of ours.
+        status: The status that it got; 0 if none.
+        outcome: What became of it in one word: a decision's reason, or an error's code.
+        decision: The decision's reason, where there was one, even if its client had left by then.
+        usage: Tokens that the draws cost.
+        error: Names of the errors that led to its end, the last one first.
+        where: Where an error that nobody expected came from.
+        prompt: The prompt, where logs hold content.
+        answer: The answer, likewise.
+        detail: The text of the error, likewise.
+    """
+
+    route: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    model: str | None = None
+    status: int = 0
+    outcome: str = "ok"
+    decision: str | None = None
+    usage: dict[str, int] | None = None
+    error: list[str] | None = None
+    where: list[str] | None = None
+    prompt: Any = None
+    answer: str | None = None
+    detail: str | None = None
+
+    def decided(self, reason: str, usage: dict[str, int] | None) -> None:
+        """Note a decision."""
+        self.outcome = self.decision = reason
+        self.usage = usage
+
+    def failed(self, error: BaseException, told: RefusedError) -> None:
+        """Note an error, and what the client was told of it."""
+        self.outcome = told.code
+        if error is told:
+            return
+        self.error = [type(one).__name__ for one in _causes(error)]
+        self.detail = str(error)
+        if told.status == _SERVER_ERROR:
+            # Not its text and not the lines of code: both may quote a prompt.
+            frames = traceback.extract_tb(error.__traceback__)
+            self.where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+    def disconnected(self) -> None:
+        """Note that the client has left."""
+        self.status, self.outcome = _CLIENT_LEFT, "disconnected"
+
+
+def note_of(scope: Scope) -> Note:
+    """What is noted of the request of a scope."""
+    note: Note = scope[_NOTE]
+    return note
+
+
+class Observed:
+    """Notes every request, answers its errors, and gives its response what all have in common.
+
+    Args:
+        app: What answers.
+        routes: The paths that are served, and those that end with `/` for all below them. Others are one in
+            metrics, or anybody could fill them.
+        traffic: Tells whether the server is about to stop.
+        metrics: Where requests are counted.
+        log_content: Whether logs hold prompts, answers and texts of errors.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        routes: Collection[str],
+        traffic: Traffic,
+        metrics: Metrics,
+        *,
+        log_content: bool,
+    ) -> None:
+        self._app = app
+        self._routes = frozenset(routes)
+        self._traffic = traffic
+        self._metrics = metrics
+        self._log_content = log_content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        note = scope[_NOTE] = Note(self._route(scope["path"]))
+
+        # Where a proxy read the length and not the chunks, what follows would be another's request.
+        ambiguous = {name for name, _ in scope["headers"]} >= {b"content-length", b"transfer-encoding"}
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = note.id
+                if self._traffic.draining or ambiguous:
+                    headers["connection"] = "close"
+            await send(message)
+            # Not before: it may never go out.
+            if message["type"] == "http.response.start":
+                note.status = message["status"]
+
+        try:
+            await self._answered(scope, receive, noted, note)
+        except BaseException:
+            note.outcome = "cancelled"
+            raise
+        finally:
+            self._tell(note, time.perf_counter() - began)
+
+    def _route(self, path: str) -> str:
+        if path in self._routes:
+            return path
+        return next((one for one in self._routes if one.endswith("/") and path.startswith(one)), "other")
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send, note: Note) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except DisconnectedError:
+            note.disconnected()
+        except Exception as error:  # noqa: BLE001 - whatever it is, its client gets an answer
+            told = refused(error)
+            note.failed(error, told)
+            # Half a response cannot be taken back; the connection ends with it.
+            if not note.status:
+                await told.response()(scope, receive, send)
+
+    def _tell(self, note: Note, seconds: float) -> None:
+        self._metrics.count(note.route, note.status, note.outcome, seconds)
+        if note.model is not None and note.decision is not None:
+            self._metrics.decided(note.model, note.decision, note.usage)
+        content = {"prompt": note.prompt, "answer": note.answer, "detail": note.detail}
+        fields = {
+            "request": note.id,
+            "route": note.route,
+            "model": note.model,
+            "status": note.status,
+            "outcome": note.outcome,
+            "milliseconds": round(1000 * seconds, 3),
+            "usage": note.usage,
+            "error": note.error,
+            "where": note.where,
+            **(content if self._log_content else {}),
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        level = logging.ERROR if note.where else logging.INFO
+        _LOG.log(level, "request", extra={"fields": known})
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what it came from."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found

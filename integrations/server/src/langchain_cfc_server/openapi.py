@@ -1,0 +1,101 @@
+"""The description of the server that clients and fuzzers read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from langchain_cfc_server.authentication import OPEN_PATHS
+from langchain_cfc_server.models import Served
+from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatCompletionChunk, ChatRequest, ErrorResponse
+
+# As FastAPI takes them.
+Responses: TypeAlias = dict[int | str, dict[str, Any]]
+
+_REFERENCE = "#/components/schemas/{model}"
+_ALL = {
+    400: "The request cannot be served as it is; the error says why.",
+    401: "There is no valid token.",
+    404: "There is no such thing here.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is no JSON.",
+    429: "Too many requests are waiting.",
+    500: "Something went wrong inside the server.",
+    502: "The model or the verifier behind the server failed; nothing was answered.",
+    503: "The server is about to stop.",
+    504: "The prompt was not decided in time; nothing was answered.",
+}
+
+_EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "data": {
+            "type": "string",
+            "anyOf": [
+                {"const": "[DONE]"},
+                {
+                    "contentMediaType": "application/json",
+                    "contentSchema": {"$ref": _REFERENCE.format(model="ChatCompletionChunk")},
+                },
+            ],
+        }
+    },
+}
+
+
+def told(description: str, model: type[BaseModel]) -> Responses:
+    """The answer of a path, as JSON."""
+    return {200: {"model": model, "description": description}}
+
+
+def text(description: str, media_type: str) -> Responses:
+    """The same as text."""
+    return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
+
+
+def errors(*statuses: int) -> Responses:
+    """The errors that a path may answer with."""
+    return {status: {"model": ErrorResponse, "description": _ALL[status]} for status in statuses}
+
+
+def complete(
+    app: FastAPI, models: Mapping[str, Served], *, authentication: bool, ignore_sampling: bool
+) -> None:
+    """Add to an app's description what FastAPI cannot know, for bodies are read and tokens checked elsewhere.
+
+    Args:
+        app: The app, with all its paths.
+        models: The models by name.
+        authentication: Whether tokens are checked.
+        ignore_sampling: Whether parameters of sampling are passed over.
+    """
+    document = app.openapi()
+    body = ChatRequest.model_json_schema(ref_template=_REFERENCE)
+    schemas = document["components"]["schemas"]
+    schemas |= body.pop("$defs")
+    levels = sorted({level for one in models.values() for level in one.levels})
+    schemas["CFCOptions"]["properties"]["alpha"] |= {
+        "anyOf": [{"enum": [*levels, *map(float, levels), None]}]
+    }
+    body["properties"]["model"]["enum"] = list(models)
+    if ignore_sampling:
+        body["properties"] |= {name: {"description": "Ignored."} for name in sorted(SAMPLING_PARAMETERS)}
+    schemas["ChatRequest"] = body
+    chunk = ChatCompletionChunk.model_json_schema(ref_template=_REFERENCE)
+    schemas |= chunk.pop("$defs")
+    schemas["ChatCompletionChunk"] = chunk
+    completions = document["paths"]["/v1/chat/completions"]["post"]
+    reference = {"$ref": _REFERENCE.format(model="ChatRequest")}
+    completions["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+    completions["responses"]["200"]["content"]["text/event-stream"] = {"itemSchema": _EVENT}
+    if authentication:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            if path not in OPEN_PATHS:
+                for operation in operations.values():
+                    operation["security"] = [{"token": []}]

@@ -1,0 +1,164 @@
+"""From the bytes of a body to a request, or a reason why not.
+
+JSON is read by the strictest rules: what one parser takes in one way and another in another way, such as a
+name that occurs twice, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+from starlette.datastructures import Headers
+
+from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatRequest
+
+# Of what is wrong with a request, and of a name in it, as much is said.
+_MOST_PROBLEMS = 5
+_LONGEST_NAME = 100
+# Escaped halves of characters, nearly always in pairs.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _UnreadableError(ValueError):
+    """JSON that parsers do not agree on."""
+
+
+def check_type(headers: Headers) -> None:
+    """Refuse a body that does not say it is JSON in UTF-8.
+
+    Raises:
+        RefusedError: If it says anything else, or nothing.
+    """
+    kind, _, parameters = headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower().replace('"', "")
+    if kind.strip().lower() != "application/json" or charset not in {"", "charset=utf-8"}:
+        msg = "expected a body of JSON with the header `Content-Type: application/json`"
+        raise RefusedError(415, "unsupported_media_type", msg)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise RefusedError(415, "unsupported_content_encoding", "expected a body that is not compressed")
+
+
+def read(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
+    """Read a request.
+
+    Args:
+        body: The whole body.
+        ignore_sampling: Whether parameters of sampling are passed over; else they are refused.
+
+    Returns:
+        The request.
+
+    Raises:
+        RefusedError: If it is none; the reason quotes names of fields, and no values.
+    """
+    data = _parsed(body)
+    if not isinstance(data, dict):
+        raise RefusedError(400, "invalid_request", "expected a JSON object")
+    for name in SAMPLING_PARAMETERS & data.keys():
+        if ignore_sampling or data[name] is None:
+            del data[name]
+    _refuse_sampling(sorted(SAMPLING_PARAMETERS & data.keys()))
+    try:
+        return ChatRequest.model_validate(data)
+    except ValidationError as error:
+        raise _invalid(data, error) from error
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        text = body.decode()
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
+        if _SURROGATE.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        problem = f"it is not UTF-8 at byte {error.start}"
+    except UnicodeEncodeError:
+        problem = "it holds half a character: a surrogate without the other"
+    except json.JSONDecodeError as error:
+        problem = f"{error.msg} at line {error.lineno}, column {error.colno}"
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except _UnreadableError as error:
+        problem = str(error)
+    except ValueError:
+        # Python's limit on the digits of an integer.
+        problem = "it holds a number of too many digits"
+    else:
+        return data
+    raise RefusedError(400, "invalid_json", f"the body cannot be read as JSON: {problem}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        times = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in times.items() if count > 1)
+        msg = f"the name {_short(twice)} occurs twice in one object"
+        raise _UnreadableError(msg)
+    return found
+
+
+def _no_number(constant: str) -> NoReturn:
+    msg = f"{constant} is no JSON"
+    raise _UnreadableError(msg)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        msg = "it holds a number that is too large"
+        raise _UnreadableError(msg)
+    return number
+
+
+def _refuse_sampling(names: list[str]) -> None:
+    if names:
+        msg = (
+            f"{', '.join(names)}: the model was calibrated as it is, and with other parameters it would be "
+            "another one, about which nothing is promised; leave them out"
+        )
+        raise RefusedError(400, "unsupported_parameter", msg, param=names[0])
+
+
+def _invalid(data: Any, error: ValidationError) -> RefusedError:
+    problems = error.errors(include_url=False, include_input=False)
+    listed = [f"{_path(data, one)}: {_problem(one)}" for one in problems[:_MOST_PROBLEMS]]
+    more = len(problems) - len(listed)
+    message = "; ".join(listed) + (f"; and {more} more" if more else "")
+    return RefusedError(400, "invalid_request", message, param=_path(data, problems[0]))
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "unknown field"
+    if problem["type"] == "union_tag_invalid":
+        # Pydantic quotes what it found, which may be of any length.
+        return f"expected one of {problem['ctx']['expected_tags']}"
+    return str(problem["msg"])
+
+
+def _path(data: Any, problem: Mapping[str, Any]) -> str:
+    """Where in the data a problem is; pydantic also names the types that it tried on the way."""
+    parts = []
+    *_, last = problem["loc"]
+    for part in problem["loc"]:
+        named = isinstance(data, dict) and part in data
+        if named or (isinstance(data, list) and isinstance(part, int)):
+            data = data[part]
+        elif problem["type"] != "missing" or part is not last:
+            continue
+        parts.append(_short(part) if isinstance(part, str) else str(part))
+    return ".".join(parts)
+
+
+def _short(name: str) -> str:
+    """A name in the words of JSON, so that no character of it means anything."""
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return shown if shown.isascii() and shown.isprintable() else json.dumps(shown)

@@ -1,0 +1,314 @@
+"""The shapes of requests and responses: the part of OpenAI's API that is spoken, and what stands beside it.
+
+Requests are checked against these. Responses are made as plain data, and described by these for clients and
+tests.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from langchain_cfc import Guarantee
+from langchain_cfc.decision import Reason
+
+# A body of the largest size that is all messages would cost a second to read.
+_MOST_MESSAGES = 2000
+# Each would make the model another one than was calibrated.
+SAMPLING_PARAMETERS = frozenset(
+    {
+        "audio",
+        "frequency_penalty",
+        "function_call",
+        "functions",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "modalities",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "reasoning_effort",
+        "response_format",
+        "seed",
+        "stop",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "verbosity",
+        "web_search_options",
+    }
+)
+Nothing: TypeAlias = None
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class TextPart(_Request):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+
+
+# Lists stop at their first fault: a megabyte of faults would be a million reasons.
+TextParts: TypeAlias = Annotated[list[TextPart], Field(fail_fast=True)]
+
+
+class ImageUrl(_Request):
+    """Where an image is: an address, or the image itself as a `data:` URL."""
+
+    url: str = Field(pattern=r"^(https?://|data:image/)")
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(_Request):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+Part: TypeAlias = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+class FunctionCall(_Request):
+    """What a tool was called with."""
+
+    name: str = Field(min_length=1)
+    arguments: str = Field(description="A JSON object, as text.")
+
+
+class ToolCall(_Request):
+    """A call of a tool."""
+
+    id: str = Field(min_length=1)
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class SystemMessage(_Request):
+    """What the model is told to be."""
+
+    role: Literal["system", "developer"]
+    content: str | TextParts
+    name: str | None = None
+
+
+class UserMessage(_Request):
+    """What is asked."""
+
+    role: Literal["user"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
+    name: str | None = None
+
+
+class AssistantMessage(_Request):
+    """What was answered before. Clients send back whole messages, so fields that may be empty are known."""
+
+    role: Literal["assistant"]
+    content: str | TextParts | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    refusal: None = None
+    annotations: Annotated[list[Nothing], Field(fail_fast=True)] | None = Field(default=None, max_length=0)
+    audio: None = None
+    function_call: None = None
+
+
+class ToolMessage(_Request):
+    """What a tool returned."""
+
+    role: Literal["tool"]
+    content: str | TextParts
+    tool_call_id: str = Field(min_length=1)
+    name: str | None = None
+
+
+Message: TypeAlias = Annotated[
+    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+class StreamOptions(_Request):
+    """What a stream holds beside the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class CFCOptions(_Request):
+    """What this server takes beyond OpenAI's API."""
+
+    # No exponents: a level of a million decimals is a short text with one.
+    alpha: (
+        Annotated[str, Field(pattern=r"^0?\.[0-9]{1,12}$")] | Annotated[float, Field(gt=0, lt=1)] | None
+    ) = Field(default=None, description="Error level, one of those that the model was calibrated at.")
+
+
+class ChatRequest(_Request):
+    """A conversation to be answered."""
+
+    model: str = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cfc: CFCOptions | None = None
+    # Known, and without any effect here.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Decision(_Response):
+    """What was decided, without the candidates."""
+
+    abstained: bool
+    reason: Reason
+    answers: list[str]
+    best: str | None
+    threshold: float | Literal["inf", "-inf"]
+    guarantee: Guarantee
+    models: list[str]
+    usage: dict[str, Any] | None
+
+
+class Unguaranteed(_Response):
+    """What a fallback answered: nothing is promised about it."""
+
+    guarantee: None
+
+
+class AnswerMessage(_Response):
+    """The best answer, or the abstention in words."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[ToolCall] = Field(default=[], min_length=1)
+
+
+class Choice(_Response):
+    """The one choice."""
+
+    index: Literal[0]
+    message: AnswerMessage
+    logprobs: None
+    finish_reason: Literal["stop", "tool_calls"]
+
+
+class Usage(_Response):
+    """Tokens that all draws cost together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChatCompletion(_Response):
+    """The decision about one prompt; without `usage` where no model says what it used."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: Annotated[list[Choice], Field(min_length=1, max_length=1)]
+    cfc: Decision | Unguaranteed
+    usage: Usage | None = None
+
+
+class ToolCallDelta(ToolCall):
+    """A whole tool call, for nothing is sent in pieces."""
+
+    index: int
+
+
+class Delta(_Response):
+    """What a chunk adds to the message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: None = None
+    tool_calls: list[ToolCallDelta] = []
+
+
+class ChunkChoice(_Response):
+    """The one choice."""
+
+    index: Literal[0]
+    delta: Delta
+    logprobs: None
+    finish_reason: Literal["stop", "tool_calls"] | None
+
+
+class ChatCompletionChunk(_Response):
+    """An event of a stream: the role, the content, the end with the decision, and usage if wanted."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: Annotated[list[ChunkChoice], Field(max_length=1)]
+    cfc: Decision | Unguaranteed | None = None
+    usage: Usage | None = None
+
+
+class ModelEntry(_Response):
+    """A model that can be asked."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    cfc: ModelCalibration | None
+
+
+class ModelCalibration(_Response):
+    """What a model was calibrated for."""
+
+    artifact: str
+    n: int
+    levels: list[str]
+
+
+class ModelList(_Response):
+    """All models that can be asked."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class ErrorBody(_Response):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorResponse(_Response):
+    """A request that got no answer."""
+
+    error: ErrorBody
+
+
+class Health(_Response):
+    """How the server is."""
+
+    status: Literal["live", "ready", "starting", "draining"]

@@ -1,0 +1,92 @@
+"""`Traffic`: how many requests there are, and whether more are welcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+
+class Traffic:
+    """The requests that are being served, as all parts of the server see them.
+
+    Attributes:
+        started: Whether the server is up.
+        draining: Whether it is about to stop: balancers are told to go elsewhere, and connections end with
+            their next response.
+        admitted: Requests that wait or are worked on.
+        working: Requests that are worked on.
+        over: Whether the server's own time is over, so that nothing begins any more.
+
+    Args:
+        concurrency: Most that are worked on at once.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self.started = False
+        self.draining = False
+        self.admitted = 0
+        self.working = 0
+        self.over = False
+        self._places = asyncio.Semaphore(concurrency)
+        self._works: set[asyncio.Task[None]] = set()
+        self._receiving: set[asyncio.Task[Any]] = set()
+
+    @property
+    def status(self) -> Literal["ready", "starting", "draining"]:
+        """Whether requests are welcome."""
+        if self.draining:
+            return "draining"
+        return "ready" if self.started else "starting"
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are admitted and not worked on yet."""
+        return self.admitted - self.working
+
+    def work(self, begin: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Work on an admitted request, as soon as there is a place.
+
+        It counts until the work has really ended, which may be after its client was told that the time is
+        over: else there would be more work than places.
+
+        Args:
+            begin: Begins the work.
+
+        Returns:
+            Its task.
+        """
+        task = asyncio.ensure_future(self._placed(begin))
+        self._works.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Let whoever still receives a body be cancelled when the server's time is over."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._receiving.add(task)
+        try:
+            yield
+        finally:
+            self._receiving.discard(task)
+
+    def cut(self) -> None:
+        """End all that is under way, for the server's own time is over."""
+        self.over = True
+        for task in (*self._works, *self._receiving):
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._works.discard(task)
+        self.admitted -= 1
+
+    async def _placed(self, begin: Callable[[], Awaitable[None]]) -> None:
+        async with self._places:
+            self.working += 1
+            try:
+                await begin()
+            finally:
+                self.working -= 1

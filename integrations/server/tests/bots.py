@@ -1,0 +1,145 @@
+"""What servers in tests serve: a bot whose rejected candidates cannot be mistaken, and broken ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import Provenance
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script
+
+N = 3
+MARK = "REJECTED"
+GOOD, FALLBACK = "Lima", "Ask a person."
+EASY, UNSURE, HARD, TOOL, EMOJI = (
+    "easy: What is the capital of Peru?",
+    "easy: What is the capital of Atlantis?",
+    "hard: What is the capital of Mu?",
+    "easy: What is the weather in Lima?",
+    "easy: What is 🦙 in Spanish?",
+)
+UNSAID = "what no client and no log must see"
+
+
+def script() -> Script:
+    """What the model behind the server answers."""
+    bad = [Answer(f"{MARK}-{name}-{MARK}", -3.0) for name in ("cusco", "quito", "sucre")]
+    calls = [Answer(tools=(("weather", {"city": "Lima"}),)) for _ in range(N)]
+    return Script(
+        {
+            EASY: [Answer(GOOD, -0.1), *bad[:2]],
+            UNSURE: bad,
+            HARD: bad,
+            TOOL: calls,
+            EMOJI: [Answer("una «llama» 🦙\r\n\r\ndata: [DONE]\n\n", -0.1), *bad[:2]],
+        }
+    )
+
+
+def calibrated() -> CalibrationArtifact:
+    """Easy prompts with one right answer each, and hard ones without any."""
+    records = [
+        PromptRecord(
+            id=f"{kind}{number}",
+            input=f"{kind} {number}",
+            metadata={"topic": kind},
+            candidates=(
+                Candidate(text="right", score=0.3 * (number % 10 + 1) / 10, correct=kind == "easy"),
+                *(Candidate(text=f"wrong {other}", score=0.9, correct=False) for other in range(N - 1)),
+            ),
+        )
+        for kind in ("easy", "hard")
+        for number in range(120)
+    ]
+    named = Provenance(n=N, generator={"id": "planted"}, verifier={"id": "judge"})
+    with warnings.catch_warnings():
+        # Hard prompts are there to be flagged.
+        warnings.simplefilter("ignore", AttainabilityWarning)
+        return calibrate(
+            records, alpha=[0.1, 0.2], features="group(topic)", provenance=named, allow_unattainable=True
+        )
+
+
+def topic(prompt: Any) -> dict[str, str]:
+    """The metadata of a prompt."""
+    return {"topic": "hard" if "hard" in repr(prompt) else "easy"}
+
+
+def judge(_: Any, candidates: Sequence[Any]) -> list[float]:
+    """Planted answers score worst."""
+    return [0.95 if MARK in candidate.text else 0.05 for candidate in candidates]
+
+
+async def slow_judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+    """Takes its time, and says when it begins, and where it is cancelled."""
+    _note("begun")
+    try:
+        await asyncio.sleep(float(os.environ.get("BOTS_SECONDS", "0.5")))
+    except asyncio.CancelledError:
+        _note("cancelled")
+        raise
+    return judge(prompt, candidates)
+
+
+def _note(what: str) -> None:
+    if "BOTS_NOTES" in os.environ:
+        with Path(os.environ["BOTS_NOTES"]).open("a", encoding="utf-8") as file:
+            file.write(f"{what}\n")
+
+
+def chain(**changes: Any) -> CFCRunnable:
+    """The bot, on the artifact and the model that the environment names."""
+    model = ChatOpenAI(
+        model="planted",
+        base_url=os.environ["BOTS_UPSTREAM"],
+        api_key="none",  # type: ignore[arg-type]  # it takes text
+        max_retries=0,
+    )
+    parts = {
+        "generator": model,
+        "verifier": judge,
+        "metadata": topic,
+        "alpha": "0.2",
+        "generator_id": "planted",
+        "verifier_id": "judge",
+    }
+    return CFCRunnable(artifact=CalibrationArtifact.load(os.environ["BOTS_ARTIFACT"]), **{**parts, **changes})
+
+
+def _fails(_: Any) -> Any:
+    raise RuntimeError(UNSAID)
+
+
+def anything() -> CFCRunnable:
+    """A bot that has an answer to everything."""
+    return chain(generator=RunnableLambda(lambda _: GOOD))
+
+
+def broken() -> Runnable[Any, Any]:
+    """One that fails in a way that nobody expects."""
+    return RunnableLambda(_fails)
+
+
+def models() -> dict[str, Runnable[Any, Any]]:
+    """All of them by name."""
+    return {
+        "bot": chain(),
+        "careful/bot": chain(alpha=None),
+        "helped": chain().or_else(lambda _: FALLBACK),
+        "slow": chain(verifier=slow_judge),
+        "timed": chain(verifier=slow_judge, timeout=0.05),
+        "broken": broken(),
+        "unscored": chain(verifier=lambda _, drawn: [float("nan")] * len(drawn)),
+        "undescribed": chain(metadata=_fails),
+        "new": chain(metadata=lambda _: {"topic": UNSAID}),
+    }

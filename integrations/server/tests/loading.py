@@ -1,0 +1,228 @@
+"""A cheap HTTP client, and load from clients that wait for nobody or for each answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from integrations.server.tests.parts import TOKEN
+
+COMPLETIONS = "/v1/chat/completions"
+_LONGEST = 1 << 20
+
+
+class LostError(Exception):
+    """A request that was sent, and got no whole response."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole response.
+
+    Attributes:
+        head: Status line and headers as they came.
+        body: The body.
+    """
+
+    head: bytes
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return int(self.head[9:12])
+
+    @property
+    def closes(self) -> bool:
+        """Whether the server ends the connection with it."""
+        return b"\r\nconnection: close" in self.head.lower()
+
+
+class Connection:
+    """A connection that is kept until the server ends it.
+
+    Args:
+        port: Of the server, on this machine.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def open(self) -> asyncio.StreamWriter:
+        """Connect if it is not connected, or not any longer, and return what bytes go into."""
+        if self._reader is not None and self._reader.at_eof():
+            self.close()
+        if self._writer is None:
+            opened = await asyncio.open_connection("127.0.0.1", self._port, limit=_LONGEST)
+            self._reader, self._writer = opened
+        return self._writer
+
+    async def ask(self, request: bytes) -> Reply:
+        """Send a request, and read its response.
+
+        Raises:
+            LostError: If there is no whole response.
+            ConnectionRefusedError: If nobody listens.
+        """
+        writer = await self.open()
+        try:
+            writer.write(request)
+            return await self.reply()
+        except (ConnectionError, LostError) as error:
+            self.close()
+            raise LostError(str(error) or type(error).__name__) from error
+        except asyncio.CancelledError:
+            # Or the next request would read this one's response.
+            self.close()
+            raise
+
+    async def reply(self) -> Reply:
+        """Read a response.
+
+        Raises:
+            LostError: If it does not come whole.
+        """
+        assert self._reader is not None
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            body = await self._reader.readexactly(_length(head))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            count = len(error.partial) if isinstance(error, asyncio.IncompleteReadError) else 0
+            self.close()
+            msg = f"{type(error).__name__} after {count} bytes"
+            raise LostError(msg) from error
+        except LostError:
+            self.close()
+            raise
+        reply = Reply(head, body)
+        if reply.closes:
+            self.close()
+        return reply
+
+    def close(self) -> None:
+        """Leave; what was sent may still be worked on."""
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+
+def _length(head: bytes) -> int:
+    """The length that a head states; this server always does."""
+    _, found, rest = head.lower().partition(b"\r\ncontent-length: ")
+    if not found:
+        msg = f"a response without a length: {head!r}"
+        raise LostError(msg)
+    return int(rest.partition(b"\r\n")[0])
+
+
+def posted(
+    body: Any, *, token: str | None = TOKEN, path: str = COMPLETIONS, length: int | None = None
+) -> bytes:
+    """The bytes of a request; a body of bytes is sent as it is.
+
+    Args:
+        body: What is posted.
+        token: Whose request it is.
+        path: Where to.
+        length: What it says its length is, if not what it is.
+    """
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    by = "" if token is None else f"Authorization: Bearer {token}\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{by}Content-Type: application/json\r\n"
+        f"Content-Length: {len(content) if length is None else length}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+def got(path: str, *, token: str | None = TOKEN) -> bytes:
+    """The bytes of a request for a path."""
+    by = "" if token is None else f"Authorization: Bearer {token}\r\n"
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{by}\r\n".encode()
+
+
+def arrivals(rate: float, seconds: float, clients: int, seed: int) -> list[list[float]]:
+    """When requests are due, for each client: a Poisson process in all, each point of it anybody's.
+
+    Args:
+        rate: Requests a second, of all clients together.
+        seconds: How long.
+        clients: Number of clients.
+        seed: Settles all of it.
+    """
+    luck = random.Random(seed)  # noqa: S311 - load, not cryptography
+    due: list[list[float]] = [[] for _ in range(clients)]
+    now = luck.expovariate(rate)
+    while now < seconds:
+        due[luck.randrange(clients)].append(now)
+        now += luck.expovariate(rate)
+    return due
+
+
+async def open_loop(
+    due: Sequence[Sequence[float]], ask: Callable[[int, int], Awaitable[None]]
+) -> list[float]:
+    """Ask when it is due, and count the seconds from then on.
+
+    A request that is late because its client still waited for the one before has been waiting all the same:
+    its time does not begin when it is sent.
+
+    Args:
+        due: When requests are due, for each client.
+        ask: Asks, given the numbers of the client and of its request.
+
+    Returns:
+        Seconds from due to answered, of every request.
+    """
+    began = time.perf_counter()
+
+    async def client(number: int) -> list[float]:
+        taken = []
+        for which, at in enumerate(due[number]):
+            await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
+            await ask(number, which)
+            taken.append(time.perf_counter() - began - at)
+        return taken
+
+    return list(chain.from_iterable(await asyncio.gather(*map(client, range(len(due))))))
+
+
+async def closed_loop(clients: int, seconds: float, ask: Callable[[int, int], Awaitable[None]]) -> float:
+    """Ask again as soon as there is an answer.
+
+    Args:
+        clients: Number of clients.
+        seconds: How long.
+        ask: Asks, given the numbers of the client and of its request.
+
+    Returns:
+        Answers a second.
+    """
+    began = time.perf_counter()
+    answered = 0
+
+    async def client(number: int) -> None:
+        nonlocal answered
+        which = 0
+        while True:
+            await ask(number, which)
+            answered += 1
+            which += 1
+
+    working = [asyncio.ensure_future(client(number)) for number in range(clients)]
+    done, _ = await asyncio.wait(working, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    rate = answered / (time.perf_counter() - began)
+    for one in working:
+        one.cancel()
+    await asyncio.wait(working)
+    for one in done:
+        one.result()
+    return rate

@@ -1,0 +1,152 @@
+"""The server as users start it: in a process of its own, on a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[3]
+TOKEN, OTHER_TOKEN = "first-token-of-the-tests", "second-token-of-the-tests"
+COMMAND = [str(Path(sys.executable).parent / "langchain-cfc"), "serve"]
+BOTS = "integrations.server.tests.bots:models"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Server:
+    """A running server.
+
+    Attributes:
+        port: Where it listens.
+        process: Its process.
+        log_path: The file of what it writes on standard error.
+    """
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """What it has logged so far, each line being JSON."""
+        return [json.loads(line) for line in self.log_path.read_text(encoding="utf-8").splitlines()]
+
+    def logged(self, request: str) -> dict[str, Any]:
+        """The line about a request, which is written when its response has gone out."""
+        found: dict[str, Any] = until(
+            lambda: next((line for line in self.log if line.get("request") == request), None)
+        )
+        return found
+
+    def get(self, path: str, headers: Mapping[str, str] = HEADERS) -> httpx.Response:
+        """Ask for a path."""
+        return httpx.get(self.url + path, headers=headers, trust_env=False)
+
+    def ask(self, body: Any, headers: Mapping[str, str] = HEADERS, timeout: float = 20.0) -> httpx.Response:
+        """Ask for a completion; a body of bytes is sent as it is."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return httpx.post(
+            f"{self.url}/v1/chat/completions",
+            content=content,
+            headers={"Content-Type": "application/json", **headers},
+            timeout=timeout,
+            trust_env=False,
+        )
+
+    def say(self, content: bytes, *, wait: float = 10.0) -> bytes:
+        """Send bytes as they are, and return all that comes until the server closes or falls silent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as connection:
+            connection.sendall(content)
+            received = b""
+            try:
+                while part := connection.recv(65536):
+                    received += part
+            except (TimeoutError, ConnectionResetError):
+                pass
+            return received
+
+    def request(self, method: str, path: str, *, token: str | None = TOKEN) -> bytes:
+        """Send a request as it is, which clients would tidy up."""
+        by = "" if token is None else f"Authorization: Bearer {token}\r\n"
+        return self.say(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{by}\r\n".encode())
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
+        """Tell it to stop, and return its exit code."""
+        self.process.send_signal(sig)
+        return self.process.wait(timeout=30)
+
+
+def asking(question: str, model: str = "bot", **more: Any) -> dict[str, Any]:
+    """The body of a request."""
+    return {"model": model, "messages": [{"role": "user", "content": question}], **more}
+
+
+def until(found: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait for something."""
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+    return value
+
+
+@contextmanager
+def running(
+    env: Mapping[str, str],
+    *options: str,
+    models: str | None = BOTS,
+    tokens: str | None = f"{TOKEN} {OTHER_TOKEN}",
+) -> Iterator[Server]:
+    """Run a server on a free port, until the block ends.
+
+    Args:
+        env: Environment beyond this process's.
+        *options: Of the command.
+        models: What it serves.
+        tokens: Its tokens, by the environment.
+    """
+    held = {name: value for name, value in os.environ.items() if not name.startswith("LANGCHAIN_CFC")}
+    environment = {**held, "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1", **env}
+    if tokens is not None:
+        environment["LANGCHAIN_CFC_SERVER_TOKENS"] = tokens
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [*COMMAND, *([models] if models else []), "--port", "0", "--drain", "0.2", *options],
+                stderr=log,
+                env=environment,
+                cwd=folder,
+            )
+        try:
+            server = Server(0, process, path)
+            server.port = until(lambda: _port(server), 60)
+            yield server
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _port(server: Server) -> int:
+    assert server.process.poll() is None, server.log_path.read_text(encoding="utf-8")
+    text = server.log_path.read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    return next((int(line["port"]) for line in lines if line["message"] == "serving"), 0)

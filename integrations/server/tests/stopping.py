@@ -1,0 +1,284 @@
+"""A server that is told to stop under load: which requests were accepted, and what became of them.
+
+A request is *accepted* when all of its bytes were sent, on a connection that was established, a moment before
+the server closed the socket that it listens on: clients look whether its process still has it open. Each of
+these must get a whole response. In the moment itself the system may still make connections that no process
+can know of, and drops them with the socket. What is sent later may be refused, or be closed without a byte of
+an answer; nobody gets half of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_cfc_server.schema import ChatCompletion, ErrorResponse
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from integrations.server.tests import bots
+from integrations.server.tests.loading import Connection, LostError, Reply, posted
+from integrations.server.tests.parts import Server, asking
+
+LISTENS = "0A"  # in the system's table
+PATIENCE = 30.0
+MOMENT = 0.005  # seconds
+APART = 0.0007  # seconds between those who ask at the last moment
+
+
+def models() -> dict[str, Runnable[Any, Any]]:
+    """A bot that answers at once and one that takes its time, on models in memory."""
+    at_once: dict[str, Any] = {"generator": RunnableLambda(lambda _: bots.GOOD)}
+    return {"quick": bots.chain(**at_once), "slow": bots.chain(**at_once, verifier=bots.slow_judge)}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request.
+
+    Attributes:
+        who: What kind of client sent it.
+        accepted: Whether the server still listened a moment after all of it was sent.
+        late: Whether it was sent after the signal.
+        outcome: What became of it: a decision, the code of an error, or how it was lost.
+        whole: Whether a whole response came.
+    """
+
+    who: str
+    accepted: bool
+    late: bool
+    outcome: str
+    whole: bool
+
+
+@dataclass
+class Stop:
+    """What came of telling a server to stop.
+
+    Attributes:
+        sent: All requests.
+        refused: How many connections were refused.
+        signalled: Whether and when the server was told.
+        code: Exit code of its process.
+        seconds: From the signal to its end.
+    """
+
+    sent: list[Sent] = field(default_factory=list)
+    refused: int = 0
+    signalled: float = math.inf
+    code: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def accepted(self) -> list[Sent]:
+        """Requests that were sent while it listened."""
+        return [one for one in self.sent if one.accepted]
+
+    @property
+    def lost(self) -> list[Sent]:
+        """Accepted requests without a whole decision, and any with half a response."""
+        broken = [one for one in self.accepted if one.outcome != "decision"]
+        return broken + [
+            one for one in self.sent if not (one.accepted or one.whole or one.outcome == "nothing")
+        ]
+
+    def rows(self) -> Iterator[str]:
+        """What was found, in lines."""
+        yield (
+            f"{len(self.accepted)} accepted, {sum(one.late for one in self.accepted)} of them after "
+            f"the signal; {len(self.sent) - len(self.accepted)} sent later, {self.refused} refused; "
+            f"exit code {self.code} after {self.seconds:.2f} s; lost: {len(self.lost)} "
+            f"{dict(Counter((one.who, one.outcome) for one in self.lost))}"
+        )
+
+
+class Listening:
+    """Whether a server listens: whether its process still has the socket open that it listened on.
+
+    Args:
+        server: The server, while it listens.
+    """
+
+    def __init__(self, server: Server) -> None:
+        sockets = {f"socket:[{inode}]" for inode in _listening(server.port)}
+        (self._path,) = [
+            path
+            for path in Path(f"/proc/{server.process.pid}/fd").iterdir()
+            if str(path.readlink()) in sockets
+        ]
+        self._socket = self._path.readlink()
+
+    def __call__(self) -> bool:
+        """Whether it does so now."""
+        try:
+            return self._path.readlink() == self._socket
+        except FileNotFoundError:
+            return False
+
+
+def _listening(port: int) -> Iterator[str]:
+    """The sockets that listen on a port, by the system's table."""
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+            yield fields[9]
+
+
+class Clients:
+    """Clients of all kinds, who ask on and on until they are refused.
+
+    Args:
+        server: The server.
+        seed: Settles their pauses.
+    """
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self.found = Stop()
+        self._server = server
+        self._listens = Listening(server)
+        self._luck = random.Random(seed)  # noqa: S311 - load, not cryptography
+
+    async def run(self, after: float, again: float | None = None) -> Stop:
+        """Ask, tell the server to stop after some seconds, perhaps again, and wait for everybody."""
+        server = self._server
+        kinds = {"kept": 10, "rare": 8, "new": 8, "slow": 4, "stream": 4, "in parts": 4}
+        asking_ = [
+            asyncio.ensure_future(self._client(who)) for who, count in kinds.items() for _ in range(count)
+        ]
+        await asyncio.sleep(after)
+        self.found.signalled = time.perf_counter()
+        server.process.send_signal(signal.SIGTERM)
+        if again is not None:
+            await asyncio.sleep(again)
+            server.process.send_signal(signal.SIGTERM)
+        _, pending = await asyncio.wait(asking_, timeout=PATIENCE)
+        for one in asking_:
+            one.cancel() if one in pending else one.result()
+        self.found.code = await asyncio.to_thread(server.process.wait, PATIENCE)
+        self.found.seconds = time.perf_counter() - self.found.signalled
+        return self.found
+
+    async def _client(self, who: str) -> None:
+        connection = Connection(self._server.port)
+        pause = 1.0 if who == "rare" else 0.05
+        while True:
+            await asyncio.sleep(self._luck.uniform(0, pause))
+            if who == "new":
+                connection.close()
+            request = posted(asking(bots.EASY, "slow" if who == "slow" else "quick", stream=who == "stream"))
+            try:
+                writer = await connection.open()
+            except OSError:
+                self.found.refused += 1
+                return
+            if who == "in parts":
+                writer.write(request[:-30])
+                await asyncio.sleep(self._luck.uniform(0, 0.05))
+                request = request[-30:]
+            writer.write(request)
+            late = time.perf_counter() > self.found.signalled
+            await asyncio.sleep(MOMENT)
+            accepted = self._listens()
+            try:
+                outcome, whole = said(await connection.reply()), True
+            except LostError as error:
+                # Of what was lost nothing came, or something.
+                outcome, whole = ("nothing" if str(error).endswith("after 0 bytes") else str(error)), False
+            self.found.sent.append(Sent(who, accepted, late, outcome, whole))
+            if not whole:
+                return
+
+
+def said(reply: Reply) -> str:
+    """What a response comes to: a decision, the code of an error, or something that is neither."""
+    try:
+        if reply.status != 200:
+            return ErrorResponse.model_validate_json(reply.body).error.code
+        if b"text/event-stream" in reply.head:
+            return "decision" if reply.body.endswith(b"data: [DONE]\n\n") else "half a stream"
+        ChatCompletion.model_validate_json(reply.body)
+    except ValueError as error:
+        return f"neither decision nor error: {error}"
+    return "decision"
+
+
+def at_the_last_moment(server: Server, count: int, *, new: bool) -> Stop:
+    """Tell an idle server to stop, and let one client after the other ask while it does.
+
+    Args:
+        server: The server.
+        count: Number of clients, less than a millisecond apart.
+        new: Whether they connect only then; else each has a connection that was used before.
+    """
+    request = posted(asking(bots.EASY, "quick"))
+    kept = [] if new else [_used(server, request) for _ in range(count)]
+    found, asked, listens = Stop(), [], Listening(server)
+    closed = math.inf
+    found.signalled = time.perf_counter()
+    server.process.send_signal(signal.SIGTERM)
+    for number in range(count):
+        while time.perf_counter() < found.signalled + number * APART:
+            time.sleep(APART / 5)
+        try:
+            one = socket.create_connection(("127.0.0.1", server.port)) if new else kept[number]
+            one.sendall(request)
+        except ConnectionRefusedError:
+            found.refused += 1
+        except OSError:
+            found.sent.append(Sent("", accepted=False, late=True, outcome="nothing", whole=False))
+        else:
+            asked.append((one, time.perf_counter()))
+        if closed == math.inf and not listens():
+            closed = time.perf_counter()
+    found.sent += [_heard(one, sent + MOMENT < closed) for one, sent in asked]
+    found.code = server.process.wait(PATIENCE)
+    found.seconds = time.perf_counter() - found.signalled
+    return found
+
+
+def _used(server: Server, request: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.sendall(request)
+    assert read(connection).status == 200
+    return connection
+
+
+def read(connection: socket.socket) -> Reply:
+    """A whole response.
+
+    Raises:
+        EOFError: If it does not come, with as many bytes as came.
+    """
+    connection.settimeout(PATIENCE)
+    received = b""
+    while True:
+        head, end, body = received.partition(b"\r\n\r\n")
+        if end and b"content-length: " not in head.lower():
+            return Reply(head + end, body)  # none of ours
+        if end and len(body) >= int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
+            return Reply(head + end, body)
+        part = b""
+        with suppress(ConnectionError):
+            part = connection.recv(65536)
+        if not part:
+            raise EOFError(len(received))
+        received += part
+
+
+def _heard(connection: socket.socket, accepted: bool) -> Sent:
+    with connection:
+        try:
+            outcome, whole = said(read(connection)), True
+        except EOFError as error:
+            (count,) = error.args
+            outcome, whole = f"{count} bytes" if count else "nothing", False
+    return Sent("", accepted, late=True, outcome=outcome, whole=whole)

@@ -1,0 +1,174 @@
+"""No answer without a valid token."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langchain_cfc_server.authentication import Authentication
+from langchain_cfc_server.errors import RefusedError
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from integrations.server.tests.bots import EASY, GOOD
+from integrations.server.tests.parts import HEADERS, OTHER_TOKEN, TOKEN, Server, asking, running
+
+WRONG: dict[str, list[tuple[bytes, bytes]]] = {
+    "missing": [],
+    "empty": [(b"authorization", b"")],
+    "no token": [(b"authorization", b"Bearer")],
+    "no token, but a space": [(b"authorization", b"Bearer ")],
+    "wrong": [(b"authorization", b"Bearer wrong-token-of-the-tests")],
+    "prefix": [(b"authorization", f"Bearer {TOKEN[:-1]}".encode())],
+    "first character": [(b"authorization", f"Bearer {TOKEN[0]}".encode())],
+    "longer": [(b"authorization", f"Bearer {TOKEN}x".encode())],
+    "two tokens": [(b"authorization", f"Bearer {TOKEN} {OTHER_TOKEN}".encode())],
+    "both with a comma": [(b"authorization", f"Bearer {TOKEN},{OTHER_TOKEN}".encode())],
+    "other case": [(b"authorization", f"Bearer {TOKEN.upper()}".encode())],
+    "without scheme": [(b"authorization", TOKEN.encode())],
+    "basic": [(b"authorization", f"Basic {TOKEN}".encode())],
+    "token": [(b"authorization", f"Token {TOKEN}".encode())],
+    "scheme's prefix": [(b"authorization", f"Bear {TOKEN}".encode())],
+    "longer scheme": [(b"authorization", f"Bearers {TOKEN}".encode())],
+    "tab": [(b"authorization", f"Bearer\t{TOKEN}".encode())],
+    "quoted": [(b"authorization", f'Bearer "{TOKEN}"'.encode())],
+    "non-ASCII": [(b"authorization", f"Bearer {TOKEN}é".encode())],
+    "not UTF-8": [(b"authorization", b"Bearer \xff\xfe")],
+    "all tokens at once": [(b"authorization", f"Bearer {TOKEN}\x0c{OTHER_TOKEN}".encode())],
+    "valid twice": [(b"authorization", f"Bearer {TOKEN}".encode())] * 2,
+    "valid and wrong": [
+        (b"authorization", f"Bearer {TOKEN}".encode()),
+        (b"authorization", b"Bearer wrong"),
+    ],
+    "other header": [(b"x-api-key", TOKEN.encode())],
+    "proxy's header": [(b"proxy-authorization", f"Bearer {TOKEN}".encode())],
+    "cookie": [(b"cookie", f"authorization=Bearer {TOKEN}".encode())],
+}
+PATHS = [
+    ("POST", "/v1/chat/completions"),
+    ("GET", "/v1/chat/completions"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/bot"),
+    ("GET", "/metrics"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
+    ("GET", "/redoc"),
+    ("GET", "/"),
+    ("GET", "/nothing/here"),
+    ("GET", "/health"),
+    ("GET", "/health/live/"),
+    ("GET", "//health/live"),
+    ("GET", "/health/live/../../v1/models"),
+    ("GET", "/health/live%2f..%2f..%2fv1/models"),
+    ("OPTIONS", "/v1/models"),
+    ("HEAD", "/v1/models"),
+]
+
+
+class ServedError(Exception):
+    """The request got through."""
+
+
+async def served(_: Scope, __: Receive, ___: Send) -> None:
+    raise ServedError
+
+
+def passes(middleware: ASGIApp, headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request gets through."""
+    scope = {"type": "http", "path": "/v1/models", "method": "GET", "headers": headers}
+    with pytest.raises((RefusedError, ServedError)) as caught:
+        asyncio.run(_ask(middleware, scope))
+    return isinstance(caught.value, ServedError)
+
+
+async def _ask(middleware: ASGIApp, scope: Scope) -> None:
+    await middleware(scope, _never, _never)
+
+
+async def _never(*_: object) -> Any:
+    raise NotImplementedError
+
+
+class Naive:
+    """What a check by `in` and `startswith` would be."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [value.decode("latin-1") for name, value in scope["headers"] if b"authorization" in name]
+        token = headers[-1].rpartition(" ")[2] if headers else ""
+        if not any(valid.startswith(token) for valid in (TOKEN, OTHER_TOKEN)):
+            raise RefusedError(401, "", "")
+        await served(scope, receive, send)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_whatever_is_no_valid_token_is_refused(name: str) -> None:
+    assert not passes(Authentication(served, [TOKEN, OTHER_TOKEN]), WRONG[name])
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+@pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
+def test_each_token_is_let_in(scheme: str, token: str) -> None:
+    headers = [(b"authorization", f"{scheme} {token}".encode())]
+    assert passes(Authentication(served, [TOKEN, OTHER_TOKEN]), headers)
+
+
+def test_a_naive_check_lets_some_in() -> None:
+    assert sum([passes(Naive(), headers) for headers in WRONG.values()]) > 3
+
+
+def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return one == other
+
+    monkeypatch.setattr("langchain_cfc_server.authentication.hmac.compare_digest", compare)
+    check = Authentication(served, [TOKEN, OTHER_TOKEN])
+    for headers in ([], [(b"authorization", f"Bearer {TOKEN}".encode())], WRONG["prefix"], WRONG["basic"]):
+        compared.clear()
+        passes(check, headers)
+        # As many comparisons of as many bytes, whatever was presented.
+        assert compared == [(32, 32), (32, 32)]
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_every_path_asks_for_a_token(server: Server, method: str, path: str) -> None:
+    refused = server.request(method, path, token=None)
+    head, _, body = refused.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 401 ")
+    assert b'www-authenticate: Bearer realm="langchain-cfc"' in head
+    assert method == "HEAD" or b'"code":"invalid_api_key"' in body
+    allowed = server.request(method, path)
+    assert not allowed.startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
+def test_health_asks_for_none_and_says_nothing(server: Server, path: str) -> None:
+    response = server.get(path, {})
+    assert response.status_code == 200
+    assert response.content in {b'{"status":"live"}', b'{"status":"ready"}'}
+
+
+def test_several_headers_are_refused_on_the_wire(server: Server) -> None:
+    twice = httpx.Headers([("Authorization", f"Bearer {TOKEN}")] * 2)
+    assert httpx.get(f"{server.url}/v1/models", headers=twice, trust_env=False).status_code == 401
+    assert server.get("/v1/models").status_code == 200
+
+
+def test_without_authentication_all_are_served(bots: dict[str, str]) -> None:
+    with running(bots, "--no-auth", tokens=None) as server:
+        assert server.ask(asking(EASY), {}).json()["choices"][0]["message"]["content"] == GOOD
+        document = server.get("/openapi.json", {}).json()
+        assert "securitySchemes" not in document["components"]
+
+
+def test_tokens_of_a_file(bots: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"{OTHER_TOKEN}\n\n", encoding="utf-8")
+    with running(bots, "--token-file", str(path)) as server:
+        assert server.get("/v1/models", {"Authorization": f"Bearer {OTHER_TOKEN}"}).status_code == 200
+        # Those of the environment are not meant then.
+        assert server.get("/v1/models", HEADERS).status_code == 401

@@ -1,0 +1,103 @@
+"""`langchain-cfc serve`, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from langchain_cfc_server import Settings, create_app
+from langchain_cfc_server.command import TOKENS
+
+from integrations.server.tests.bots import EASY
+from integrations.server.tests.parts import BOTS, COMMAND, ROOT, TOKEN, asking, running
+from langchain_cfc.errors import InputError
+
+
+def refused(*arguments: str, folder: Path, **env: str) -> str:
+    """What the command says when it does not start."""
+    ended = subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), TOKENS: TOKEN, **env},
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Traceback" not in ended.stderr
+    assert TOKEN not in ended.stderr
+    return ended.stderr
+
+
+def test_the_demo_needs_nothing() -> None:
+    with running({}, "--demo", models=None) as server:
+        peru = server.ask(asking("What is the capital of Peru?", "demo")).json()
+        assert peru["choices"][0]["message"]["content"] == "Lima"
+        assert peru["cfc"]["guarantee"]["binding"] == "matched"
+        assert server.ask(asking("Who is not recorded?", "demo")).status_code == 502
+
+
+def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
+    with running(bots, models="integrations.server.tests.bots:chain") as server:
+        assert [one["id"] for one in server.get("/v1/models").json()["data"]] == ["chain"]
+    with running(bots, "--name", "capitals", models="integrations.server.tests.bots:chain") as server:
+        assert server.ask(asking(EASY, "capitals")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "said"),
+    [
+        (["--demo"], {TOKENS: ""}, "there are no tokens"),
+        (["--demo"], {TOKENS: "short"}, "token 0 cannot be used"),
+        (["--demo"], {TOKENS: f"{'a' * 20} {'é' * 20}"}, "token 1 cannot be used"),
+        (["--demo", "--token-file", "none"], {}, "cannot be read"),
+        (["--demo", "--token-file", os.devnull], {}, "there are no tokens"),
+        ([], {}, "say what to serve"),
+        ([BOTS, "--demo"], {}, "say what to serve"),
+        (["none:chain"], {}, "ModuleNotFoundError"),
+        (["os:none"], {}, "AttributeError"),
+        (["os"], {}, "AttributeError"),
+        (["os:sep"], {}, "expected a CFCRunnable"),
+        (["--demo", "--name", "a b"], {}, "no model can be called 'a b'"),
+        (["--demo", "--concurrency", "0"], {}, "concurrency is 0"),
+        (["--demo", "--queue", "-1"], {}, "queue is -1"),
+        (["--demo", "--body-limit", "0"], {}, "body_limit is 0"),
+        (["--demo", "--time-limit", "nan"], {}, "time_limit is nan"),
+        (["--demo", "--drain", "nan"], {}, "drain is nan"),
+        (["--demo", "--finish", "-1"], {}, "finish is -1"),
+        (["--demo", "--port", "70000"], {}, "cannot listen"),
+        (["--demo", "--host", "no.such.host.invalid"], {}, "cannot listen"),
+        (["--demo", "--sampling-parameters", "some"], {}, "some"),
+    ],
+)
+def test_what_it_refuses(arguments: list[str], env: dict[str, str], said: str, tmp_path: Path) -> None:
+    assert said in " ".join(refused(*arguments, folder=tmp_path, **env).split())
+
+
+def test_names_of_its_own_are_not_renamed(bots: dict[str, str], tmp_path: Path) -> None:
+    assert "leave --name out" in refused(BOTS, "--name", "one", folder=tmp_path, **bots)
+
+
+def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}" in refused("--demo", "--port", str(port), folder=tmp_path)
+
+
+def test_settings_are_safe_by_default_and_hide_tokens() -> None:
+    with pytest.raises(InputError, match="there are no tokens"):
+        Settings()
+    with pytest.raises(InputError, match="authentication is off"):
+        Settings(tokens=(TOKEN,), authentication=False)
+    with pytest.raises(InputError, match="single text"):
+        Settings(tokens=TOKEN)  # type: ignore[arg-type]  # what a caller may do
+    assert TOKEN not in repr(Settings(tokens=(TOKEN,)))
+
+
+def test_an_app_needs_models() -> None:
+    with pytest.raises(InputError, match="there are no models"):
+        create_app({}, Settings(tokens=(TOKEN,)))

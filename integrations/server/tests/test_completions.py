@@ -1,0 +1,194 @@
+"""A request and what comes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from langchain_cfc_server.schema import ChatCompletion
+
+from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, TOOL, UNSURE
+from integrations.server.tests.parts import Server, asking
+from langchain_cfc import CalibrationArtifact
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(name)
+
+
+def test_an_answer_comes_with_its_decision_and_its_guarantee(server: Server, artifact_path: Any) -> None:
+    response = server.ask(asking(EASY))
+    body = json.loads(response.content, parse_constant=no_constant)
+    assert response.status_code == 200
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": GOOD, "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    decision = body["cfc"]
+    assert (decision["abstained"], decision["reason"], decision["best"]) == (False, "answered", GOOD)
+    artifact = CalibrationArtifact.load(artifact_path)
+    assert decision["guarantee"]["artifact_digest"] == artifact.digest == response.headers["x-cfc-artifact"]
+    assert decision["guarantee"]["alpha"] == "0.2"
+    assert response.headers["x-cfc-abstained"] == "false"
+    assert response.headers["x-cfc-reason"] == "answered"
+    # Three draws of 11 and 2 tokens.
+    assert body["usage"] == {"prompt_tokens": 33, "completion_tokens": 6, "total_tokens": 39}
+    assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+    assert "candidates" not in decision
+    ChatCompletion.model_validate(body)
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"), [(UNSURE, "no_candidate_accepted"), (HARD, "not_certifiable")]
+)
+def test_an_abstention_is_said_in_words(server: Server, question: str, reason: str) -> None:
+    response = server.ask(asking(question))
+    body = json.loads(response.content, parse_constant=no_constant)
+    assert response.status_code == 200
+    assert body["choices"][0]["message"]["content"] == "I do not know."
+    assert (body["cfc"]["abstained"], body["cfc"]["reason"], body["cfc"]["best"]) == (True, reason, None)
+    assert response.headers["x-cfc-abstained"] == "true"
+    assert response.headers["x-cfc-reason"] == reason
+    ChatCompletion.model_validate(body)
+
+
+def test_infinity_is_text(server: Server) -> None:
+    assert server.ask(asking(HARD)).json()["cfc"]["threshold"] == "inf"
+
+
+@pytest.mark.parametrize("alpha", ["0.1", 0.1, ".10"])
+def test_a_calibrated_level_can_be_chosen(server: Server, alpha: Any) -> None:
+    body = server.ask(asking(EASY, cfc={"alpha": alpha})).json()
+    assert body["cfc"]["guarantee"]["alpha"] == "0.1"
+
+
+def test_any_other_level_is_refused_before_anything_is_drawn(server: Server, upstream: Any) -> None:
+    drawn = len(upstream[1].requests)
+    response = server.ask(asking(EASY, cfc={"alpha": "0.15"}))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("level_not_calibrated", "cfc.alpha")
+    assert "it holds 0.1, 0.2" in error["message"]
+    assert len(upstream[1].requests) == drawn
+    # The same request at a calibrated level does draw.
+    assert server.ask(asking(EASY, cfc={"alpha": "0.1"})).status_code == 200
+    assert len(upstream[1].requests) == drawn + 3
+
+
+def test_a_model_of_several_levels_and_no_own_must_be_told_one(server: Server) -> None:
+    refused = server.ask(asking(EASY, "careful/bot"))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cfc.alpha")
+    told = server.ask(asking(EASY, "careful/bot", cfc={"alpha": "0.1"})).json()
+    assert told["cfc"]["guarantee"]["alpha"] == "0.1"
+
+
+def test_a_fallback_answers_without_guarantee(server: Server) -> None:
+    response = server.ask(asking(UNSURE, "helped"))
+    body = response.json()
+    assert body["choices"][0]["message"]["content"] == FALLBACK
+    assert body["cfc"] == {"guarantee": None}
+    assert "usage" not in body
+    assert not any(name.startswith("x-cfc") for name in response.headers)
+    ChatCompletion.model_validate(body)
+    assert server.ask(asking(EASY, "helped")).json()["cfc"]["reason"] == "answered"
+
+
+def test_a_candidate_that_calls_a_tool_becomes_the_call(server: Server) -> None:
+    body = server.ask(asking(TOOL)).json()
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    [call] = choice["message"]["tool_calls"]
+    assert (call["type"], call["function"]["name"]) == ("function", "weather")
+    assert json.loads(call["function"]["arguments"]) == {"city": "Lima"}
+    ChatCompletion.model_validate(body)
+    followed = [
+        *asking(TOOL)["messages"],
+        choice["message"],
+        {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
+        {"role": "user", "content": EASY},
+    ]
+    assert server.ask({"model": "bot", "messages": followed}).json()["cfc"]["best"] == GOOD
+
+
+def test_the_whole_conversation_reaches_the_model(server: Server, upstream: Any) -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "system", "content": [{"type": "text", "text": "Be right."}], "name": "boss"},
+        {"role": "user", "content": "Hello 🦙"},
+        {"role": "assistant", "content": "Hello.", "refusal": None, "tool_calls": None},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": EASY},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+            ],
+        },
+    ]
+    assert server.ask({"model": "bot", "messages": messages}).status_code == 200
+    sent = upstream[1].requests[-1]["messages"]
+    assert [one["role"] for one in sent] == ["developer", "system", "user", "assistant", "user"]
+    assert sent[1] == messages[1]
+    assert [one["content"] for one in sent] == [one["content"] for one in messages]
+
+
+def test_a_stream_holds_the_decision_and_nothing_else(server: Server) -> None:
+    response = server.ask(asking(EASY, stream=True, stream_options={"include_usage": True}))
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-cfc-reason"] == "answered"
+    events = response.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:3]]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": GOOD, "refusal": None}, {}]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:3]] == [None, None, "stop"]
+    assert [("cfc" in chunk) for chunk in chunks] == [False, False, True, False]
+    assert chunks[3]["choices"] == []
+    assert chunks[3]["usage"]["total_tokens"] == 39
+    assert {chunk["id"] for chunk in chunks} == {f"chatcmpl-{response.headers['x-request-id']}"}
+    unasked = server.ask(asking(EASY, stream=True))
+    assert "usage" not in json.loads(unasked.text.split("\n\n")[2].removeprefix("data: "))
+    assert unasked.text.count("data: ") == 4
+
+
+def test_no_answer_ends_a_stream_early(server: Server) -> None:
+    whole = server.ask(asking(EMOJI)).json()["cfc"]["best"]
+    assert "data: [DONE]" in whole
+    events = server.ask(asking(EMOJI, stream=True)).content.split(b"\n\n")
+    chunks = [json.loads(event[6:]) for event in events[:3]]
+    assert chunks[1]["choices"][0]["delta"]["content"] == whole
+    assert len(events) == 5
+
+
+def test_what_goes_wrong_keeps_its_status_in_a_stream(server: Server) -> None:
+    response = server.ask(asking(EASY, "broken", stream=True))
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+
+
+def test_models_are_listed_with_what_they_were_calibrated_for(server: Server, artifact_path: Any) -> None:
+    listed = server.get("/v1/models").json()
+    entries = {one["id"]: one for one in listed["data"]}
+    digest = CalibrationArtifact.load(artifact_path).digest
+    calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"]}
+    assert entries["bot"]["cfc"] == entries["helped"]["cfc"] == calibration
+    assert entries["broken"]["cfc"] is None
+    assert server.get("/v1/models/careful/bot").json() == entries["careful/bot"]
+    missing = server.get("/v1/models/none")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_responses_are_as_the_document_describes_them(server: Server) -> None:
+    document = server.get("/openapi.json").json()
+    schema = {"$ref": "#/components/schemas/ChatCompletion", "components": document["components"]}
+    check = jsonschema.Draft202012Validator(schema)
+    for question, model in ((EASY, "bot"), (UNSURE, "bot"), (HARD, "bot"), (TOOL, "bot"), (UNSURE, "helped")):
+        check.validate(server.ask(asking(question, model)).json())
+    broken = server.ask(asking(EASY)).json()
+    broken["cfc"]["candidates"] = []
+    assert not check.is_valid(broken)

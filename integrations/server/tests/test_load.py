@@ -1,0 +1,133 @@
+"""Load that waits for nobody, and what the benchmark makes of servers that are slow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from integrations.server.benchmarks.load import Plan, measure
+from integrations.server.benchmarks.load_page import MEDIAN, TAIL, page
+from integrations.server.benchmarks.load_results import Load, Round, Saturation
+from integrations.server.tests.loading import Connection, arrivals, closed_loop, open_loop
+
+STALL = 0.3
+
+
+def test_arrivals_are_those_of_a_poisson_process() -> None:
+    due = arrivals(100.0, 100.0, 50, seed=1)
+    assert due == arrivals(100.0, 100.0, 50, seed=1) != arrivals(100.0, 100.0, 50, seed=2)
+    assert all(times == sorted(times) for times in due)
+    count = sum(map(len, due))
+    # Poisson with mean 10,000: five standard deviations, which one in a million exceeds.
+    assert abs(count - 10_000) < 500
+    merged = sorted(time for times in due for time in times)
+    gaps = [after - before for before, after in pairwise(merged)]
+    # Exponential: the median gap is log 2 of the mean, 6.93 ms, within five of its standard errors of 0.1 ms.
+    assert abs(median(gaps) - 0.00693) < 0.0005
+    # Anybody's: 200 each, within five standard deviations.
+    assert all(130 < len(times) < 270 for times in due)
+
+
+def stalling() -> tuple[list[float], list[float]]:
+    """Latencies from due, and from sent, where the first of forty requests of one client stalls."""
+    sent: list[float] = []
+
+    async def ask(_: int, which: int) -> None:
+        began = time.perf_counter()
+        await asyncio.sleep(STALL if which == 0 else 0.0)
+        sent.append(time.perf_counter() - began)
+
+    due = [[0.01 * number for number in range(40)]]
+    return asyncio.run(open_loop(due, ask)), sent
+
+
+def test_who_waits_behind_a_stall_has_waited() -> None:
+    from_due, from_sent = stalling()
+    # Some thirty were due while the first stalled: half of them waited for more than half of it.
+    assert sum(taken > STALL / 2 for taken in from_due) >= 12
+    # Who counts from when they were sent sees one slow request.
+    assert sum(taken > STALL / 2 for taken in from_sent) == 1
+
+
+def test_no_answer_is_taken_for_another_ones() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            await asyncio.sleep(0.02)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(line), line))
+        writer.close()
+
+    async def asked() -> None:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        connections = [Connection(server.sockets[0].getsockname()[1]) for _ in range(5)]
+
+        async def ask(client: int, which: int) -> None:
+            request = f"{client} {which} {time.perf_counter()}\n".encode()
+            reply = await connections[client].ask(request)
+            assert reply.body == request
+
+        # Ends while all clients wait for an answer, which is nobody's any longer.
+        assert 50 < await closed_loop(5, 0.5, ask) < 250
+        await open_loop(arrivals(100.0, 0.5, 5, seed=1), ask)
+        for one in connections:
+            one.close()
+        await asyncio.sleep(0.05)  # until the server has noticed
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(asked())
+
+
+def planted(seconds: dict[str, list[list[float]]]) -> Load:
+    rounds = {
+        name: tuple(Round(seconds=tuple(one), own=0.5, others=0.0, load=1.0) for one in taken)
+        for name, taken in seconds.items()
+    }
+    return Load(
+        versions={"python": "3"},
+        machine="a machine",
+        seconds=1.0,
+        saturation=Saturation(server=(90.0, 100.0, 110.0), chain=(200.0, 210.0, 220.0)),
+        rounds=rounds,
+    )
+
+
+def test_what_is_added_is_the_difference_of_quantiles() -> None:
+    base = [[0.001 * (1 + number / 100) for number in range(100)] for _ in range(6)]
+    slower = [[taken + 0.004 for taken in one] for one in base]
+    much = [[taken + 0.03 for taken in one] for one in base]
+    load = planted({"chain": base, "server": slower, "delayed": much, "nothing": base})
+    for share in (MEDIAN, TAIL):
+        added = load.added("server", share)
+        assert added.low == pytest.approx(added.value) == pytest.approx(added.high) == pytest.approx(0.004)
+    assert load.saturation.half == 55.0
+    assert page(load).count("| met |") == 2
+    broken = planted({"chain": base, "server": much, "delayed": much, "nothing": base})
+    assert page(broken).count("| not met |") == 2
+
+
+def test_one_bad_round_widens_the_interval() -> None:
+    base = [[0.001] * 100 for _ in range(6)]
+    bad = [[0.002] * 100 for _ in range(5)] + [[0.5] * 100]
+    load = planted({"chain": base, "server": bad, "delayed": bad, "nothing": base})
+    tail = load.added("server", TAIL)
+    assert (tail.low, tail.high) == pytest.approx((0.001, 0.499))
+    assert load.added("server", MEDIAN).value == pytest.approx(0.001)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_slower_is_said_to_be() -> None:
+    load = measure(Plan(rounds=6, seconds=1.5, saturated=1.0))
+    # All were asked at the same times.
+    asked = [[len(one.seconds) for one in rounds] for rounds in load.rounds.values()]
+    assert asked == [asked[0]] * 4
+    assert min(asked[0]) > 20
+    # Twenty milliseconds, and what else runs here may slow either.
+    assert 0.015 < load.added("delayed", MEDIAN, to="server").value < 0.06
+    # HTTP, checks and JSON cost something, and nothing costs next to nothing.
+    assert load.added("server", MEDIAN).value > 0.0
+    assert load.quantile("nothing", MEDIAN).value < load.quantile("chain", MEDIAN).value
+    assert min(load.saturation.chain) > 0.0

@@ -1,0 +1,130 @@
+"""OpenAI's own client asks the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from integrations.server.tests.bots import EASY, GOOD, TOOL, UNSURE
+from integrations.server.tests.parts import TOKEN, Server
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
+        yield made
+
+
+def ask(client: openai.OpenAI, question: str = EASY, model: str = "bot", **more: Any) -> Any:
+    return client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": question}], **more
+    )
+
+
+def test_it_reads_answers_with_their_decision(client: openai.OpenAI) -> None:
+    completion = ask(client)
+    assert completion.choices[0].message.content == GOOD
+    assert completion.usage.total_tokens == 39
+    assert completion.model_extra["cfc"]["reason"] == "answered"
+    raw = client.chat.completions.with_raw_response.create(
+        model="bot", messages=[{"role": "user", "content": UNSURE}]
+    )
+    assert raw.headers["x-cfc-abstained"] == "true"
+    assert raw.request_id == raw.headers["x-request-id"]
+    assert raw.parse().choices[0].message.content == "I do not know."
+
+
+def test_it_chooses_a_level(client: openai.OpenAI) -> None:
+    completion = ask(client, extra_body={"cfc": {"alpha": "0.1"}})
+    assert completion.model_extra["cfc"]["guarantee"]["alpha"] == "0.1"
+
+
+def test_it_streams_the_decision(client: openai.OpenAI) -> None:
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == GOOD
+    assert [chunk.model_extra["cfc"]["best"] for chunk in chunks if "cfc" in chunk.model_extra] == [GOOD]
+    assert chunks[-1].usage.total_tokens == 39
+    with client.chat.completions.stream(model="bot", messages=[{"role": "user", "content": EASY}]) as stream:
+        assert stream.get_final_completion().choices[0].message.content == GOOD
+
+
+def test_it_reads_and_streams_tool_calls(client: openai.OpenAI) -> None:
+    [call] = ask(client, TOOL).choices[0].message.tool_calls
+    [streamed] = [
+        call for chunk in ask(client, TOOL, stream=True) for call in chunk.choices[0].delta.tool_calls or []
+    ]
+    assert call.function.name == streamed.function.name == "weather"
+    assert call.function.arguments == streamed.function.arguments == '{"city":"Lima"}'
+
+
+def test_messages_of_the_client_can_be_sent_back(client: openai.OpenAI) -> None:
+    first = ask(client)
+    again = client.chat.completions.create(
+        model="bot",
+        messages=[
+            {"role": "user", "content": EASY},
+            first.choices[0].message,
+            {"role": "user", "content": EASY},
+        ],
+    )
+    assert again.choices[0].message.content == GOOD
+
+
+def test_it_asks_many_at_once_without_blocking(server: Server) -> None:
+    async def together() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as client:
+            return await asyncio.gather(
+                *(
+                    client.chat.completions.create(model="bot", messages=[{"role": "user", "content": text}])
+                    for text in [EASY, UNSURE] * 10
+                )
+            )
+
+    answers = [one.choices[0].message.content for one in asyncio.run(together())]
+    assert answers == [GOOD, "I do not know."] * 10
+
+
+def test_it_lists_models(client: openai.OpenAI) -> None:
+    assert "bot" in [one.id for one in client.models.list()]
+    assert client.models.retrieve("careful/bot").id == "careful/bot"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "more"),
+    [
+        (openai.NotFoundError, "model_not_found", {"model": "none"}),
+        (openai.BadRequestError, "unsupported_parameter", {"temperature": 0.5}),
+        (openai.BadRequestError, "unsupported_parameter", {"tools": []}),
+        (openai.BadRequestError, "invalid_request", {"n": 2}),
+        (openai.BadRequestError, "level_not_calibrated", {"extra_body": {"cfc": {"alpha": "0.3"}}}),
+        (openai.BadRequestError, "prompt_not_servable", {"model": "new"}),
+        (openai.InternalServerError, "internal_error", {"model": "broken"}),
+        (openai.InternalServerError, "verifier_failed", {"model": "unscored"}),
+        (openai.InternalServerError, "timeout", {"model": "timed"}),
+    ],
+)
+def test_it_reads_errors_by_their_kind(
+    client: openai.OpenAI, kind: type[openai.APIStatusError], code: str, more: dict[str, Any]
+) -> None:
+    with pytest.raises(kind) as caught:
+        ask(client, **more)
+    assert caught.value.code == code
+    assert caught.value.request_id
+
+
+def test_it_is_refused_without_a_token(server: Server) -> None:
+    with (
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError) as caught,
+    ):
+        ask(client)
+    assert caught.value.code == "invalid_api_key"

@@ -1,0 +1,157 @@
+"""Whatever is malformed gets a 4xx with a reason."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.reading import read
+from langchain_cfc_server.schema import SAMPLING_PARAMETERS
+
+from integrations.server.tests.bots import EASY
+from integrations.server.tests.malformed import BODIES
+from integrations.server.tests.parts import HEADERS, TOKEN, Server, asking, running
+
+UNKNOWN = {"model unknown", "model of another case", "model with spaces"}
+
+
+def test_there_are_a_hundred_kinds() -> None:
+    assert len(BODIES) >= 100
+    assert len({body for body, _ in BODIES.values()}) == len(BODIES)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_malformed_body_is_refused_with_a_reason(server: Server, kind: str, upstream: Any) -> None:
+    drawn = len(upstream[1].requests)
+    body, field = BODIES[kind]
+    response = server.ask(body)
+    assert response.status_code == (404 if kind in UNKNOWN else 400)
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == field
+    assert 10 < len(error["message"]) < 600
+    assert len(upstream[1].requests) == drawn
+
+
+def test_the_same_body_in_order_is_answered(server: Server) -> None:
+    assert server.ask(asking(EASY)).status_code == 200
+    harmless: dict[str, Any] = {
+        "n": 1,
+        "user": "u",
+        "metadata": {"a": "b"},
+        "store": True,
+        "temperature": None,
+    }
+    assert server.ask(asking(EASY, **harmless)).status_code == 200
+
+
+def test_a_lenient_reader_takes_much_of_it() -> None:
+    """What Python's own parser and a model without rules would let through."""
+
+    def taken(body: bytes) -> bool:
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            data = json.loads(body)
+            return data["model"] == "bot" and bool(data["messages"])
+        return False
+
+    assert sum(taken(body) for body, _ in BODIES.values()) > 50
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("application/json; charset=utf-16", 415),
+        ("application/jsonx", 415),
+        ("", 415),
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON", 200),
+    ],
+)
+def test_the_content_type_must_be_json(server: Server, content_type: str, status: int) -> None:
+    response = server.ask(asking(EASY), {**HEADERS, "Content-Type": content_type})
+    assert response.status_code == status
+    assert status == 200 or response.json()["error"]["code"] == "unsupported_media_type"
+
+
+def test_compressed_bodies_are_refused(server: Server) -> None:
+    response = server.ask(BODIES["compressed"][0], {**HEADERS, "Content-Encoding": "gzip"})
+    assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_content_encoding")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+        ("PATCH", "/health/live", 405, "method_not_allowed"),
+        ("GET", "/v1/chat/completions/", 404, "not_found"),
+        ("POST", "/v1/completions", 404, "not_found"),
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/docs", 404, "not_found"),
+        ("GET", "/v1/models/%00", 404, "model_not_found"),
+        ("GET", "/v1/models/..%2f..%2fetc", 404, "model_not_found"),
+    ],
+)
+def test_what_is_not_served_says_so(server: Server, method: str, path: str, status: int, code: str) -> None:
+    sent = (
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    )
+    head, _, body = server.say(sent.encode()).partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert (b"\r\nallow: " in head) == (status == 405)
+    assert json.loads(body)["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_in_the_same_form(server: Server, sent: bytes) -> None:
+    head, _, body = server.say(sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+def test_a_body_that_breaks_off_or_lies_about_its_chunks(server: Server) -> None:
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    broken = server.say(f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode())
+    assert broken.startswith(b"HTTP/1.1 400 ")
+    assert server.get("/health/live").status_code == 200
+
+
+def test_sampling_parameters_can_be_ignored(bots: dict[str, str]) -> None:
+    everything: dict[str, Any] = dict.fromkeys(SAMPLING_PARAMETERS, 0.5)
+    with running(bots, "--sampling-parameters", "ignore") as server:
+        assert server.ask(asking(EASY, **everything)).status_code == 200
+        assert server.ask(asking(EASY, temprature=1)).status_code == 400
+        properties = server.get("/openapi.json").json()["components"]["schemas"]["ChatRequest"]["properties"]
+        assert properties.keys() >= SAMPLING_PARAMETERS
+
+
+def test_reasons_hold_no_values() -> None:
+    hidden = "do-not-repeat-me"
+    for body in (
+        {"model": 1, "messages": hidden},
+        {"model": "bot", "messages": [{"role": hidden, "content": hidden}]},
+        {"model": "bot", "messages": [{"role": "user", "content": [{"type": hidden}]}]},
+        {"model": "bot", "messages": [{"role": "user", "content": "x"}], "cfc": {"alpha": hidden}},
+        {"model": "bot", "messages": [{"role": "user", "content": "x"}], "n": hidden},
+    ):
+        with pytest.raises(RefusedError) as caught:
+            read(json.dumps(body).encode(), ignore_sampling=False)
+        assert hidden not in caught.value.message

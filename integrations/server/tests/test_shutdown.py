@@ -1,0 +1,118 @@
+"""A server that is told to stop under load loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from unittest import mock
+
+import pytest
+
+from integrations.server.tests import parts
+from integrations.server.tests.bots import EASY
+from integrations.server.tests.loading import posted
+from integrations.server.tests.parts import asking, running, until
+from integrations.server.tests.stopping import Clients, Stop, at_the_last_moment, read, said
+
+MODELS = "integrations.server.tests.stopping:models"
+MANY = ["--concurrency", "1000", "--queue", "1000"]
+# Stops at each drain, and at the last moment; 38 in all if `CFC_LONG` is set.
+STOPS, LAST = (6, 5) if os.environ.get("CFC_LONG") else (2, 2)
+BROKEN = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
+
+
+def stopped(bots: dict[str, str], seed: int, *options: str, again: float | None = None) -> Stop:
+    """What comes of stopping a server under load, at a time that the seed settles."""
+    after = random.Random(seed).uniform(0.3, 1.0)  # noqa: S311 - load, not cryptography
+    with running({**bots, "BOTS_SECONDS": "0.5"}, *options, models=MODELS) as server:
+        found = asyncio.run(Clients(server, seed).run(after, again))
+    print(seed, *options, *found.rows())  # noqa: T201 - figures to report
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drain", ["0", "0.05", "0.3", "1"])
+def test_no_accepted_request_is_lost(bots: dict[str, str], drain: str) -> None:
+    found = [stopped(bots, seed, "--drain", drain) for seed in range(STOPS)]
+    assert [one.code for one in found] == [0] * STOPS
+    assert [one.lost for one in found] == [[]] * STOPS
+    # There was something to lose.
+    assert all(len(one.accepted) > 50 for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new", [True, False], ids=["new connections", "connections used before"])
+def test_none_of_the_last_moment_is_lost(bots: dict[str, str], new: bool) -> None:
+    found = []
+    for _ in range(LAST):
+        with running(bots, "--drain", "0", *MANY, models=MODELS) as server:
+            found.append(at_the_last_moment(server, 500, new=new))
+        print(*found[-1].rows())  # noqa: T201 - figures to report
+    assert [one.code for one in found] == [0] * LAST
+    assert [one.lost for one in found] == [[]] * LAST
+    # The moment was among theirs.
+    assert all(one.accepted for one in found)
+    assert any(len(one.accepted) < 500 for one in found)
+
+
+@pytest.mark.slow
+def test_being_told_twice_changes_nothing(bots: dict[str, str]) -> None:
+    found = [stopped(bots, seed, "--drain", "0.3", again=0.1 * seed) for seed in range(4)]
+    assert [one.code for one in found] == [0] * 4
+    assert [one.lost for one in found] == [[]] * 4
+
+
+@pytest.mark.slow
+def test_what_takes_longer_than_there_is_time_hears_so(bots: dict[str, str]) -> None:
+    with running({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5", models=MODELS) as server:
+        found = asyncio.run(Clients(server, 1).run(0.5, again=0.3))
+    print(*found.rows())  # noqa: T201 - figures to report
+    assert found.code == 0
+    # Four ask for what takes half a minute.
+    assert [one.outcome for one in found.lost] == ["shutting_down"] * 4
+    assert {one.who for one in found.lost} == {"slow"}
+    assert all(one.whole for one in found.sent if one in found.accepted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [True, False], ids=["a body that comes late", "a body that never comes"])
+def test_whoever_is_still_sending_when_time_is_over_hears_so(bots: dict[str, str], late: bool) -> None:
+    request = posted(asking(EASY, "slow"))
+    with (
+        running({**bots, "BOTS_SECONDS": "30"}, "--drain", "0", "--finish", "0.5", models=MODELS) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as connection,
+    ):
+        connection.sendall(request[:-20])
+        until(lambda: "cfc_server_waiting 1.0" in server.get("/metrics").text)
+        server.process.send_signal(signal.SIGTERM)
+        if late:
+            time.sleep(1.0)
+            connection.sendall(request[-20:])
+        assert said(read(connection)) == "shutting_down"
+        assert server.process.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_loses_some(bots: dict[str, str]) -> None:
+    with (
+        running({**bots, "BOTS_SECONDS": "2"}, models=MODELS) as server,
+        mock.patch.object(signal, "SIGTERM", signal.SIGKILL),
+    ):
+        found = asyncio.run(Clients(server, 1).run(0.5))
+    print(*found.rows())  # noqa: T201 - figures to report
+    assert found.code == -signal.SIGKILL
+    assert {"slow"} <= {one.who for one in found.lost}
+
+
+@pytest.mark.slow
+def test_uvicorn_that_waits_for_nothing_loses_some(bots: dict[str, str]) -> None:
+    env = {**bots, "BOTS_SECONDS": "2", "BROKEN": "waits for nothing"}
+    with mock.patch.object(parts, "COMMAND", BROKEN), running(env, models=MODELS) as server:
+        found = asyncio.run(Clients(server, 1).run(0.5))
+    print(*found.rows())  # noqa: T201 - figures to report
+    assert {"slow"} <= {one.who for one in found.lost}

@@ -1,0 +1,52 @@
+"""The soak in small, ten minutes of it if `CFC_LONG` is set, and what it says of a server that leaks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from unittest import mock
+
+import pytest
+
+from integrations.server.tests import parts
+from integrations.server.tests.soaking import Found, Plan, soak
+
+LONG = bool(os.environ.get("CFC_LONG"))
+SHORT = Plan(rounds=8, seconds=2.0, pause=0.2)
+WHOLE = Plan(rounds=30, seconds=20.0)
+# So many bytes that whoever keeps them cannot hide; what is kept of the last two thirds is some 100 MiB.
+HEAVY = Plan(rounds=9, seconds=2.0, pause=0.1, padding=250_000)
+BROKEN = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
+
+
+def shown(found: Found) -> None:
+    """Print what was found, which pytest shows with `-s` or on failure."""
+    for what, said in found.rows():
+        print(f"{what:34} {said}")  # noqa: T201 - figures to report
+
+
+@pytest.mark.slow
+def test_nothing_goes_wrong_that_should_not(bots: dict[str, str]) -> None:
+    found = soak(WHOLE if LONG else SHORT, bots)
+    shown(found)
+    assert found.violations == []
+    # Decisions and failures were both seen, else it would show less than it says.
+    ends = {end for _, end in found.outcomes}
+    assert {"answered", "fallback", "draw_failed", "verifier_failed", "request_timeout", "left"} <= ends
+    assert len({manner for manner, _ in found.outcomes}) == 16
+
+
+@pytest.mark.slow
+def test_large_bodies_are_not_kept(bots: dict[str, str]) -> None:
+    found = soak(HEAVY, bots)
+    shown(found)
+    assert found.violations == []
+
+
+@pytest.mark.slow
+def test_a_server_that_keeps_them_is_found(bots: dict[str, str]) -> None:
+    with mock.patch.object(parts, "COMMAND", BROKEN):
+        found = soak(HEAVY, {**bots, "BROKEN": "keeps bodies"})
+    shown(found)
+    (said,) = found.violations
+    assert said.startswith("memory grew by")
