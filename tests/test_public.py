@@ -54,6 +54,23 @@ PROMISED = {
     "langchain_cfc.records": {"Candidate", "PromptRecord", "Provenance", "read_records", "write_records"},
 }
 
+# What the integrations of this repository take from further in; they move together with it.
+INNER = {
+    "langchain_cfc.cli.output": {"failures_explained"},
+    "langchain_cfc.collect.attempts": {"Repeated"},
+    "langchain_cfc.collect.sources": {"Columns", "Row", "Rows"},
+    "langchain_cfc.collect.sources.templates": {"template"},
+    "langchain_cfc.collect.turns": {"TokenTurns"},
+    "langchain_cfc.labelers.matching": {"text_aliases"},
+    "langchain_cfc.labelers.strict": {"unique_keys"},
+    "langchain_cfc.records.checks": {"checked"},
+    "langchain_cfc.verifiers.asking": {"Question"},
+    "langchain_cfc.verifiers.model_judge": {"CRITERION", "Mode"},
+    "langchain_cfc.verifiers.p_true": {"Wording"},
+    "langchain_cfc.verifiers.parts": {"plain", "together"},
+    "langchain_cfc.verifiers.token_choice": {"TOP_LOGPROBS"},
+}
+
 # A room and the rooms that it may import, each of which stands above it. What is new gets a line of its own:
 # where it stands is a decision, not an accident.
 BASE = {"_arrays", "errors"}
@@ -299,6 +316,32 @@ def test_every_permission_for_another_library_is_used() -> None:
         permitted = {room for room, names in OUTSIDE.items() if library in names}
         users = {room for room, names in used.items() if library in names}
         assert users == permitted
+
+
+def taken_by_integrations() -> dict[str, set[str]]:
+    """Modules of the package, and what the integrations import from each."""
+    taken: dict[str, set[str]] = {}
+    for path in (PACKAGE.parent / "integrations").glob("*/src/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "langchain_cfc":
+                taken.setdefault(str(node.module), set()).update(name.name for name in node.names)
+    return taken
+
+
+def test_integrations_take_what_is_public_or_listed() -> None:
+    inner: dict[str, set[str]] = {}
+    for module, names in taken_by_integrations().items():
+        home = importlib.import_module(module)
+        # A room of one file has no list of its own.
+        public = set(home.__all__) if hasattr(home, "__all__") else set()
+        if not public and module.count(".") == 1:
+            public = {name for name in vars(home) if not name.startswith("_")}
+        if module.count(".") > 1:
+            inner[module] = names
+        else:
+            assert names <= public, module
+        assert not any(part.startswith("_") for part in [*module.split("."), *names]), module
+    assert inner == INNER
 
 
 def test_the_reader_of_imports_sees_them_all() -> None:
