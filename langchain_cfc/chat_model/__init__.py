@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.chat_model.arguments import served_first
+from langchain_cfc.chat_model.arguments import served_first, served_with
 from langchain_cfc.chat_model.model import CFCChatModel
 
-__all__ = ["CFCChatModel", "served_first"]
+__all__ = ["CFCChatModel", "served_first", "served_with"]

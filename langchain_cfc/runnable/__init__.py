@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.runnable.cfc import CFCRunnable
-from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, OrElse
+from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, OrElse
 from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
 
-__all__ = ["ABSTAIN_MESSAGE", "CFCResult", "CFCRunnable", "OrElse", "ScoredCandidate"]
+__all__ = ["ABSTAIN_MESSAGE", "Answer", "CFCResult", "CFCRunnable", "OrElse", "ScoredCandidate"]

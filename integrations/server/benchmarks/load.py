@@ -4,9 +4,9 @@
 
 The server runs as users start it. Its peer is a process that calls `await chain.ainvoke`, the same chain on
 the same saved artifact. Both are asked by the same 50 clients at the same times: Poisson arrivals from a
-fixed seed, at half the rate that the server reached when each client asked again as soon as it was
-answered. Latency counts from when a request was due. The two take turns in rounds, the first of one round
-being the second of the next.
+fixed seed, at half the rate that the server reached just before, when each client asked again as soon as it
+was answered. Latency counts from when a request was due. The two take turns in rounds, the first of one
+round being the second of the next.
 """
 
 from __future__ import annotations
@@ -51,17 +51,16 @@ class Plan:
     Attributes:
         rounds: Rounds, each of all sides.
         seconds: Of one side in one round.
-        saturated: Seconds of one side at saturation, in each of five turns.
+        saturated: Seconds of one side at saturation, in one round.
     """
 
-    rounds: int = 10
-    seconds: float = 8.0
-    saturated: float = 4.0
+    rounds: int = 20
+    seconds: float = 4.0
+    saturated: float = 2.0
 
 
 QUICK = Plan(rounds=6, seconds=2.0, saturated=1.5)
 SEED = 8
-SATURATED = 5  # turns
 
 
 @contextmanager
@@ -103,7 +102,7 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
 
 
 def measure(plan: Plan) -> Load:
-    """Saturation first, then rounds at half of it."""
+    """Rounds, each of saturation first and then of half of it."""
     from integrations.server.benchmarks.load_results import Load, Round, Saturation
 
     with sides() as found:
@@ -117,25 +116,28 @@ def measure(plan: Plan) -> Load:
                 seconds=tuple(seconds), own=own / wall, others=max(0.0, total - own) / wall, load=load()
             )
 
-        rates: dict[str, list[float]] = {"server": [], "chain": []}
+        rates: dict[str, list[float]] = {"chain": [], "server": []}
         for name in rates:
             found[name][0].saturated(1.0)  # imports and caches
-        for turn in range(SATURATED):
-            for name in ordered(list(rates), turn):
-                rates[name].append(found[name][0].saturated(plan.saturated))
-        saturation = Saturation(server=tuple(rates["server"]), chain=tuple(rates["chain"]))
         rounds: dict[str, list[Round]] = {name: [] for name in found}
         for turn in range(plan.rounds):
+            for name, reached in rates.items():
+                reached.append(found[name][0].saturated(plan.saturated))
             for name in ordered(list(found), turn):
-                rounds[name].append(taken(name, saturation.half, turn))
+                rounds[name].append(taken(name, half(rates["server"][turn]), turn))
     return Load(
         versions={"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
         machine=f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores",
         seconds=plan.seconds,
-        saturation=saturation,
+        saturation=Saturation(server=tuple(rates["server"]), chain=tuple(rates["chain"])),
         rounds={name: tuple(kept) for name, kept in rounds.items()},
     )
+
+
+def half(saturation: float) -> float:
+    """The rate of a round. The machine is not always as fast, so it is half of what was reached in it."""
+    return saturation / 2
 
 
 def ordered(names: list[str], turn: int) -> list[str]:

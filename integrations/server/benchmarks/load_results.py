@@ -37,17 +37,12 @@ class Saturation(Part):
     """Answers a second when every client asks again as soon as it is answered.
 
     Attributes:
-        server: In each turn.
+        server: In each round.
         chain: Likewise, of the chain itself.
     """
 
     server: tuple[float, ...]
     chain: tuple[float, ...]
-
-    @property
-    def half(self) -> float:
-        """The rate of the rounds: of the best turn, for whatever else runs can only take away."""
-        return max(self.server) / 2
 
 
 class Interval(Part):

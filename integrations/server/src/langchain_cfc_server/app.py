@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from langchain_core.runnables import Runnable
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -130,7 +131,24 @@ def _add_paths(
     )
     answers = openapi.told("The decision, whole or as a stream of chunks.", ChatCompletion)
     failures = openapi.errors(400, 401, 404, 408, 413, 415, 429, 500, 502, 503, 504)
-    _path(app, COMPLETIONS, complete, answers | failures, method="POST")
+    app.router.add_api_route(
+        COMPLETIONS,
+        complete,
+        methods=["POST"],
+        response_class=Response,
+        response_model=None,
+        responses=answers | failures,
+        route_class_override=_Direct,
+    )
+
+
+class _Direct(APIRoute):
+    """A path whose requests go straight to its endpoint, for FastAPI has nothing to fill in."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The endpoint."""
+        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return handler
 
 
 def _path(
@@ -138,12 +156,10 @@ def _path(
     address: str,
     endpoint: Callable[..., Awaitable[Response]],
     responses: dict[int | str, dict[str, Any]],
-    *,
-    method: str = "GET",
 ) -> None:
     """Add a path; what it answers is made by hand, and FastAPI only describes it."""
     app.add_api_route(
-        address, endpoint, methods=[method], response_class=Response, response_model=None, responses=responses
+        address, endpoint, methods=["GET"], response_class=Response, response_model=None, responses=responses
     )
 
 

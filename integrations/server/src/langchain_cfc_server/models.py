@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
-from langchain_cfc import CFCChatModel, CFCRunnable
-from langchain_cfc.chat_model import served_first
+from langchain_cfc import CFCRunnable
+from langchain_cfc.chat_model import served_first, served_with
 from langchain_cfc.errors import InputError
+from langchain_cfc.runnable import Answer
 from langchain_cfc_server.errors import RefusedError
 
 # Names stand in addresses, logs and metrics.
@@ -25,13 +26,16 @@ class Served:
 
     Attributes:
         name: What clients ask for.
-        chat: Says its decisions as messages.
+        chain: What is asked.
+        answer: Says its decisions as messages.
         first: The runnable that is asked first, whose levels can be chosen; None where none can be seen.
     """
 
     name: str
-    chat: CFCChatModel
+    chain: Runnable[Any, Any]
+    answer: Answer
     first: CFCRunnable | None
+    _at: dict[str, Runnable[Any, Any]] = field(default_factory=dict)
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -64,7 +68,10 @@ class Served:
         Returns:
             The best answer or the abstention.
         """
-        return await (self.chat if level is None else self.chat.bind(alpha=level)).ainvoke(prompt)
+        chain = self.chain if level is None else self._at.get(level)
+        if chain is None:
+            chain = self._at[str(level)] = served_with(self.chain, level, {})
+        return self.answer.to_message(await chain.ainvoke(prompt))
 
     def level(self, alpha: str | float | None) -> str | None:
         """Settle the level of a request, before anything is drawn.
@@ -122,4 +129,4 @@ def _served(name: str, chain: Runnable[Any, Any], abstain_message: str) -> Serve
     if not isinstance(chain, Runnable):
         msg = f"model {name}: expected a CFCRunnable or a chain around one, got a {type(chain).__name__}"
         raise InputError(msg)
-    return Served(name, CFCChatModel(chain=chain, abstain_message=abstain_message), served_first(chain))
+    return Served(name, chain, Answer(abstain_message=abstain_message), served_first(chain))
