@@ -1,5 +1,11 @@
-"""What all tests of the repository share: pages are run as tests, too."""
+"""What all tests of the repository share: pages are run as tests, too, and none is timed."""
 
 from __future__ import annotations
 
+from hypothesis import settings
+
 pytest_plugins = ["tests.pages"]
+
+# A machine that is busy fails no test.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

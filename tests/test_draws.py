@@ -71,7 +71,7 @@ def test_metadata_that_do_not_fit_the_scores_are_refused() -> None:
         Draws.of(SCORES, metadata=[{}])
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_two_slots_have_one_code_exactly_if_they_have_one_answer(answers: list[list[str]]) -> None:
     codes = Draws.of(np.full((len(answers), 4), 0.5), answers).answer_codes

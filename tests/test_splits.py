@@ -73,7 +73,7 @@ def test_each_part_gets_its_share() -> None:
     assert not agree(parts.count("fit"), size, 0.25)  # the share is that of what is not held out
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(NAMES, NAMES, NAMES)
 def test_the_part_depends_on_the_cluster_or_else_the_id(one: str, other: str, cluster: str) -> None:
     assert PLAN.part(one, cluster) == PLAN.part(other, cluster)
@@ -113,7 +113,7 @@ def test_raising_a_share_only_adds_to_its_part() -> None:
     assert members("test") == members("test", fit=0.9)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     st.lists(
         st.tuples(NAMES, st.none() | st.sampled_from("abc")), max_size=30, unique_by=lambda pair: pair[0]
@@ -129,7 +129,7 @@ def test_rows_are_a_partition_in_ascending_order(pairs: list[tuple[str, str | No
         assert all(PLAN.part(*pairs[row]) == part for row in own)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     st.lists(
         st.tuples(NAMES, st.none() | st.sampled_from("abc")), max_size=30, unique_by=lambda pair: pair[0]

@@ -9,7 +9,7 @@ from langchain_cfc.artifact import PackedArray
 from langchain_cfc.errors import InputError
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 def test_numbers_come_back_to_the_bit(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float64)

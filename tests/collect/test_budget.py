@@ -106,7 +106,7 @@ def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) ->
     assert set(bench.done.values()) == {1}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     costs=st.lists(st.integers(1, 100), min_size=1, max_size=40),
     limit=st.integers(1, 2000),

@@ -50,7 +50,7 @@ def test_a_sheet_holds_what_people_need_and_an_empty_column(tmp_path: Path) -> N
     assert next(tmp_path.iterdir()).read_bytes().startswith(b"\xef\xbb\xbf'id,")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 3),

@@ -67,7 +67,7 @@ def finished(store: Store, position: int, n: int = 3) -> None:
 # Examples
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(
         st.builds(
@@ -303,7 +303,7 @@ def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
     return st.tuples(st.booleans(), st.booleans()).flatmap(lambda given: some(*given)).map(tuple)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
 def test_records_come_out_as_they_went_in(made: list[tuple[Candidate, ...]], reference: Any) -> None:
     records = [

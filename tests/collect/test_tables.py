@@ -61,7 +61,7 @@ def assert_equal(one: LabelledDraws, other: LabelledDraws) -> None:
 
 
 @given(records=datasets())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_table_of_a_store_is_that_of_its_records(
     records: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -82,7 +82,7 @@ def test_bins_are_equally_full_and_half_open() -> None:
     assert columns.sum(axis=1).tolist() == [1.0] * 7
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(1, 12), st.integers(2, 8), st.integers(0, 2**32 - 1))
 def test_bins_of_distinct_values_differ_in_size_by_at_most_one(factor: int, count: int, seed: int) -> None:
     size = count + factor
@@ -93,7 +93,7 @@ def test_bins_of_distinct_values_differ_in_size_by_at_most_one(factor: int, coun
     assert sizes.max() - sizes.min() <= 1
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=30), st.integers(2, 12))
 def test_no_bin_is_empty_on_the_fit_split(values: list[int], count: int) -> None:
     draws = with_x(values)
@@ -136,7 +136,7 @@ def test_hat_knots_are_quantiles_with_duplicates_merged() -> None:
         Hat(X, 5).fit(with_x([7, 7, 7]))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     st.lists(st.floats(-1e100, 1e100), min_size=2, max_size=20).filter(
         lambda values: min(values) < max(values)
@@ -204,7 +204,7 @@ def direct_hard(fit: Draws, new: Draws, fraction: float) -> FloatArray:
     return np.asarray(largest_rank(new) >= cut - 1e-9)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, max_examples=200)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 60),
@@ -225,7 +225,7 @@ def test_hard_agrees_with_ranks_computed_directly(seed: int, size: int, ties: bo
     assert columns.sum(axis=1).tolist() == [1.0] * size
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
 def test_hard_agrees_on_new_prompts_where_the_quantile_is_an_order_statistic(seed: int, tens: int) -> None:
     # (N - 1) q is whole, so nothing is interpolated, and no rank of a new prompt can fall into a gap.

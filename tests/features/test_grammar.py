@@ -73,7 +73,7 @@ def test_canonical_text(written: str, canonical: str) -> None:
     assert FeatureMap.parse(written).text == canonical
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(term_texts(), min_size=1, max_size=4, unique_by=lambda text: text.split("^")[0]))
 def test_canonical_text_parses_to_the_same_map(texts: list[str]) -> None:
     try:
@@ -86,7 +86,7 @@ def test_canonical_text_parses_to_the_same_map(texts: list[str]) -> None:
     assert FeatureMap.parse(features.text).text == features.text
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(derandomize=True, max_examples=500)
 @given(st.text(alphabet='1059.+^(),"\\ \nbinshatgroupmeta_scorehdlüé'))
 def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
     try:

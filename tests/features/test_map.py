@@ -62,7 +62,7 @@ def test_the_papers_quadratic_map() -> None:
     assert columns.tolist() == [[1.0, 0.5, 0.25], [1.0, 0.25, 0.0625], [1.0, 0.75, 0.5625]]
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(maps, seeds)
 def test_the_constant_is_in_the_span(draw: Callable[..., Draws], text: str, seed: int) -> None:
     columns = FeatureMap.parse(text).fit(draw(seed)).transform(draw(seed + 1, 200))
@@ -70,7 +70,7 @@ def test_the_constant_is_in_the_span(draw: Callable[..., Draws], text: str, seed
     np.testing.assert_allclose(columns @ solution, 1.0, rtol=0, atol=1e-9)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(maps, seeds)
 def test_data_round_trip_is_exact_to_the_last_bit(draw: Callable[..., Draws], text: str, seed: int) -> None:
     features = FeatureMap.parse(text).fit(draw(seed))
@@ -83,7 +83,7 @@ def test_data_round_trip_is_exact_to_the_last_bit(draw: Callable[..., Draws], te
     assert again.transform(fresh).tobytes() == features.transform(fresh).tobytes()
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, max_examples=30)
 @given(maps, seeds, st.sampled_from([1, 7, 50]))
 def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
     draw: Callable[..., Draws], text: str, seed: int, n: int

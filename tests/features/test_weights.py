@@ -73,7 +73,7 @@ def values_of(statistic: str, draws: Draws) -> FloatArray:
     return named.values(draws)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(maps, seeds, st.sampled_from([0.1, 1.0, 30.0]))
 def test_weights_are_the_functions_they_say_and_never_negative(text: str, seed: int, spread: float) -> None:
     features = FeatureMap.parse(text).fit(wide_draws(seed, 60, 1.0))
@@ -86,7 +86,7 @@ def test_weights_are_the_functions_they_say_and_never_negative(text: str, seed: 
         np.testing.assert_allclose(values, independently(features, weight, draws), rtol=0, atol=ROUNDING)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(maps, seeds)
 def test_each_weight_has_prompts_on_the_fit_split(text: str, seed: int) -> None:
     # A function that is zero everywhere would be a promise about nobody.

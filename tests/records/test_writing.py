@@ -65,7 +65,7 @@ def datasets() -> st.SearchStrategy[list[PromptRecord]]:
     return st.integers(1, 3).flatmap(of_n)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     data=datasets(),
     generator=st.none() | json_objects(),

@@ -33,7 +33,7 @@ def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
 def test_sets_are_nested_in_the_threshold(
     rule: str, labelled: LabelledDraws, low: float, high: float
@@ -45,7 +45,7 @@ def test_sets_are_nested_in_the_threshold(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(labelled=prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0])))
 def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
     rule: str, labelled: LabelledDraws, threshold: float
@@ -56,7 +56,7 @@ def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
     assert ((inside & labelled.correct).any(axis=1) == (success <= threshold)).all()
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(labelled=prompts())
 def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: LabelledDraws) -> None:
     codes = labelled.draws.answer_codes
@@ -169,6 +169,8 @@ def test_comparisons_on_a_grid_of_tenths_lose_nothing() -> None:
     best = scores.min(axis=1)
     correct = (scores == best[:, np.newaxis]) & (rng.random((1200, 1)) < 0.95)
     mean = scores.mean(axis=1)
-    inclusive, plain = served(scores, correct, np.stack([np.ones(1200), best, mean, mean**2], axis=1), "0.2")
+    # In another basis, too: in this one some processors happen to round most of the grid's numbers alike.
+    features = np.stack([np.ones(1200), best, mean, mean**2], axis=1) @ rng.random((4, 4))
+    inclusive, plain = served(scores, correct, features, "0.2")
     assert inclusive >= 0.8 - SLACK
     assert inclusive - plain > 0.15  # on the very same prompts

@@ -76,7 +76,7 @@ def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
         assert least <= confident_rank(size, tau, delta) <= most
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(size=st.integers(0, 90), alpha=levels, delta=levels, groups=st.integers(1, 7))
 def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
     size: int, alpha: str, delta: str, groups: int
@@ -86,7 +86,7 @@ def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
     assert least <= confident_rank(size, tau, share) <= most
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(
     size=st.integers(0, 10**6) | st.integers(0, 2000),
     alpha=levels | st.sampled_from(["0.000001", "0.999999", "0.000000000001"]),
@@ -104,7 +104,7 @@ def test_ranks_of_any_size_agree_with_scipy(size: int, alpha: str, delta: str) -
         assert stats.beta.cdf(float(tau), rank - 1, size + 2 - rank) > share * (1.0 - float(NEAR))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(size=st.integers(1, 10**5), alpha=levels, delta=levels)
 def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delta: str) -> None:
     # P(Bin(N, tau) >= N tau + x) <= exp(-2 x^2 / N) (Hoeffding), so that the smallest rank is not above it.
@@ -113,7 +113,7 @@ def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delt
     assert confident_rank(size, tau, delta) <= size * tau + max(excess, float(tau)) + 1.0 + 1e-6
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(size=st.integers(0, 3000), alpha=levels, deltas=st.tuples(levels, levels))
 def test_more_confidence_takes_a_larger_rank(size: int, alpha: str, deltas: tuple[str, str]) -> None:
     tau = exact_tau(alpha)
@@ -323,7 +323,7 @@ def test_exchangeable_prompts_are_not_enough() -> None:
 # The rules ------------------------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(
     prompts=st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 12)), min_size=1, max_size=80),
     alpha=levels,
@@ -345,7 +345,7 @@ def test_a_group_has_its_order_statistic_with_ties_atoms_at_the_cap_and_no_promp
     assert not fitted.solve(np.eye(5)).errors.any()
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     prompts=st.lists(st.tuples(st.integers(0, 2), st.floats(-1.0, 2.0)), min_size=1, max_size=60),
     delta=levels,

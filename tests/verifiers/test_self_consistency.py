@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
@@ -211,7 +211,6 @@ def test_groups_are_connected_components(graph: tuple[int, list[tuple[int, int]]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "A."]), min_size=1, max_size=12))
-@settings(deadline=None)
 def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> None:
     n = len(texts)
     scores = invoked(SelfConsistency(), drawn(*texts))
