@@ -1,0 +1,121 @@
+"""The cascade as it serves: cheap chain, else strong chain, else a person, put together with `or_else`.
+
+    python cascade_served.py                   the test questions of one split
+    python cascade_served.py --questions 20    only so many of them
+
+What is served here is decided as `cascade_table` measures it; a test compares the two question by question.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cascade import FirstTier, Split, second_tier
+from two_models import CHEAP, STRONG
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc.certificates.bounds import at_most
+from langchain_cfc.verifiers.self_consistency import normalised
+
+DELTA = 0.05
+
+
+@dataclass
+class Person:
+    """Whoever is asked where neither model can stand behind an answer: here a list to be worked off.
+
+    Attributes:
+        questions: What waits.
+    """
+
+    questions: list[str] = field(default_factory=list)
+
+    def __call__(self, question: str) -> str:
+        """Take a question in."""
+        self.questions.append(question)
+        return "A person will answer this."
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one question got.
+
+    Attributes:
+        tier: `cheap`, `strong` or `person`.
+        right: Whether its set holds a correct answer; None where a person is asked.
+    """
+
+    tier: str
+    right: bool | None
+
+
+def serve(
+    cheap: CalibrationArtifact, strong: CalibrationArtifact, asked: Sequence[PromptRecord], person: Person
+) -> list[Served]:
+    """Ask the cascade.
+
+    Args:
+        cheap: Artifact of the cheap chain.
+        strong: Artifact of the strong chain, calibrated on questions on which the cheap one abstains.
+        asked: Questions; their references say which answers are correct.
+        person: Asked last.
+
+    Returns:
+        What each question got.
+    """
+    first = CFCRunnable(artifact=cheap, **CHEAP.parts())
+    second = CFCRunnable(artifact=strong, **STRONG.parts())
+    chain = first.or_else(second.or_else(person))
+    correct = _correct()
+    return [_served(chain.invoke(one.input), cheap.digest, correct[one.id]) for one in asked]
+
+
+def _served(result: object, cheap_digest: str, correct: set[str]) -> Served:
+    if not isinstance(result, CFCResult):
+        return Served("person", None)
+    # Every result says whose promise it carries.
+    tier = "cheap" if result.guarantee.artifact_digest == cheap_digest else "strong"
+    return Served(tier, any(normalised(answer) in correct for answer in result.answers))
+
+
+def _correct() -> dict[str, set[str]]:
+    """By question, what counts as correct: its references, and what was labelled so."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for record in (*CHEAP.records, *STRONG.records):
+        labelled = [str(one.text) for one in record.candidates if one.correct]
+        found[record.id] |= {normalised(text) for text in (*record.reference, *labelled)}
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Calibrate on one split, serve its test questions, and say what happened."""
+    parser = argparse.ArgumentParser(description="Serve a cascade of two models and a person.")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives another split")
+    parser.add_argument("--questions", type=int, help="how many test questions to ask; all if left out")
+    options = parser.parse_args(arguments)
+    split = Split.of(CHEAP, options.seed)
+    first = FirstTier.of(CHEAP, split)
+    strong = second_tier(STRONG, split, first)
+    asked = [CHEAP.records[row] for row in split.test.tolist()][: options.questions]
+    person = Person()
+    served = serve(first.artifact, strong, asked, person)
+    tiers = Counter(one.tier for one in served)
+    wrong = sum(one.right is False for one in served)
+    passed_on = int((~first.on_second.answered).sum())
+    print(
+        f"of {len(split.second)} questions the cheap chain passes {passed_on} on to calibrate the strong one"
+    )
+    for tier in ("cheap", "strong", "person"):
+        print(f"{tier}: {tiers[tier]} of {len(asked)} questions")
+    print(f"sets without a correct answer: {wrong} of {len(asked)} questions")
+    bound = at_most(wrong, len(asked), DELTA)
+    print(f"with confidence {1 - DELTA:.0%}, at most {bound:.1%} of questions like these get such a set,")
+    print("if all settings were fixed before anyone looked at these questions")
+    print("the person's list begins:", *person.questions[:3], sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The cascade of two models and a person: started as its README prints it, held against its own claims."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CFCRunnable, write_records
+from langchain_cfc.errors import DrawError
+from langchain_cfc.records import Provenance
+from tests.serving.openai_server import Script, serving
+
+if TYPE_CHECKING:
+    from cascade import FirstTier, Split
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "escalation"
+README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+
+# A bet fixed beforehand. Splits by different seeds are independent given the recording, and on each the share
+# that the strong tier keeps of what it is asked has expectation at least tau, since of the questions that the
+# fixed cheap tier passes on, those that calibrate and those that test are exchangeable. So the product of
+# 1 - BET (kept - tau), positive for BET < 1 / (1 - tau), is a supermartingale, and reaches 1e6 with
+# probability at most 1e-6 (Ville).
+SPLITS, BET, ALARM = 80, 3.5, math.log(1e6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _beside_it() -> Iterator[None]:
+    """Its modules import each other by plain name, as scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLE))
+        yield
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> tuple[Split, FirstTier]:
+    from cascade import FirstTier, Split
+    from two_models import CHEAP
+
+    split = Split.of(CHEAP, 0)
+    return split, FirstTier.of(CHEAP, split)
+
+
+def test_the_first_block_of_the_readme_runs_and_says_what_it_prints() -> None:
+    block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
+    first, *commands = block.strip().splitlines()
+    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
+    assert commands
+    shell = "\n".join(command.replace(".venv/bin/python", sys.executable) for command in commands)
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", shell],
+        cwd=EXAMPLE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
+    printed = re.findall(r"```text\n(.*?)```", README, re.DOTALL)[0]
+    assert ran.stdout == printed
+
+
+def test_what_is_served_is_what_was_measured_question_by_question(
+    calibrated: tuple[Split, FirstTier],
+) -> None:
+    from cascade import second_tier, seen
+    from cascade_served import Person, Served, serve
+    from two_models import CHEAP, STRONG
+
+    split, first = calibrated
+    artifact = second_tier(STRONG, split, first)
+    expected = [Served("cheap", bool(covered)) for covered in first.on_test.covered]
+    passed_on = np.flatnonzero(~first.on_test.answered)
+    second = seen(artifact, STRONG, split.test[passed_on])
+    for row, answered, covered in zip(passed_on, second.answered, second.covered, strict=True):
+        expected[row] = Served("strong", bool(covered)) if answered else Served("person", None)
+
+    person = Person()
+    asked = [CHEAP.records[row] for row in split.test.tolist()]
+    assert serve(first.artifact, artifact, asked, person) == expected
+    waiting = [one.input for one, got in zip(asked, expected, strict=True) if got.tier == "person"]
+    assert person.questions == waiting
+    assert {one.tier for one in expected} == {"cheap", "strong", "person"}
+
+
+def test_the_strong_chain_calibrates_on_what_the_cheap_one_passes_on_and_on_nothing_else(
+    calibrated: tuple[Split, FirstTier],
+) -> None:
+    from cascade import made, second_tier, seen
+    from two_models import CHEAP, STRONG
+
+    split, first = calibrated
+    parts = [set(rows.tolist()) for rows in (split.first, split.second, split.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == len(CHEAP.table)
+    assert CHEAP.table.ids == STRONG.table.ids
+    facts = second_tier(STRONG, split, first).calibration
+    passed_on = split.second[~seen(first.artifact, CHEAP, split.second).answered]
+    assert facts.size + facts.fit_size == len(passed_on) < len(split.second)
+    expected = made(STRONG, passed_on, "0.25", "hat(mean_score, 5)").calibration
+    assert facts.digests == expected.digests
+    naive = second_tier(STRONG, split, first, naive=True).calibration
+    assert naive.size + naive.fit_size == len(split.second)
+
+
+def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_the_naive_one_does_not() -> (
+    None
+):
+    from cascade import ALPHA_STRONG
+    from cascade_table import measured
+
+    tau = 1.0 - float(ALPHA_STRONG)
+    assert 1.0 / (1.0 - tau) > BET
+
+    def evidence(name: str) -> float:
+        gains = np.array([row.strong_kept - tau for row in rows[name]])
+        return float(np.log1p(-BET * gains).cumsum().max())
+
+    rows = measured(["cascade, one threshold", "naive, one threshold"], SPLITS)
+    assert evidence("cascade, one threshold") < ALARM
+    # The negative control, put to the same check.
+    assert evidence("naive, one threshold") > ALARM
+    # What follows for the whole: at most alpha of the cheap tier, and alpha of the strong one where it is
+    # asked, get a set without a correct answer.
+    for row in rows["cascade, one threshold"]:
+        shares = row.cheap + row.strong + row.person
+        assert shares == pytest.approx(1.0)
+        assert row.right + row.wrong + row.person == pytest.approx(1.0)
+        missed = (1.0 - row.cheap_kept) + (1.0 - row.cheap) * (1.0 - row.strong_kept)
+        assert row.wrong <= missed + 1e-12
+
+
+@pytest.mark.slow
+def test_the_table_of_the_readme_is_what_fifty_splits_give() -> None:
+    from cascade_table import WAYS, mean, measured, table
+
+    assert table({name: mean(rows) for name, rows in measured(WAYS, 50).items()}) in README
+
+
+def test_the_figure_is_drawn(tmp_path: Path) -> None:
+    from cascade_figure import drawn
+    from cascade_table import mean, measured
+
+    rows = measured(["cascade", "strong model alone"], 1)
+    one = mean(rows["cascade"])
+    figure = drawn({"0.2": one, "0.3": one}, mean(rows["strong model alone"]))
+    figure.savefig(tmp_path / "cascade.png")
+    costs = [np.asarray(line.get_xdata(), dtype=float) for line in figure.axes[0].get_lines()]
+    assert [len(line) for line in costs] == [2, 2, 1]
+    assert costs[0][0] == pytest.approx(one.cost)
+    assert costs[0][0] > costs[1][0]
+
+
+def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cascade import FirstTier, Split, second_tier
+    from two_models import CHEAP, STRONG
+
+    # As `collect` would have written them: the header names the model.
+    collected = Provenance(
+        n=10,
+        generator={"model": "cheap-model", "temperature": 0.7},
+        verifier={"id": "sequence-probability"},
+    )
+    write_records(tmp_path / "mine.jsonl", CHEAP.records, collected)
+    mine = replace(CHEAP, path=tmp_path / "mine.jsonl", model="openai:cheap-model")
+    split = Split.of(mine, 0)
+    first = FirstTier.of(mine, split)
+    waiting: list[str] = []
+    script = replace(Script.of(CHEAP.records), model="cheap-model")
+    with serving(script) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        cheap = CFCRunnable(artifact=first.artifact, **mine.parts())
+        strong = CFCRunnable(artifact=second_tier(STRONG, split, first), **STRONG.parts())
+        chain = cheap.or_else(strong.or_else(waiting.append))
+        rows = [*np.flatnonzero(first.on_test.answered)[:3], *np.flatnonzero(~first.on_test.answered)[:3]]
+        results = [chain.invoke(mine.records[split.test[row]].input, {"max_concurrency": 1}) for row in rows]
+    assert len(script.requests) == 6 * mine.n
+    assert [one.guarantee.artifact_digest for one in results[:3]] == [first.artifact.digest] * 3
+    assert all(one.guarantee.binding == "matched" for one in results[:3])
+    # Past the cheap one it is the strong one's set, or the person's.
+    later = [one for one in results[3:] if one is not None]
+    assert len(later) + len(waiting) == 3
+    assert first.artifact.digest not in {one.guarantee.artifact_digest for one in later}
+
+
+def test_questions_that_were_not_recorded_are_an_error_and_no_answer(
+    calibrated: tuple[Split, FirstTier],
+) -> None:
+    from two_models import CHEAP
+
+    _, first = calibrated
+    chain = CFCRunnable(artifact=first.artifact, **CHEAP.parts()).or_else(lambda _: "a person")
+    with pytest.raises(DrawError, match="was not recorded"):
+        chain.invoke("Who wrote this?")
+
+
+def test_the_recording_is_the_one_whose_licence_is_named() -> None:
+    unpacked = gzip.decompress((EXAMPLE / "cheap.jsonl.gz").read_bytes())
+    note = (EXAMPLE / "DATA.md").read_text(encoding="utf-8")
+    assert hashlib.sha256(unpacked).hexdigest() in note
+    assert "Apache-2.0" in note
