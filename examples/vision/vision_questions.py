@@ -1,0 +1,115 @@
+"""Questions about random cuttings of five photographs, whose answers the pixels themselves say.
+
+    python vision_questions.py questions.jsonl     write them as an evaluation dataset
+
+A question names a file and a box in it and holds no image, so datasets, stores and records stay small;
+`vision_chain` cuts the image out when the model is asked. All cuttings and questions are drawn independently
+by a generator with a fixed seed: prompts like these are random cuttings of these photographs, and no others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from PIL import Image, ImageStat
+
+from langchain_cfc.records import Example
+
+PHOTOS = Path(__file__).with_name("photos")
+SMALLEST, LARGEST = 48, 128  # pixels along each side of a cutting
+COLOURS = ("red", "green", "blue")
+
+
+def shape(image: Image.Image) -> str:
+    """Whether it is wider than high, higher than wide, or neither."""
+    width, height = image.size
+    return "square" if width == height else "wide" if width > height else "high"
+
+
+def size(image: Image.Image) -> str:
+    """Width and height in pixels, such as `120x80`."""
+    return "{}x{}".format(*image.size)
+
+
+def colour(image: Image.Image) -> str:
+    """The strongest of red, green and blue on average; the first of equals."""
+    means = ImageStat.Stat(image.convert("RGB")).mean
+    return COLOURS[means.index(max(means))]
+
+
+def brighter_half(image: Image.Image) -> str:
+    """Which half is brighter on average, the upper or the lower."""
+    grey = image.convert("L")
+    width, height = grey.size
+    upper, lower = grey.crop((0, 0, width, height // 2)), grey.crop((0, height // 2, width, height))
+    return "upper" if ImageStat.Stat(upper).mean[0] >= ImageStat.Stat(lower).mean[0] else "lower"
+
+
+# What is asked, and who knows the answer.
+TRUTHS: dict[str, Callable[[Image.Image], str]] = {
+    "Is this image wide, high or square? Answer with one word.": shape,
+    "How many pixels wide and high is this image? Answer like 640x480.": size,
+    "Which is the strongest colour on average: red, green or blue? Answer with one word.": colour,
+    "Which half is brighter, the upper or the lower? Answer with one word.": brighter_half,
+}
+
+
+def cutting(photo: str, box: Sequence[int]) -> Image.Image:
+    """A part of a photograph.
+
+    Args:
+        photo: Name of a file in `photos`.
+        box: Left, upper, right and lower edge in pixels.
+
+    Returns:
+        The part.
+    """
+    with Image.open(PHOTOS / photo) as whole:
+        left, upper, right, lower = box
+        return whole.convert("RGB").crop((left, upper, right, lower))
+
+
+def examples(count: int, seed: int = 0) -> list[Example]:
+    """Questions with their answers.
+
+    Args:
+        count: How many.
+        seed: Another seed gives other questions.
+
+    Returns:
+        The dataset; each input names photograph, box and question.
+    """
+    chance = random.Random(seed)  # noqa: S311 - a dataset, no secret
+    photos = sorted(path.name for path in PHOTOS.glob("*.jpg"))
+    return [_example(number, chance, photos) for number in range(count)]
+
+
+def _example(number: int, chance: random.Random, photos: Sequence[str]) -> Example:
+    photo, question = chance.choice(photos), chance.choice(list(TRUTHS))
+    with Image.open(PHOTOS / photo) as whole:
+        limits = whole.size
+    sides = [chance.randint(SMALLEST, LARGEST) for _ in limits]
+    left, upper = (chance.randint(0, limit - side) for limit, side in zip(limits, sides, strict=True))
+    box = [left, upper, left + sides[0], upper + sides[1]]
+    return Example(
+        id=f"cutting-{number:04d}",
+        input={"photo": photo, "box": box, "question": question},
+        reference=TRUTHS[question](cutting(photo, box)),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the dataset."""
+    parser = argparse.ArgumentParser(description="Write questions about cuttings of photographs.")
+    parser.add_argument("file", type=Path, help="JSON Lines, to be written")
+    parser.add_argument("--count", type=int, default=400, help="how many questions (%(default)s)")
+    options = parser.parse_args(arguments)
+    lines = [one.model_dump_json(exclude_defaults=True) + "\n" for one in examples(options.count)]
+    options.file.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

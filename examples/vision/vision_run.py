@@ -1,0 +1,115 @@
+"""Collect, calibrate, ask: questions about images from end to end, over HTTP.
+
+    python vision_run.py                      with the stand-in, which is no model
+    python vision_run.py --folder elsewhere   where records and artifact are written
+
+The line of `collect.toml` that names the model decides who answers. As it stands, the stand-in is started
+beside this on a free port; with any other model nothing is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from langchain.chat_models import init_chat_model
+from vision_chain import as_messages
+from vision_questions import examples
+from vision_stand_in import MODEL, standing_in
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate, evaluate, read_records
+from langchain_cfc.collect import Options, Parts, Store, collect
+from langchain_cfc.collect.config import CollectionConfig, read_config
+from langchain_cfc.records import Example, write_records
+
+CONFIG = Path(__file__).with_name("collect.toml")
+ALPHA = "0.2"
+FEATURES = "hat(mean_score, 3)"
+
+
+def collected(config: CollectionConfig, asked: Sequence[Example], folder: Path) -> Path:
+    """Draw, score and label answers; interrupted, run it again and it goes on."""
+    store, records = folder / "cuttings.db", folder / "records.jsonl"
+    collect(asked, config.parts(), store, Options(pace=config.pace(), settings=config.settings()))
+    with Store(store) as opened:
+        write_records(records, opened.records(), opened.provenance())
+    return records
+
+
+def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
+    """Calibrate, hold three tenths out, and say what happened there."""
+    made = calibrate(read_records(records), alpha=ALPHA, features=FEATURES, test_fraction=0.3)
+    made.save(artifact)
+    report = evaluate(made, read_records(records))
+    seen = report.methods["conditional"]
+    print(
+        f"{report.n_calibration} questions calibrated; of {report.n_test} held out, the promise (at least "
+        f"{report.target_coverage:.0%}) was kept on {seen.kept_promise:.0%}: {seen.coverage:.0%} covered, "
+        f"{seen.not_certifiable_rate:.0%} flagged"
+    )
+    return made
+
+
+def served(parts: Parts, artifact: CalibrationArtifact) -> CFCRunnable:
+    """The chain, with the very parts that collected."""
+    return CFCRunnable(
+        generator=parts.generator,
+        sampling=parts.sampling,
+        verifier=parts.verifier,
+        answer=parts.answer,
+        answer_id=parts.answer_id,
+        artifact=artifact,
+    )
+
+
+def ask(config: CollectionConfig, artifact: CalibrationArtifact, asked: Sequence[Example]) -> None:
+    """Ask about images by name, and about the last one as a message that holds it."""
+    by_name = served(config.parts(), artifact)
+    *first, last = asked
+    for one in first:
+        result = by_name.invoke(one.input)
+        _show(one, "abstained, " + result.reason if result.abstained else ", ".join(result.answers))
+    # The model by itself takes messages, whoever has put the image into them.
+    model = init_chat_model(**config.generator.arguments)
+    by_message = by_name.model_copy(update={"generator": model})
+    chat = CFCChatModel(chain=by_message, abstain_message="I cannot tell.")
+    message = chat.invoke(as_messages(_input(last)))
+    _show(last, f"as a chat model: {message.text}")
+    print(message.response_metadata["cfc"]["guarantee"]["sentence"])
+
+
+def _input(one: Example) -> dict[str, Any]:
+    return cast("dict[str, Any]", one.input)
+
+
+def _show(one: Example, answer: str) -> None:
+    named = _input(one)
+    print(f"\n{named['photo']} {named['box']}: {named['question']}\n  {answer} (true: {one.reference})")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the example."""
+    parser = argparse.ArgumentParser(description="Questions about images: collect, calibrate, ask.")
+    parser.add_argument("--folder", type=Path, default=Path("cfc-demo/vision"), help="where files are put")
+    parser.add_argument("--questions", type=int, default=400, help="how many to collect (%(default)s)")
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    config = read_config(CONFIG)
+    with contextlib.ExitStack() as stack:
+        if config.generator.arguments["model"] == f"openai:{MODEL}":
+            print("The answers come from a stand-in that reads pixels and errs on purpose. It is no model.")
+            server = stack.enter_context(standing_in())
+            config = read_config(CONFIG, settings=[f"generator.arguments.base_url={server.url}"])
+        everything = examples(options.questions)
+        records = collected(config, everything, options.folder)
+        artifact = calibrated(records, options.folder / "artifact.json")
+        split = artifact.calibration.split
+        ask(config, artifact, [one for one in everything if split.part(one.id, None) == "test"][:6])
+    print(f"\nrecords: {records}, {records.stat().st_size // 1024} kB without images")
+
+
+if __name__ == "__main__":
+    main()

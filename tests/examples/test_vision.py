@@ -1,0 +1,307 @@
+"""Prompts with images: as the README prints it, over HTTP, with images that must really arrive."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from PIL import Image
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, read_records
+from langchain_cfc.collect.config import read_config
+from langchain_cfc.fingerprints import fingerprint
+
+if TYPE_CHECKING:
+    from vision_stand_in import StandIn
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "vision"
+README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+CONFIG = EXAMPLE / "collect.toml"
+SIZE = "How many pixels wide and high is this image? Answer like 640x480."
+COLOUR = "Which is the strongest colour on average: red, green or blue? Answer with one word."
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _beside_it() -> Iterator[None]:
+    """Its modules import each other by plain name, as scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLE))
+        yield
+
+
+@pytest.fixture
+def truthful(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """A stand-in that never errs."""
+    import vision_stand_in
+
+    monkeypatch.setattr(vision_stand_in, "HOPELESS", 0.0)
+    monkeypatch.setattr(vision_stand_in, "WORST", 0.0)
+    with vision_stand_in.standing_in() as server:
+        yield server
+
+
+@pytest.fixture
+def erring() -> Iterator[StandIn]:
+    """A stand-in as it comes."""
+    from vision_stand_in import standing_in
+
+    with standing_in() as server:
+        yield server
+
+
+def client(server: StandIn) -> Any:
+    from langchain.chat_models import init_chat_model
+
+    return init_chat_model("openai:stand-in", base_url=server.url, api_key="none", max_retries=0)
+
+
+def message(image: Image.Image, question: str, kind: str = "PNG") -> list[HumanMessage]:
+    file = io.BytesIO()
+    image.save(file, format=kind)
+    url = f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+    parts: list[str | dict[Any, Any]] = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": question},
+    ]
+    return [HumanMessage(parts)]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder where the first block of the README was run, and what it printed."""
+    block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
+    first, *commands = block.strip().splitlines()
+    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
+    assert "-r examples/vision/requirements.txt" in first
+    assert commands
+    folder = tmp_path_factory.mktemp("vision")
+    (folder / "examples").symlink_to(EXAMPLE.parent)
+    shell = "\n".join(command.replace(".venv/bin/python", sys.executable) for command in commands)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", shell],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "cfc-demo" / "vision", done.stdout
+
+
+def test_the_first_block_of_the_readme_collects_calibrates_and_asks(ran: tuple[Path, str]) -> None:
+    folder, printed = ran
+    assert printed.startswith("The answers come from a stand-in that reads pixels and errs on purpose.")
+    found = re.search(r"^(\d+) questions calibrated; of (\d+) held out.* on (\d+)%:", printed, re.MULTILINE)
+    assert found is not None
+    # 400 questions, three tenths of them held out; a share far below the promise is a broken chain.
+    assert int(found[1]) > 150
+    assert int(found[2]) > 80
+    assert int(found[3]) >= 65
+    assert len(re.findall(r"\(true: ", printed)) == 6
+    assert "as a chat model: " in printed
+    artifact = CalibrationArtifact.load(folder / "artifact.json")
+    assert artifact.n == 8
+    assert artifact.guarantee("0.2").kind == "conditional"
+
+
+def test_records_name_images_and_do_not_hold_them(ran: tuple[Path, str]) -> None:
+    file = ran[0] / "records.jsonl"
+    written = file.read_text(encoding="utf-8")
+    assert "base64" not in written
+    assert "data:image" not in written
+    records = list(read_records(file))
+    assert len(records) == 400
+    assert {frozenset(record.input) for record in records} == {frozenset({"photo", "box", "question"})}
+    # Some right and some wrong, or there was nothing to calibrate.
+    labels = [one.correct for record in records for one in record.candidates]
+    assert 0.4 < sum(labels) / len(labels) < 0.9
+
+
+def test_what_the_stand_in_says_follows_from_the_pixels_that_arrive(truthful: StandIn) -> None:
+    model = client(truthful)
+    asked = message(Image.new("RGB", (31, 17), (10, 200, 30)), SIZE)
+    assert model.invoke(asked).text == "31x17"
+    content: Any = asked[0].content
+    sent = base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])
+    assert truthful.received == {hashlib.sha256(sent).hexdigest(): 1}
+    # Other images, other answers to the same words: it cannot have answered from the text.
+    assert model.invoke(message(Image.new("RGB", (17, 31)), SIZE)).text == "17x31"
+    for colour, name in (((250, 0, 0), "red"), ((0, 250, 0), "green"), ((0, 0, 250), "blue")):
+        assert model.invoke(message(Image.new("RGB", (64, 64), colour), COLOUR, "JPEG")).text == name
+
+
+def test_the_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) -> None:
+    from vision_chain import as_messages, chain
+    from vision_questions import TRUTHS, cutting, examples
+
+    generator = chain(model="openai:stand-in", base_url=truthful.url, api_key="none")
+    for one in examples(12):
+        assert generator.invoke(one.input).text == one.reference
+    assert sum(truthful.received.values()) == 12
+    named: Any = examples(1)[0].input
+    content: Any = as_messages(named)[0].content
+    arrived = Image.open(io.BytesIO(base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])))
+    assert arrived.tobytes() == cutting(named["photo"], named["box"]).tobytes()
+    # The negative control: asked of another cutting, the same question is answered otherwise.
+    other = {**named, "box": [0, 0, 50, 77], "question": SIZE}
+    assert generator.invoke(other).text == "50x77" != TRUTHS[SIZE](arrived)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (SIZE, "found 0 images"),
+        ([{"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}], "as a data: URL"),
+        (
+            [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+                {"type": "text", "text": SIZE},
+            ],
+            "cannot be decoded",
+        ),
+    ],
+)
+def test_without_an_image_there_is_no_answer(truthful: StandIn, content: Any, said: str) -> None:
+    from openai import BadRequestError
+
+    with pytest.raises(BadRequestError, match=said):
+        client(truthful).invoke([HumanMessage(content)])
+    assert not truthful.received
+
+
+def test_questions_it_does_not_know_are_refused(truthful: StandIn) -> None:
+    from openai import BadRequestError
+
+    with pytest.raises(BadRequestError, match="none of them"):
+        client(truthful).invoke(message(Image.new("RGB", (9, 9)), "Is there a cat?"))
+
+
+def test_messages_with_images_go_through_runnable_and_chat_model(
+    ran: tuple[Path, str], truthful: StandIn
+) -> None:
+    from langchain.chat_models import init_chat_model
+    from vision_run import served
+
+    artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
+    settings = [f"generator.arguments.base_url={truthful.url}"]
+    parts = read_config(CONFIG, settings=settings).parts()
+    by_name = served(parts, artifact)
+    arguments = read_config(CONFIG, settings=settings).generator.arguments
+    by_message = by_name.model_copy(update={"generator": init_chat_model(**arguments)})
+    asked = message(Image.new("RGB", (40, 25), (5, 5, 99)), SIZE)
+    result = by_message.invoke(asked)
+    # All eight agree, and came in one request that held the image once.
+    assert result.answers == ("40x25",)
+    assert len(result.candidates) == 8
+    assert sum(truthful.received.values()) == 1
+    assert result.guarantee.binding == "matched"
+    chat = CFCChatModel(chain=by_message)
+    said = chat.invoke(asked)
+    assert said.text == "40x25"
+    assert said.response_metadata["cfc"]["guarantee"]["artifact_digest"] == artifact.digest
+
+
+def test_the_steps_of_the_command_line_make_an_artifact(erring: StandIn, tmp_path: Path) -> None:
+    from vision_questions import main
+
+    steps = re.findall(r"```shell\n(.*?)```", README, re.DOTALL)[0].strip().splitlines()
+    assert [step.split()[:2] for step in steps] == [
+        ["python", "vision_questions.py"],
+        ["langchain-cfc", "collect"],
+        ["langchain-cfc", "collect"],
+        ["langchain-cfc", "calibrate"],
+    ]
+    for part in EXAMPLE.iterdir():
+        if part.name != "questions.jsonl":
+            (tmp_path / part.name).symlink_to(part)
+    # The configuration's own folder is where it reads and writes.
+    (tmp_path / "collect.toml").unlink()
+    (tmp_path / "collect.toml").write_text(CONFIG.read_text(encoding="utf-8"), encoding="utf-8")
+    main([str(tmp_path / "questions.jsonl"), "--count", "120"])
+    program = str(Path(sys.executable).with_name("langchain-cfc"))
+    for step in steps[1:]:
+        words = [program, *re.findall(r'"[^"]*"|\S+', step)[1:]]
+        words = [word.strip('"') for word in words]
+        if "collect" in words:
+            words += ["--set", f"generator.arguments.base_url={erring.url}"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert CalibrationArtifact.load(tmp_path / "artifact.json").n == 8
+    # One request for each question; the dry run made none.
+    assert sum(erring.received.values()) == 120
+
+
+def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    text = CONFIG.read_text(encoding="utf-8")
+    others = re.findall(r"^#   (arguments = .*)$", text, re.MULTILINE)
+    names = []
+    for line in others:
+        changed = tmp_path / "collect.toml"
+        changed.write_text(re.sub(r"^arguments = .*$", line, text, count=1, flags=re.MULTILINE), "utf-8")
+        parts = read_config(changed).parts()
+        known = fingerprint(parts.generator)
+        assert known["temperature"] == 0.7
+        names.append(known["model"])
+    assert names == ["gpt-4o-mini", "Qwen/Qwen2-VL-7B-Instruct"]
+
+
+def test_another_model_than_calibrated_is_refused(
+    ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vision_run import served
+
+    from langchain_cfc.errors import FingerprintError
+
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
+    parts = read_config(CONFIG, settings=["generator.arguments.model=openai:gpt-4o-mini"]).parts()
+    with pytest.raises(FingerprintError, match="gpt-4o-mini"):
+        served(parts, artifact)
+
+
+def test_truths_are_those_of_the_pixels() -> None:
+    from vision_questions import TRUTHS, brighter_half, colour, shape, size
+
+    image = Image.new("RGB", (60, 40), (200, 10, 10))
+    assert (shape(image), size(image), colour(image)) == ("wide", "60x40", "red")
+    assert shape(Image.new("RGB", (40, 60))) == "high"
+    assert shape(Image.new("RGB", (40, 40))) == "square"
+    image.paste((255, 255, 255), (0, 20, 60, 40))
+    assert brighter_half(image) == "lower"
+    assert brighter_half(image.rotate(180)) == "upper"
+    assert len(TRUTHS) == 4
+
+
+def test_answers_are_read_however_they_are_written() -> None:
+    from vision_chain import short_answer
+
+    assert {short_answer(text) for text in ("64x48", " 64 × 48.", "64 x 48")} == {"64x48"}
+    assert short_answer("Wide.") == "wide"
+
+
+def test_photographs_are_small_and_their_licences_named() -> None:
+    named = (EXAMPLE / "photos" / "LICENCES.md").read_text(encoding="utf-8")
+    photos = sorted((EXAMPLE / "photos").glob("*.jpg"))
+    assert len(photos) == 5
+    for photo in photos:
+        assert photo.stat().st_size <= 40_000
+        line = next(one for one in named.splitlines() if f"`{photo.name}`" in one)
+        assert re.search(r"CC0|public domain|CC BY 2\.0", line)
+
+
+def test_the_same_seed_gives_the_same_questions() -> None:
+    from vision_questions import examples
+
+    assert examples(20) == examples(40)[:20]
+    assert examples(20) != examples(20, seed=1)
