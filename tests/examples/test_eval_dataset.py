@@ -1,0 +1,274 @@
+"""The tutorial's example: its README as printed, and every output and figure that the tutorial quotes.
+
+`tests/pages.py` runs the tutorial's commands; here what they print is held against what the page says.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
+from langchain_cfc.demo import recording
+from langchain_cfc.imports import imported
+from langchain_cfc.labelers import normal_form
+from langchain_cfc.verifiers import SequenceProbability
+from tests.cli.running import run
+from tests.serving.openai_server import Script, serving
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "eval_dataset"
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+FILES = ("questions.csv", "collect.toml", "eval_dataset_parts.py")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
+# Figures of the prose that no command prints: the confidence of intervals is in their headings.
+SAID_ELSEWHERE = {"0.2", "90", "95"}
+
+
+class Tried(NamedTuple):
+    """The example's folder after its README, what that printed, and what the tutorial's blocks printed."""
+
+    folder: Path
+    readme: str
+    quoted: list[tuple[str, str, str]]
+
+    @property
+    def printed(self) -> str:
+        return "\n".join(printed for _, printed, _ in self.quoted)
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+    """The README by bash; then the tutorial's other commands, on the records and artifact that it left."""
+    checkout, folder = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("tutorial")
+    shutil.copytree(EXAMPLE, checkout / "examples" / "eval_dataset")
+    readme = _bash(_commands(), checkout)
+    for name in (*FILES, "records.jsonl", "artifact.json"):
+        shutil.copy(checkout / "cfc-demo" / "eval_dataset" / name, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        yield Tried(folder, readme, list(_quoted(readme)))
+    sys.modules.pop("eval_dataset_parts", None)
+
+
+@pytest.fixture(scope="module")
+def served(tried: Tried) -> CFCRunnable:
+    """The artifact that the tutorial ends with, as a chain."""
+    return CFCRunnable(
+        generator=imported("eval_dataset_parts:generator")(),
+        verifier=SequenceProbability(),
+        artifact=CalibrationArtifact.load(tried.folder / "artifact.json"),
+    )
+
+
+@pytest.mark.slow
+def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
+    for said in (
+        "1224 of 1224 finished, 0 failed",
+        "With probability at least 80 %",
+        "243 test prompts",
+        "Nothing seen here contradicts the promise.",
+        "\nJakarta\n",
+    ):
+        assert said in tried.readme
+    assert "on 243 questions held out" in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_tutorial_quotes_what_its_commands_print(tried: Tried) -> None:
+    assert len(tried.quoted) == 15
+    for command, printed, quoted in tried.quoted:
+        assert missing(quoted, printed) == [], command
+
+
+def test_a_quotation_that_is_not_what_was_printed_is_found() -> None:
+    printed = "kept   88.5  \n\nflagged 5.8\nset 82.7\n"
+    assert missing("kept   88.5\n...\nset 82.7\n", printed) == []
+    assert missing("kept   88.6\n...\nset 82.7\n", printed) == ["kept   88.6"]
+    assert missing("kept   88.5\nset 82.7\n", printed) == ["set 82.7"]
+    assert missing("set 82.7\n...\nkept   88.5\n", printed) == ["kept   88.5"]
+
+
+@pytest.mark.slow
+def test_every_figure_in_the_prose_was_printed(tried: Tried) -> None:
+    found = figures(_prose())
+    assert found >= {"88.5", "82.7", "5.8", "2.02", "1.469", "1224", "543"}
+    assert found - figures(tried.printed) - SAID_ELSEWHERE == set()
+    assert "33.3" in figures("kept on 33.3 % of 1,224") - figures(tried.printed)
+
+
+@pytest.mark.slow
+def test_the_first_number_certified_is_above_the_target(tried: Tried) -> None:
+    said = re.search(r"is flagged with probability at\s+least ([\d.]+) %", tried.printed)
+    assert said is not None
+    assert float(said[1]) > 80
+
+
+@pytest.mark.slow
+def test_the_artifact_serves(tried: Tried, served: CFCRunnable) -> None:
+    records = {record.input: record for record in read_records(tried.folder / "records.jsonl")}
+    part = served.artifact.calibration.split.part
+    for question in (
+        "What is the capital of Indonesia?",
+        "What is the capital of Solomon Islands?",
+        "516 * 869",
+    ):
+        assert part(records[question].id, None) == "test"
+    assert not any(one.correct for one in records["516 * 869"].candidates)
+    assert served.artifact.guarantee().certificate is not None
+    kip = served.invoke("What is the currency of Laos?")
+    assert "Laotian kip" in kip.answers
+    right = {normal_form(answer) for answer in records["What is the currency of Laos?"].reference}
+    assert "lao kip" in right
+    assert not right & {normal_form(answer) for answer in kip.answers}
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_split_are_those_of_the_table(tried: Tried, served: CFCRunnable) -> None:
+    split = served.artifact.calibration.split
+    parts = [split.part(record.id, None) for record in read_records(tried.folder / "records.jsonl")]
+    rows = dict(re.findall(r"^\| (fit|calibration|certification|test) \| (\d+) \|", TUTORIAL, re.MULTILINE))
+    assert {name: str(parts.count(name)) for name in set(parts)} == rows
+
+
+def test_one_line_changes_the_model(tmp_path: Path) -> None:
+    for name in FILES:
+        shutil.copy(EXAMPLE / name, tmp_path)
+    parts = tmp_path / "eval_dataset_parts.py"
+    code = parts.read_text(encoding="utf-8")
+    assert code.count('\nMODEL = "recorded"\n') == 1
+    parts.write_text(code.replace('MODEL = "recorded"', 'MODEL = "gpt-4o-mini"'), encoding="utf-8")
+    script = Script.of(recording())
+    collect = "langchain-cfc collect --config collect.toml --limit 3 --store mine.db --out mine.jsonl"
+    with serving(script) as url:
+        printed = _bash(collect, tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
+    assert "3 of 3 finished, 0 failed" in printed
+    assert len(script.requests) == 3
+    for body in script.requests:
+        assert (body["model"], body["n"], body["temperature"], body["logprobs"]) == (
+            "gpt-4o-mini",
+            10,
+            0.7,
+            True,
+        )
+        assert [message["role"] for message in body["messages"]] == ["system", "user"]
+    header = read_records(tmp_path / "mine.jsonl").provenance
+    assert header is not None
+    assert header.generator is not None
+    assert header.generator["model"] == "gpt-4o-mini"
+
+
+def test_the_questions_are_those_of_the_recording() -> None:
+    with (EXAMPLE / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(row["question"], json.loads(row["answers"]), row["topic"]) for row in csv.DictReader(file)]
+    assert rows == [(fact.input, fact.reference, fact.metadata["topic"]) for fact in recording()]
+
+
+def test_the_pages_show_the_files_that_are_there() -> None:
+    (shown,) = [block for language, block in BLOCKS if language == "toml"]
+    assert shown == (EXAMPLE / "collect.toml").read_text(encoding="utf-8")
+    listed = re.findall(
+        r"^\| `([\w.]+)` \|", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(FILES)
+    pictures = re.findall(r"\]\((figures/\S+)\)", TUTORIAL)
+    assert len(pictures) == 3
+    assert all((ROOT / "docs" / picture).is_file() for picture in pictures)
+
+
+def missing(quoted: str, printed: str) -> list[str]:
+    """Lines of a shortened output that do not follow each other so, but where `...` stands between them."""
+    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
+    absent, at, gap = [], 0, True
+    for line in (line.rstrip() for line in quoted.splitlines() if line.strip()):
+        if line == "...":
+            gap = True
+            continue
+        places = [place for place in range(at, len(lines)) if lines[place] == line]
+        if places and (gap or places[0] == at):
+            at = places[0] + 1
+        else:
+            absent.append(line)
+        gap = False
+    return absent
+
+
+def figures(text: str) -> set[str]:
+    """Numbers of two digits or more, and those with a decimal point."""
+    return set(
+        re.findall(r"(?<![\w.])(?:\d+\.\d+|\d{2,})(?![\w.]*\w)", re.sub(r"(?<=\d),(?=\d{3})", "", text))
+    )
+
+
+def _quoted(readme: str) -> Iterator[tuple[str, str, str]]:
+    """The tutorial's commands, what each prints, and what the page says of it."""
+    namespace: dict[str, Any] = {}
+    for (language, block), (following, text) in pairwise(BLOCKS):
+        if language not in {"shell", "python"} or following != "text":
+            continue
+        if language == "python":
+            out = io.StringIO()
+            with redirect_stdout(out):
+                exec(block, namespace)  # noqa: S102 - a page of this repository
+            yield block, out.getvalue(), text
+        elif block in _commands():
+            yield block, readme, text
+        else:
+            yield block, _printed(block), text
+
+
+def _printed(block: str) -> str:
+    """What a command of the tutorial prints, and its exit code where the page asks for it."""
+    command, _, asked = block.replace("\\\n", "").partition("||")
+    words = shlex.split(command)
+    if words[0] != "langchain-cfc":
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    ran = run(*words[1:])
+    assert bool(ran.code) is bool(asked), ran.err
+    return ran.out + (f"exit code {ran.code}\n" if asked else "")
+
+
+def _commands() -> str:
+    """The README's first block without the two lines that install."""
+    text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    first = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0]
+    lines = first.splitlines(keepends=True)
+    assert lines[0].startswith("python3 -m venv")
+    assert lines[1].startswith(". .venv/bin/activate")
+    return "".join(lines[2:])
+
+
+def _prose() -> str:
+    """What the page says outside of blocks and code, without addresses and the numbers of steps."""
+    text = re.sub(r"^```.*?^```$|<!---.*?-->", "", TUTORIAL, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)|^#+ .*$|\bsteps? \d+(?: to \d+)?", "", text, flags=re.MULTILINE)
+    return text.replace("Python 3.10", "")
+
+
+def _bash(commands: str, folder: Path, more: dict[str, str] | None = None) -> str:
+    """What commands print, run as a reader would in a terminal of 80 columns."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "COLUMNS": "80", "TERM": "dumb", **(more or {})},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    ).stdout
