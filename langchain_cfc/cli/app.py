@@ -7,27 +7,11 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._version import __version__
-from langchain_cfc.cli import (
-    agreement,
-    ask,
-    calibrate,
-    certify,
-    collect,
-    compare,
-    demo,
-    evaluate,
-    inspect,
-    paper,
-    plan,
-    report,
-    status,
-    suggest,
-)
-from langchain_cfc.cli.plugged import PluggedGroup
+from langchain_cfc.cli.commands import Commands
 
 app = typer.Typer(
     name="langchain-cfc",
-    cls=PluggedGroup,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,21 +38,3 @@ def _options(
     failed, the target is out of reach, the question was abstained on), 2 wrong usage or bad input.
     """
     del version
-
-
-app.command("demo")(demo.demo)
-app.command("plan")(plan.plan)
-app.command("collect")(collect.collect)
-app.command("status")(status.status)
-app.command("export")(status.export)
-app.command("import")(status.import_)
-app.command("calibrate")(calibrate.calibrate)
-app.command("certify")(certify.certify)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(compare.compare)
-app.add_typer(paper.app, name="paper")
-app.command("inspect")(inspect.inspect)
-app.command("report")(report.report)
-app.command("suggest")(suggest.suggest)
-app.command("ask")(ask.ask)
-app.command("agreement")(agreement.agreement)

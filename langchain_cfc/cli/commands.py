@@ -1,4 +1,8 @@
-"""Commands that other distributions bring, such as `serve` of langchain-cfc-server."""
+"""The commands by name, each loaded when it is wanted.
+
+Those that other distributions bring, such as `serve` of langchain-cfc-server, are found by their entry
+points. The package's own have the same form, or each would wait a second for the imports of all others.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +18,61 @@ from langchain_cfc.errors import InputError
 
 # An entry point of this group is a function as typer takes it, or a `typer.Typer`; its name is the command's.
 GROUP = "langchain_cfc.commands"
+# In the order of the help: module and name of each.
+_OWN = {
+    "demo": "demo:demo",
+    "plan": "plan:plan",
+    "collect": "collect:collect",
+    "status": "status:status",
+    "export": "status:export",
+    "import": "status:import_",
+    "calibrate": "calibrate:calibrate",
+    "certify": "certify:certify",
+    "evaluate": "evaluate:evaluate",
+    "compare": "compare:compare",
+    "paper": "paper:app",
+    "inspect": "inspect:inspect",
+    "report": "report:report",
+    "suggest": "suggest:suggest",
+    "ask": "ask:ask",
+    "agreement": "agreement:agreement",
+}
 
 
-class PluggedGroup(TyperGroup):
-    """The commands of the package, and those found beside it, each loaded when it is wanted."""
+class Commands(TyperGroup):
+    """The commands of the package, and those found beside it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Own commands in their order, then the others by name."""
-        own = super().list_commands(ctx)
-        return [*own, *sorted(set(entry_points(group=GROUP).names) - set(own))]
+        del ctx  # the same in every context
+        return [*_OWN, *sorted(set(entry_points(group=GROUP).names) - set(_OWN))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command by its name; nobody replaces one of the package's own."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        del ctx
+        if cmd_name in _OWN:
+            own = EntryPoint(cmd_name, f"langchain_cfc.cli.{_OWN[cmd_name]}", GROUP)
+            return _command(own.name, own.load())
         found = next(iter(entry_points(group=GROUP, name=cmd_name)), None)
-        return None if found is None else _command(found)
+        return None if found is None else _plugged(found)
 
 
-def _command(found: EntryPoint) -> Any:
-    settings: dict[str, Any] = {}
+def _plugged(found: EntryPoint) -> Any:
     try:
         loaded = found.load()
     except Exception as error:  # noqa: BLE001 - whatever fails in there must not take the other commands with it
-        loaded = _unusable(found, error)
-        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        return _command(found.name, _unusable(found, error), anything)
+    return _command(found.name, loaded)
+
+
+def _command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:
     if not isinstance(loaded, typer.Typer):
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-        app.command(found.name, context_settings=settings)(loaded)
+        app.command(name, context_settings=settings)(loaded)
         loaded = app
     command = typer.main.get_command(loaded)
-    command.name = found.name
+    command.name = name
     return command
 
 
