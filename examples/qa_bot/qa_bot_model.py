@@ -1,0 +1,167 @@
+"""Who answers: the recording that ships, a small model on this machine, or a paid one. Change `make_bot`.
+
+python qa_bot_model.py    what each level does on the questions held out of calibration
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langchain_core.runnables import RunnableLambda
+from qa_bot_store import FOLDER, same_question
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, calibrate, evaluate, read_records
+from langchain_cfc.demo import recording
+from langchain_cfc.demo.run import FEATURES
+from langchain_cfc.records import Records
+from langchain_cfc.replay import recorded_parts
+from langchain_cfc.verifiers import SequenceProbability
+
+ALPHAS = ("0.1", "0.2", "0.3")
+_RUNNING = ExitStack()
+
+
+@dataclass(frozen=True)
+class Bot:
+    """A calibrated chain, and which questions it may be asked.
+
+    Attributes:
+        about: Who answers, in a sentence.
+        artifact: What was calibrated; it holds every level of `ALPHAS`.
+        decide: From a question and a level to the decision.
+        held_out: The recorded questions that calibration has not seen, by `same_question`.
+        seen: Those that it has.
+        only_recorded: Whether it can answer recorded questions only.
+    """
+
+    about: str
+    artifact: CalibrationArtifact
+    decide: Callable[[str, str], CFCResult]
+    held_out: Mapping[str, str]
+    seen: Mapping[str, str]
+    only_recorded: bool = False
+
+    def refusal(self, question: str) -> str | None:
+        """Why a question is not asked at all; None if it is."""
+        key = same_question(question)
+        if key in self.seen:
+            return "The bot was calibrated with this question, and the promise is about new ones: not asked."
+        if self.only_recorded and key not in self.held_out:
+            return (
+                "The bot answers from a recording, which holds no such question. No model is running; the "
+                "README says which line to change to have one."
+            )
+        return None
+
+
+def recorded() -> Bot:
+    """The recording that the package ships: no key, no network, no model."""
+    records = recording()
+    artifact = calibrated("recorded", records, FEATURES)
+    chain = CFCRunnable(artifact=artifact, **recorded_parts(records))
+    one_at_a_time = threading.Lock()  # recorded candidates keep their slots only so
+
+    def decide(question: str, alpha: str) -> CFCResult:
+        with one_at_a_time:
+            return chain.invoke(question, alpha=alpha)
+
+    about = "Its answers were recorded from Qwen2.5-Coder-1.5B-Instruct."
+    return Bot(about, artifact, decide, *_parts(artifact, records), only_recorded=True)
+
+
+def local() -> Bot:
+    """SmolLM2 on this machine; run `examples/local_model/run.py` first, which collects its records."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "local_model"))
+    from local_model import MODEL_NAME, get, running_server
+    from questions import extract
+    from run import SLOTS, make_chain
+
+    records = read_records("cfc-demo/local_model/records.jsonl")
+    url = _RUNNING.enter_context(running_server(get(), slots=SLOTS))
+    chain = RunnableLambda(_as_question) | make_chain(url, MODEL_NAME)
+    return _served(MODEL_NAME, records, chain, answer=extract, answer_id="extract")
+
+
+def paid() -> Bot:
+    """A model of OpenAI's; `records.jsonl` was collected with this very model."""
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True)
+    return _served("gpt-4o-mini", read_records("records.jsonl"), model)
+
+
+make_bot: Callable[[], Bot] = recorded  # the one line to change: recorded, local or paid
+
+
+def calibrated(name: str, records: Records, features: str) -> CalibrationArtifact:
+    """All levels at once, the first time; later the same artifact, so that its digest stays.
+
+    Three in ten questions are held out, to be asked. At the strictest level more questions lack a correct
+    candidate than may be missed, so that some are flagged whatever the threshold: `allow_unattainable`
+    agrees to that.
+    """
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        made = calibrate(
+            records,
+            alpha=ALPHAS,
+            features=features,
+            set_rule="all",
+            test_fraction=0.3,
+            allow_unattainable=True,
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.save(path)
+    return CalibrationArtifact.load(path)
+
+
+def _served(name: str, records: Records, generator: Any, **parts: Any) -> Bot:
+    """A running model behind what its records calibrate."""
+    artifact = calibrated(name, records, "hat(mean_score, 3)")
+    chain = CFCRunnable(generator=generator, verifier=SequenceProbability(), artifact=artifact, **parts)
+    return Bot(
+        f"Its answers come from {name}.",
+        artifact,
+        lambda question, alpha: chain.invoke(question, alpha=alpha),
+        *_parts(artifact, records),
+    )
+
+
+def _as_question(question: str) -> dict[str, str]:
+    return {"question": question}
+
+
+def _parts(artifact: CalibrationArtifact, records: Records) -> tuple[dict[str, str], dict[str, str]]:
+    """The questions held out, and the others."""
+    held_out: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    for record in records:
+        asked = record.input["question"] if isinstance(record.input, dict) else record.input
+        tested = artifact.calibration.split.part(record.id, record.cluster) == "test"
+        (held_out if tested else seen)[same_question(str(asked))] = str(asked)
+    return held_out, seen
+
+
+def main() -> None:
+    """Print what each level does on the recorded questions held out."""
+    records = recording()
+    artifact = calibrated("recorded", records, FEATURES)
+    print("promised  kept  answered  flagged  distinct answers")
+    for alpha in ALPHAS:
+        report = evaluate(artifact, records, alpha=alpha)
+        seen = report.methods["conditional"]
+        print(
+            f"{report.target_coverage:8.0%} {seen.kept_promise:5.0%} {1 - seen.abstention_rate:9.0%} "
+            f"{seen.not_certifiable_rate:8.0%} {seen.mean_distinct_answers:17.1f}"
+        )
+    print(f"on {report.n_test} questions held out; calibrated on {report.n_calibration}")
+
+
+if __name__ == "__main__":
+    main()
