@@ -1,0 +1,303 @@
+"""What the site is made of beside the pages in this folder; mkdocs calls the functions named `on_...`.
+
+Each text is written once. READMEs and results that stand elsewhere in the repository become pages under the
+addresses that they have there, the command line describes itself, and the API is read from docstrings. Links
+are written for readers of the repository; what they mean on the site is settled here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import posixpath
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+from xml.etree.ElementTree import Element, SubElement
+
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
+from markdown.treeprocessors import Treeprocessor
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = "docs"
+# Files of the repository that are pages of the site, and pictures in them, under the same addresses.
+BROUGHT = (
+    "integrations/README.md",
+    "integrations/*/README.md",
+    "integrations/*/RESULTS.md",
+    "examples/*/README.md",
+    "benchmarks/*.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+)
+# The README says in short what the site says at length.
+START = {"README.md": "index.md"}
+COMMANDS = "command-line.md"
+# Modules of the package that users import from.
+PACKAGE = "langchain_cfc"
+API = "api"
+ROOMS = (
+    "artifact",
+    "calls",
+    "certificates",
+    "chat_model",
+    "collect",
+    "comparison",
+    "decision",
+    "demo",
+    "discrimination",
+    "draws",
+    "errors",
+    "evaluation",
+    "features",
+    "fingerprints",
+    "guarantee",
+    "labelers",
+    "paper",
+    "planning",
+    "plots",
+    "records",
+    "replay",
+    "report",
+    "runnable",
+    "sampling",
+    "set_rules",
+    "splits",
+    "stability",
+    "suggestion",
+    "thresholds",
+    "verification",
+    "verifiers",
+)
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s:]+)\)|<img [^>]*src=\"([^\":]+)\"")
+_DESCRIBED = re.compile(r"^##+ `([^`]+)`\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
+_LISTED = re.compile(r"^\* `([a-z][a-z0-9-]*)`: .*$", re.MULTILINE)
+_log = logging.getLogger("mkdocs.hooks.site")
+
+
+@dataclass
+class Site:
+    """What is known of the site while it is built.
+
+    Attributes:
+        brought: Addresses of files that stand outside this folder; each is its path in the repository.
+        addresses: Where files of the repository are on the site, by path.
+        repository: Where the repository can be read; None if nowhere that is known.
+        page: Path in the repository of the page at hand; None for pages that are generated.
+    """
+
+    brought: tuple[str, ...] = ()
+    addresses: dict[str, str] = field(default_factory=dict)
+    repository: str | None = None
+    page: str | None = None
+
+
+_SITE = Site()
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Find the pages, complete the navigation, and see to it that links are translated."""
+    pages = [path.relative_to(ROOT).as_posix() for form in BROUGHT for path in sorted(ROOT.glob(form))]
+    _SITE.brought = tuple(dict.fromkeys([*pages, *_pictures(pages)]))
+    _SITE.addresses = START | {path: path for path in _SITE.brought}
+    _SITE.repository = config.repo_url
+    generated = {f"{API}/{room}.md": room for room in ROOMS}
+    config.nav = _completed(config.nav, dict.fromkeys(pages) | generated)
+    config.markdown_extensions.append(Reading())  # type: ignore[arg-type]  # mkdocs hands them on as they are
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that do not stand in this folder."""
+    for name in ROOMS:
+        files.append(File.generated(config, f"{API}/{name}.md", content=_room(name)))
+    # Pages that are written here are linked as if they stood here.
+    _SITE.addresses |= {posixpath.join(DOCS, file.src_uri): file.src_uri for file in files}
+    for path in _SITE.brought:
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Complete the pages that the code writes, and remember whose links are about to be read."""
+    address = page.file.src_uri
+    homes = {address: path for path, address in _SITE.addresses.items() if path not in START}
+    _SITE.page = homes.get(address)
+    if address == COMMANDS:
+        return f"{markdown}\n{_command_line()}"
+    return f"{markdown}\n{_top()}" if address == f"{API}/index.md" else markdown
+
+
+def _pictures(pages: Iterable[str]) -> Iterator[str]:
+    """Pictures that these pages show."""
+    for page in pages:
+        for shown in _PICTURE.findall((ROOT / page).read_text(encoding="utf-8")):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(page), *shown))
+            if not path.startswith(f"{DOCS}/") and (ROOT / path).is_file():
+                yield path
+
+
+def _completed(nav: Any, known: Mapping[str, str | None]) -> Any:
+    """The navigation, with an entry such as `examples/*/README.md` replaced by the pages that it means."""
+    if isinstance(nav, dict):
+        return {title: _completed(entry, known) for title, entry in nav.items()}
+    if not isinstance(nav, list):
+        return nav
+    entries: list[Any] = []
+    for entry in nav:
+        if isinstance(entry, str) and "*" in entry:
+            found = [address for address in known if fnmatchcase(address, entry)]
+            entries += [{known[address]: address} if known[address] else address for address in found]
+        else:
+            entries.append(_completed(entry, known))
+    return entries
+
+
+def _command_line() -> str:
+    """What the application says of itself, commands of installed integrations included."""
+    command = [
+        sys.executable,
+        "-m",
+        "typer",
+        f"{PACKAGE}.cli.app",
+        "utils",
+        "docs",
+        "--name",
+        "langchain-cfc",
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - written above
+    _heading, _, text = ran.stdout.partition("\n")
+    # Lists of commands are cut for terminals; each command's first sentence stands where it is described.
+    told = {command.split()[-1]: (command, words) for command, words in _DESCRIBED.findall(text)}
+
+    def in_full(entry: re.Match[str]) -> str:
+        command, words = told[entry[1]]
+        return f"* [`{entry[1]}`](#{command.replace(' ', '-')}): {' '.join(words.split())}"
+
+    return _LISTED.sub(in_full, text)
+
+
+def _top() -> str:
+    """The modules, and the names at the top of the package."""
+    rows = [f"| [`{PACKAGE}.{name}`]({name}.md) | {_docstring(name).splitlines()[0]} |" for name in ROOMS]
+    table = "\n".join(["| module | holds |", "| --- | --- |", *rows])
+    return "\n\n".join([table, *(f"::: {PACKAGE}.{name}" for name in _at_the_top())])
+
+
+def _room(name: str) -> str:
+    """The page of one room; what stands at the top is described there."""
+    module = importlib.import_module(f"{PACKAGE}.{name}")
+    names = sorted(getattr(module, "__all__", None) or _own_names(module))
+    above = [one for one in names if one in _at_the_top()]
+    parts = [f"# {module.__name__}", _docstring(name)]
+    parts += [
+        f"- [`{one}`](index.md#{PACKAGE}.{one}){{ #{module.__name__}.{one} }} is described at the top."
+        for one in above
+    ]
+    return "\n\n".join([*parts, *(f"::: {module.__name__}.{one}" for one in names if one not in above)])
+
+
+def _at_the_top() -> list[str]:
+    return [name for name in importlib.import_module(PACKAGE).__all__ if not name.startswith("_")]
+
+
+def _docstring(room: str) -> str:
+    return (importlib.import_module(f"{PACKAGE}.{room}").__doc__ or "").strip()
+
+
+def _own_names(room: ModuleType) -> list[str]:
+    """The public names of a module without a list of its own."""
+    return [
+        name
+        for name, thing in vars(room).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == room.__name__
+    ]
+
+
+class Reading(Extension):
+    """How pages and docstrings are read beside what Markdown says."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name that Markdown calls
+        """Fences stand before blocks of code are looked for (25), links before mkdocs reads them (0)."""
+        md.preprocessors.register(_Doctests(md), "site-doctests", 30)
+        md.treeprocessors.register(_Translation(md), "site-links", 1)
+
+
+class _Doctests(Preprocessor):
+    """Fences doctests, which Markdown would take for quotations and references."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        written: list[str] = []
+        fenced = doctest = False
+        for line in [*lines, ""]:
+            if line.startswith("```"):
+                fenced = not fenced
+            if not fenced and not doctest and line.startswith(">>> "):
+                written.append("```pycon")
+                doctest = True
+            elif doctest and not line.strip():
+                written.append("```")
+                doctest = False
+            written.append(line)
+        return written
+
+
+class _Translation(Treeprocessor):
+    def run(self, root: Element) -> None:
+        if _SITE.page is None:
+            return
+        for element in root.iter():
+            name = {"a": "href", "img": "src"}.get(element.tag)
+            if name and element.get(name):
+                _translate(element, name, _SITE.page)
+
+
+def _translate(element: Element, name: str, page: str) -> None:
+    """Change one link of a page, unless it leads elsewhere or stays on the page."""
+    link = urlsplit(element.get(name, ""))
+    if link.scheme or link.netloc or not link.path:
+        return
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link.path))
+    address = _SITE.addresses.get(path) or _SITE.addresses.get(f"{path}/README.md")
+    if address is not None:
+        here = posixpath.dirname(_SITE.addresses[page])
+        element.set(name, link._replace(path=posixpath.relpath(address, here or ".")).geturl())
+    elif not (ROOT / path).exists():
+        _log.warning("%s links to '%s', and there is no such file in the repository", page, link.path)
+    elif _SITE.repository:
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        element.set(name, f"{_SITE.repository.rstrip('/')}/{kind}/HEAD/{path}")
+    else:
+        _name_the_file(element, path)
+
+
+def _name_the_file(element: Element, path: str) -> None:
+    """Say where a file is that the site does not hold."""
+    words = "".join(element.itertext())
+    element.attrib.clear()
+    element.tag = "span"
+    if words.strip("/") == path:
+        for part in list(element):
+            element.remove(part)
+        element.text = None
+    else:
+        last = list(element)[-1] if len(element) else None
+        if last is None:
+            element.text = f"{element.text or ''} ("
+        else:
+            last.tail = f"{last.tail or ''} ("
+    named = SubElement(element, "code")
+    named.text = path
+    named.tail = None if words.strip("/") == path else ")"

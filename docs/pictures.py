@@ -1,0 +1,144 @@
+"""Draws the pictures of `how-it-works.md` from the recording that ships: `python docs/pictures.py`.
+
+The commands that the page shows give the same figures; here they are drawn with only what the page speaks of.
+It takes half a minute on two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from langchain_cfc import CFCResult, calibrate
+from langchain_cfc.comparison import compare
+from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.plots import (
+    plot_group_miscoverage,
+    plot_score_histogram,
+    plot_threshold_by_difficulty,
+)
+from langchain_cfc.plots.style import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FIGURES = Path(__file__).parent / "figures"
+# The fifths of the pictures are the groups of the promise.
+FEATURES = "bins(mean_score, 5)"
+SET_RULE = "unique(all)"
+ALPHA = 0.2
+# An easy question, a harder one, and one that cannot be certified.
+# All were held out from calibration.
+QUESTIONS = (
+    "What is the capital of Lithuania?",
+    "What is the atomic number of thallium?",
+    "What is the capital of Aruba?",
+)
+CORRECT, WRONG = COLOURS[0], COLOURS[1]
+BEYOND = 1.12  # where a threshold is drawn that no score can reach
+
+
+def main() -> None:
+    """Draw them all."""
+    FIGURES.mkdir(exist_ok=True)
+    # The same data give the same file, and the pictures bring their letters along.
+    mpl.rcParams |= {"svg.hashsalt": "langchain-cfc", "svg.fonttype": "path"}
+    save(draw_questions(asked()), "how_three_questions")
+    report = compare(
+        recording(),
+        alpha=[ALPHA],
+        methods=["conditional", "marginal"],
+        features=FEATURES,
+        set_rule=SET_RULE,
+        jobs=os.cpu_count() or 1,
+    )
+    save(plot_score_histogram(report.data.scores), "how_scores")
+    save(plot_threshold_by_difficulty(report), "how_thresholds")
+    save(plot_group_miscoverage(report), "how_promise_broken")
+    save(plot_group_miscoverage(report, of="coverage"), "how_no_correct_answer")
+    for name, method in report.methods.items():
+        print(name, f"kept {method.kept_promise:.3f}")
+        for group in method.groups:
+            shares = (group.kept_promise, group.coverage, group.not_certifiable_rate)
+            low, high = group.figures["kept_promise"].interval or (0.0, 1.0)
+            print("  {}: kept {:.3f}, covered {:.3f}, flagged {:.3f}".format(group.words, *shares), end="")
+            print(f"; kept between {low:.3f} and {high:.3f}")
+    for attained in report.data.attainable:
+        print(f"attainable, {attained.words}: {attained.seen.mean:.3f}")
+
+
+def asked() -> list[CFCResult]:
+    """What a chain with the pictures' features says to the three questions."""
+    source = recording()
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        # Hard fifths are out of reach, which is what the pictures show.
+        warnings.simplefilter("ignore", AttainabilityWarning)
+        made = calibrate(source, alpha=ALPHA, features=FEATURES, set_rule=SET_RULE, test_fraction=0.3)
+        path = Path(folder, "artifact.json")
+        made.save(path)
+        chain = demo_chain(path).model_copy(update={"show_rejected": True})
+        return [chain.invoke(question) for question in QUESTIONS]
+
+
+def draw_questions(results: Sequence[CFCResult]) -> Axes:
+    """Each question's candidates by score, beside its threshold."""
+    right = {record.input: record for record in recording()}
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    ax = figure.subplots()
+    for row, (question, result) in enumerate(zip(QUESTIONS, results, strict=True)):
+        correct = {one.text: bool(one.correct) for one in right[question].candidates}
+        spread: dict[float, int] = {}
+        for one in result.candidates:
+            step = spread[round(one.score, 2)] = spread.get(round(one.score, 2), -1) + 1
+            is_right = correct[str(one.text)]
+            ax.plot(
+                one.score,
+                row - 0.16 + 0.065 * step,
+                marker="o" if is_right else "X",
+                color=CORRECT if is_right else WRONG,
+                markeredgecolor="black",
+                markeredgewidth=0.4,
+                markersize=7.0,
+                label=("correct" if is_right else "wrong"),
+                linestyle="",
+            )
+        threshold = min(result.threshold, BEYOND)
+        ax.plot(
+            [threshold, threshold], [row - 0.28, row + 0.5], color="black", linewidth=1.6, label="threshold"
+        )
+        said = f"set: {', '.join(result.answers)}" if result.answers else "not certifiable: no answer"
+        ax.text(0.0, row - 0.4, f"{question}   {said}", va="center", fontsize=9.0, parse_math=False)
+    ax.set_ylim(-0.6, len(QUESTIONS) - 0.45)
+    ax.invert_yaxis()
+    return finished(ax)
+
+
+def finished(ax: Axes) -> Axes:
+    """Axis, key and the place of what lies beyond all scores."""
+    ax.set_yticks([])
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ticks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    ax.set_xticks([*ticks, BEYOND], [*(f"{tick:g}" for tick in ticks), "none is\nenough"])
+    ax.set_xlabel("score (smaller is better)")
+    handles, names = ax.get_legend_handles_labels()
+    once = dict(zip(names, handles, strict=True))
+    ax.legend(list(once.values()), list(once), loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    return ax
+
+
+def save(ax: Axes, name: str) -> None:
+    """As SVG on white, for any page."""
+    if figure := ax.get_figure(root=True):
+        figure.savefig(FIGURES / f"{name}.svg", facecolor="white", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
