@@ -1,6 +1,6 @@
 """Who answers: the recording that ships, a small model on this machine, or a paid one. Change `make_bot`.
 
-python qa_bot_model.py    what each level does on the questions held out of calibration
+python examples/qa_bot/qa_bot_model.py    what each level does on the questions held out of calibration
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def show(turn: Turn, bot: Bot) -> None:
             return
         result = turn.result
         if result.abstained:
-            st.badge("Abstained: " + result.reason.replace("_", " "), icon=":material/block:", color="gray")
+            st.markdown(f":material/block: **Abstained: {result.reason.replace('_', ' ')}**")
             st.text(result.explain())
         else:
             size = len(result.answers)
@@ -119,7 +119,7 @@ def show(turn: Turn, bot: Bot) -> None:
             )
     if turn.answer is not None:
         with st.chat_message("person", avatar=":material/person:"):
-            st.badge("From a person, without guarantee", icon=":material/person:", color="orange")
+            st.markdown("**From a person, without guarantee**")
             st.text(turn.answer)
 
 
