@@ -1,0 +1,90 @@
+"""Ask: an answer set with the passages that support it, or an abstention with its reason.
+
+python rag_ask.py                                        one held-out question of each topic
+python rag_ask.py "In which year was barium discovered?"
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from textwrap import shorten
+
+import rag_models
+from rag_chain import answer_of, described, examples, rag
+from rag_retrieval import retriever
+from rag_verifier import Groundedness, supports
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
+from langchain_cfc.errors import CFCError
+
+# The one line to change for a live model: live("gpt-4o-mini") in place of recorded().
+MODEL, PROBABILITY = rag_models.recorded()
+
+WHY = {
+    "no_candidate_accepted": "none of the answers drawn scores well enough for questions on this topic",
+    "not_certifiable": "for questions on this topic no set of the answers drawn can be certified",
+}
+
+
+def bot(artifact: CalibrationArtifact) -> CFCRunnable:
+    """The whole chain, retrieval included, behind the artifact."""
+    return CFCRunnable(
+        generator=rag(MODEL),
+        verifier={"groundedness": Groundedness(), "sequence": PROBABILITY},
+        artifact=artifact,
+        answer=answer_of,
+        answer_id="answer_of",
+        metadata=described,
+        max_concurrency=1,  # a recording keeps its order only so
+    )
+
+
+def told(question: str, result: CFCResult) -> str:
+    """The answers with their citations, or the abstention, as text for people.
+
+    The citations are computed from the retrieved passages; the promise is about the answers alone.
+    """
+    if result.abstained:
+        return f"I do not know: {WHY[result.reason]}."
+    passages = retriever().invoke(question)
+    said, cited = [], set()
+    for answer in result.answers:
+        support = supports(question, answer, passages)
+        best = support.index(max(support))
+        if support[best] == 0.0:
+            said.append(f"{answer} (in none of the passages)")
+        else:
+            said.append(f"{answer} [{best + 1}]")
+            cited.add(best)
+    sources = [
+        f"  [{place + 1}] {passages[place].metadata['title']}: {passages[place].page_content}"
+        for place in sorted(cited)
+    ]
+    return "\n".join([" or ".join(said), *sources])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Ask what was given, or one held-out question of each topic."""
+    parser = argparse.ArgumentParser(description="Ask the calibrated RAG chain.")
+    parser.add_argument("questions", nargs="*", help="questions; by default recorded ones that were held out")
+    parser.add_argument("--artifact", type=Path, default=Path("cfc-demo/rag/artifact.json"))
+    options = parser.parse_args(arguments)
+    artifact = CalibrationArtifact.load(options.artifact)
+    split = artifact.calibration.split
+    held_out = [str(one.input) for one in examples() if split.part(one.id, None) == "test"]
+    one_each = {described(question)["topic"]: question for question in held_out}
+    chain = bot(artifact)
+    asked: Iterable[str] = options.questions or one_each.values()
+    for question in asked:
+        print(f"\n{question}")
+        try:
+            print(told(question, chain.invoke(question)))
+        except CFCError as error:
+            print(f"Refused: {shorten(str(error), 150)}")
+    print(f"\n{artifact.guarantee().sentence}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,377 @@
+"""Retrieval over a small corpus: started as its README prints it, held against its own claims."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, evaluate
+from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.errors import CFCError, FeatureError, FingerprintError, FingerprintWarning
+from langchain_cfc.records import PromptRecord, Records, read_records
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+pytest.importorskip("bm25s")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "rag"
+MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
+README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _beside_it() -> Iterator[None]:
+    """Its modules import each other by plain name, as scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLE))
+        yield
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Records:
+    return read_records(EXAMPLE / "records.jsonl")
+
+
+@pytest.fixture(scope="module")
+def artifact(shipped: Records) -> CalibrationArtifact:
+    from rag_calibrate import calibrated
+
+    return calibrated(shipped)
+
+
+@pytest.fixture(scope="module")
+def report(shipped: Records) -> ComparisonReport:
+    from rag_calibrate import compared
+
+    return compared(shipped, 40)
+
+
+def held_out(artifact: CalibrationArtifact, records: Records) -> list[PromptRecord]:
+    split = artifact.calibration.split
+    return [record for record in records if split.part(record.id, record.cluster) == "test"]
+
+
+def asked_anew(*arguments: str | Path) -> str:
+    ran = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
+    return ran.stdout
+
+
+def test_the_first_block_of_the_readme_runs_and_says_what_it_prints(tmp_path: Path) -> None:
+    block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
+    first, *commands = block.strip().splitlines()
+    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
+    assert len(commands) == 2
+    printed = []
+    for command in commands:
+        program, script, *rest = command.split()
+        assert program == ".venv/bin/python"
+        # Where the checkout is read from and what is written are two places here.
+        ran = subprocess.run(
+            [sys.executable, EXAMPLE.parents[1] / script, *rest],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert not ran.stderr
+        printed.append(ran.stdout)
+    assert (tmp_path / "cfc-demo" / "rag" / "groups.png").stat().st_size > 10_000
+    table = re.findall(r"(?:^\|.*\n)+", printed[0], re.MULTILINE)
+    assert table
+    assert table[0] in README
+    aurocs = re.findall(r"AUROC of ([\w ]+): (0\.\d+)", printed[0])
+    assert len(aurocs) == 3
+    assert all(f"| {name} | {auroc} |" in README for name, auroc in aurocs)
+    for example in re.findall(r"```text\n(.*?)```", README, re.DOTALL):
+        assert example in printed[1]
+
+
+def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_describes_them(
+    shipped: Records,
+) -> None:
+    from rag_chain import answer_of, described, examples
+    from rag_verifier import Groundedness
+
+    from langchain_cfc.fingerprints import fingerprint
+    from langchain_cfc.labelers import LabelerInput, NormalisedMatch
+    from langchain_cfc.sampling import Draw
+
+    assert shipped.provenance is not None
+    assert shipped.provenance.n == 8
+    expected = {one.id: one for one in examples()}
+    records = list(shipped)
+    assert len(records) == len({record.id for record in records}) > 200
+    verifier, labeler = Groundedness(), NormalisedMatch()
+    assert (shipped.provenance.verifier or {})["groundedness.id"] == verifier.fingerprint["id"]
+    assert fingerprint(labeler).items() <= (shipped.provenance.labeler or {}).items()
+    for record in records:
+        question = expected[record.id]
+        assert (record.input, record.reference) == (question.input, question.reference)
+        assert record.metadata == described(str(record.input))
+        assert record.metadata["topic"] == record.id.partition("-")[0]
+        draws = [Draw(str(one.text)) for one in record.candidates]
+        assert [one.answer for one in record.candidates] == [answer_of(one.text) for one in draws]
+        again = verifier(record.input, draws)
+        assert [(one.scores or {})["groundedness"] for one in record.candidates] == pytest.approx(again)
+        said = [Draw(str(one.answer)) for one in record.candidates]
+        given = LabelerInput(id=record.id, prompt=record.input, reference=record.reference, candidates=said)
+        assert [one.correct for one in record.candidates] == labeler.invoke(given)
+
+
+def test_what_is_served_is_what_evaluate_computes(artifact: CalibrationArtifact, shipped: Records) -> None:
+    from rag_ask import bot
+
+    chain = bot(artifact)
+    kept = []
+    asked = held_out(artifact, shipped)
+    for record in asked:
+        result = chain.invoke(record.input)
+        assert result.guarantee.binding == "matched"
+        correct = {one.answer for one in record.candidates if one.correct}
+        kept.append(result.reason == "not_certifiable" or bool(correct & set(result.answers)))
+    seen = evaluate(artifact, shipped)
+    assert seen.n_test == len(asked) > 50
+    assert np.mean(kept) == pytest.approx(seen.methods["conditional"].kept_promise)
+
+
+def test_passages_are_retrieved_once_for_all_answers(
+    artifact: CalibrationArtifact, shipped: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rag_ask import bot
+    from rag_retrieval import Bm25Retriever, retriever
+    from rag_verifier import Groundedness
+
+    searched: list[str] = []
+    search = Bm25Retriever._get_relevant_documents
+
+    def counted(self: Bm25Retriever, query: str, **rest: Any) -> list[Document]:
+        searched.append(query)
+        return search(self, query, **rest)
+
+    monkeypatch.setattr(Bm25Retriever, "_get_relevant_documents", counted)
+    question = str(held_out(artifact, shipped)[0].input)
+    chain = bot(artifact)
+    searched.clear()
+    assert len(chain.invoke(question).candidates) == 8
+    # The chain's search for all eight answers, and the verifier's own.
+    assert searched == [question, question]
+    searched.clear()
+    Groundedness()(question, [])
+    assert searched == [question]
+    assert retriever().k == 3
+
+
+def test_citations_are_of_retrieved_passages_that_hold_the_answer(
+    artifact: CalibrationArtifact, shipped: Records
+) -> None:
+    from rag_ask import bot, told
+    from rag_retrieval import retriever
+
+    chain = bot(artifact)
+    cited = abstained = 0
+    for record in held_out(artifact, shipped):
+        question = str(record.input)
+        result = chain.invoke(question)
+        text = told(question, result)
+        passages = retriever().invoke(question)
+        if result.abstained:
+            assert text.startswith("I do not know: ")
+            assert "[1]" not in text
+            abstained += 1
+            continue
+        answers, *below = text.splitlines()
+        sources = {int(one[3]): one for one in below if re.match(r"  \[\d\] ", one)}
+        for said, answer in zip(answers.split(" or "), result.answers, strict=True):
+            place = re.fullmatch(re.escape(answer) + r" (?:\[(\d)\]|\(in none of the passages\))", said)
+            assert place is not None
+            if place[1] is None:
+                continue
+            passage = passages[int(place[1]) - 1]
+            assert (
+                sources[int(place[1])]
+                == f"  [{place[1]}] {passage.metadata['title']}: {passage.page_content}"
+            )
+            words = set(re.findall(r"\w+", f"{passage.metadata['title']} {passage.page_content}".lower()))
+            assert words & set(re.findall(r"\w+", answer))
+            cited += 1
+    assert cited > 30
+    assert abstained > 3
+
+
+def test_support_is_of_words_that_the_passage_holds_near_the_question() -> None:
+    from rag_retrieval import retriever
+    from rag_verifier import Groundedness, supports
+
+    from langchain_cfc.sampling import Draw
+
+    question = "In which year was neon discovered?"
+    passages = retriever().invoke(question)
+    assert passages[0].metadata["title"] == "Neon, discovery"
+    assert supports(question, "1898", passages)[0] == 1.0
+    assert max(supports(question, "1899", passages)) == 0.0
+    # Half of the words are there; nothing but the question's own; nothing at all.
+    assert 0.0 < max(supports(question, "1898 1899", passages)) < 1.0
+    assert max(supports(question, "neon", passages)) == 0.5
+    assert max(supports(question, "...", passages)) == 0.0
+    assert Groundedness()(question, [Draw("1898"), Draw("1899"), Draw("")]) == [0.0, 1.0, 1.0]
+
+
+def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_ones_keep_it(
+    report: ComparisonReport,
+) -> None:
+    """Figures of fixed records and splits: what is claimed beside the table is read off it."""
+    conditional, marginal = report.methods["conditional"], report.methods["marginal"]
+    assert min(group.kept_promise for group in conditional.groups) > report.target_coverage - 0.02
+    assert marginal.kept_promise > report.target_coverage - 0.02
+    assert min(group.kept_promise for group in marginal.groups) < 0.1
+
+
+def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
+    report: ComparisonReport, shipped: Records
+) -> None:
+    from rag_calibrate import compared
+
+    luck = np.random.default_rng(0)
+    records = list(shipped)
+    outputs = [dict(one.scores or {}) for record in records for one in record.candidates]
+    mixed = iter([outputs[place] for place in luck.permutation(len(outputs))])
+    shuffled = [
+        record.model_copy(
+            update={
+                "candidates": tuple(
+                    one.model_copy(update={"scores": next(mixed)}) for one in record.candidates
+                )
+            }
+        )
+        for record in records
+    ]
+    # Candidates of one answer share a score in the set rule; labels are as they were.
+    other = compared(shuffled, 40)
+    ours, theirs = report.methods["conditional"], other.methods["conditional"]
+    assert theirs.mean_distinct_answers > 1.1 * ours.mean_distinct_answers
+    assert min(group.kept_promise for group in theirs.groups) > report.target_coverage - 0.05
+
+
+def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
+    shipped: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Collected, calibrated and asked as with a paid model; a server here says what was recorded."""
+    import rag_ask
+    import rag_models
+    from rag_calibrate import calibrated
+    from rag_chain import messages
+    from rag_collect import main
+
+    first = list(shipped)[:9]
+    answers = {
+        messages(record.input)[-1]["content"]: [
+            Answer(str(one.text), math.log(max(1.0 - (one.scores or {})["sequence"], 1e-300)))
+            for one in record.candidates
+        ]
+        for record in shipped
+    }
+    assert shipped.provenance is not None
+    name = str((shipped.provenance.generator or {})["model"])
+    with serving(Script(answers, model=name)) as url:
+        main(["--base-url", url, "--model", name, "--questions", "9", "--folder", str(tmp_path)])
+        collected = read_records(tmp_path / "records.jsonl")
+        artifact = calibrated(shipped)
+        model, probability = rag_models.live(name, url)
+        monkeypatch.setattr(rag_ask, "MODEL", model)
+        monkeypatch.setattr(rag_ask, "PROBABILITY", probability)
+        asked = held_out(artifact, shipped)[:3]
+        live = [rag_ask.bot(artifact).invoke(record.input) for record in asked]
+    assert collected.provenance == shipped.provenance
+    for record, expected in zip(collected, first, strict=True):
+        assert record.model_copy(update={"candidates": ()}) == expected.model_copy(update={"candidates": ()})
+        assert [(one.text, one.correct, one.answer) for one in record.candidates] == [
+            (one.text, one.correct, one.answer) for one in expected.candidates
+        ]
+    monkeypatch.undo()
+    replayed = [rag_ask.bot(artifact).invoke(record.input) for record in asked]
+    assert [(one.answers, one.reason) for one in live] == [(one.answers, one.reason) for one in replayed]
+    # Another model than calibrated is refused before anything is asked.
+    monkeypatch.setattr(rag_ask, "MODEL", rag_models.live("another", url)[0])
+    with pytest.raises(FingerprintError, match="model"):
+        rag_ask.bot(artifact)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
+    reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
+)
+def test_a_real_model_answers_from_the_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `rag_collect.py` needs of a server, llama.cpp has: n choices of one request, log-probabilities."""
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent / "local_model"))
+    from local_model import MODEL_NAME, running_server
+    from rag_collect import main
+
+    with running_server(MODEL, slots=8) as url:
+        main(["--base-url", url, "--model", MODEL_NAME, "--questions", "3", "--folder", str(tmp_path)])
+    rows = list(read_records(tmp_path / "records.jsonl"))
+    assert [len(row.candidates) for row in rows] == [8, 8, 8]
+    sequence = [(one.scores or {})["sequence"] for row in rows for one in row.candidates]
+    assert all(0.0 < score < 1.0 for score in sequence)
+    assert any(one.correct for row in rows for one in row.candidates)
+
+
+def test_what_it_was_not_made_for_is_refused(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    from rag_ask import bot
+
+    with pytest.raises(CFCError, match="not recorded"):
+        bot(artifact).invoke("In which year was neon discovered, please?")
+    artifact.save(tmp_path / "artifact.json")
+    question = re.findall(r'`rag_ask.py "(.*?)"`', README)[0]
+    arguments = ("--artifact", tmp_path / "artifact.json", question, "How tall is neon?")
+    known, unknown, promise = asked_anew(EXAMPLE / "rag_ask.py", *arguments).strip().split("\n\n")
+    assert known.startswith(f"{question}\n1808 [1]\n  [1] Barium, discovery: ")
+    assert unknown.startswith("How tall is neon?\nRefused: ")
+    assert promise == artifact.guarantee().sentence
+
+
+def test_a_question_of_no_known_topic_has_no_promise_and_no_answer(artifact: CalibrationArtifact) -> None:
+    from rag_chain import answer_of, described
+
+    assert described("How heavy is neon?") == {"topic": "other"}
+    with pytest.warns(FingerprintWarning):
+        chain = CFCRunnable(
+            generator=FakeListChatModel(responses=["10"]),
+            verifier={
+                name: lambda prompt, candidates: [0.0 if prompt else 1.0] * len(candidates)
+                for name in ("groundedness", "sequence")
+            },
+            artifact=artifact,
+            answer=answer_of,
+            answer_id="answer_of",
+            metadata=described,
+        )
+    with pytest.raises(FeatureError, match="other"):
+        chain.invoke("How heavy is neon?")
+
+
+def test_the_corpus_names_its_licence_and_every_passage_has_a_title_and_at_most_eighty_words() -> None:
+    licence = (EXAMPLE / "LICENSE.corpus.txt").read_text(encoding="utf-8")
+    assert "The MIT License (MIT)" in licence
+    assert "mendeleev, version 1.3.0" in licence
+    lines = [json.loads(line) for line in (EXAMPLE / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({line["title"] for line in lines}) == len(lines)
+    assert max(len(line["text"].split()) for line in lines) <= 80
