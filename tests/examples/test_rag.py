@@ -330,7 +330,9 @@ def test_a_real_model_answers_from_the_passages(tmp_path: Path, monkeypatch: pyt
     rows = list(read_records(tmp_path / "records.jsonl"))
     assert [len(row.candidates) for row in rows] == [8, 8, 8]
     sequence = [(one.scores or {})["sequence"] for row in rows for one in row.candidates]
-    assert all(0.0 < score < 1.0 for score in sequence)
+    # Rounded, the probability of a short answer may be 0 or 1.
+    assert all(0.0 <= score <= 1.0 for score in sequence)
+    assert len(set(sequence)) > 1
     assert any(one.correct for row in rows for one in row.candidates)
 
 
