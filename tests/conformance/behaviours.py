@@ -77,7 +77,9 @@ def hidden(subject: Subject, ledger: Ledger) -> set[str]:
     """The rejected answers, of which there are some: else nothing could leak."""
     found = ledger.rejected(subject.provider.read)
     assert found, "nothing was drawn and rejected that anyone heard of"
-    return found
+    # A real model may repeat the prompt, or reject a part of what it accepts: both are seen anyhow.
+    seen = [str(subject.provider.prompt), *(text for result in ledger.results for text in result.answers)]
+    return {answer for answer in found if not any(answer in text for text in seen)}
 
 
 def unseen(answers: set[str], shown: Any) -> None:
