@@ -71,7 +71,7 @@ def test_what_hangs_is_found() -> None:
 
 @pytest.mark.slow
 def test_what_is_kept_is_found() -> None:
-    plan = Plan(invocations=320, concurrency=16, rounds=8, share=0.0)
+    plan = Plan(invocations=192, concurrency=16, rounds=8, share=0.0)
     (said,) = soak(plan, broken.Keeping).violations
     assert said.startswith("memory grew by")
     assert soak(plan, broken.Broken).violations == []

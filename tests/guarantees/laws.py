@@ -3,11 +3,11 @@
 False alarms: a check that every sound rule has to pass fails with probability at most `FALSE_ALARM`, whatever
 the prompts are like. The four files that measure with these tools (`test_confidence`, `test_selective`,
 `test_exactness`, `test_controls`) hold fewer than a hundred such checks, every weighting and every level
-counted as one: together they raise a false alarm with probability at most 5e-7, which leaves as much to the
+counted as one: together they raise a false alarm with probability at most 1e-4, which leaves as much to the
 other files. A negative control is put to the same check, and has to fail it. Seeds are fixed.
 
-`CFC_LONG=10` repeats everything ten times as often: the long form. `CFC_FIGURES=figures.jsonl` writes down
-what was counted.
+`CFC_LONG=1` repeats everything as often as the comments beside the tests say, `CFC_LONG=10` ten times as
+often; by default it is less (`tests.lengths`). `CFC_FIGURES=figures.jsonl` writes down what was counted.
 """
 
 from __future__ import annotations
@@ -36,16 +36,11 @@ from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatMod
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
-FALSE_ALARM = 5e-9
+FALSE_ALARM = 1e-6
 # What a gambler's log wealth reaches for a sound rule with probability at most FALSE_ALARM.
 ALARM = -math.log(FALSE_ALARM)
 # Sums over all kinds of prompts are off by less.
 ROUND_OFF = 1e-12
-
-
-def repetitions(short: int) -> int:
-    """How often to repeat: so many times in the short form."""
-    return round(short * float(os.environ.get("CFC_LONG", "1")))
 
 
 def note(check: str, **figures: float) -> None:

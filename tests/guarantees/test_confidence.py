@@ -24,6 +24,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.thresholds import confident_rank, exact_tau
+from tests.lengths import repetitions
 
 from .laws import (
     EQUAL,
@@ -39,7 +40,6 @@ from .laws import (
     fresh_ids,
     kept_by,
     prompts,
-    repetitions,
     same_as_served,
     serve,
     tail,
@@ -80,7 +80,7 @@ def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law(reload
     law = stats.beta(rank, SIZE + 1 - rank)
     found: dict[bool, list[float]] = {True: [], False: []}
     covered = 0
-    for number in range(repetitions(1000)):
+    for number in range(repetitions(1000, share=0.4)):
         calibration = prompts(rng, SIZE)
         for confident, truths in found.items():
             artifact = reloaded(
@@ -269,7 +269,7 @@ def test_levels_tested_on_calibration_prompts_fail_too_often(reloaded: Reloaded)
     # test the level itself fails as often, since the rule keeps a little more than it has to.
     rng = np.random.default_rng(5)
     features = FeatureMap.parse("hat(meta(difficulty), 9)").fit(prompts(rng, 200).draws)
-    controls = repetitions(160)
+    controls = repetitions(160, share=1.0)
     untested = chosen = 0
     for _ in range(controls):
         calibration = prompts(rng, 120)

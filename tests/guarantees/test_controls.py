@@ -24,6 +24,7 @@ from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
@@ -33,7 +34,6 @@ from .laws import (
     kept_by,
     prompts,
     records_of,
-    repetitions,
     same_as_served,
     serve,
 )
@@ -73,7 +73,7 @@ def test_one_candidate_n_times_breaks_the_promise(reloaded: Reloaded, gaps: Gaps
     rng = np.random.default_rng(1)
     features = fitted("hat(mean_score, 3)", rng)
     own, from_cache = [], []
-    for number in range(repetitions(200)):
+    for number in range(repetitions(200, share=0.4)):
         artifact = reloaded(
             calibrate(
                 prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
@@ -110,7 +110,7 @@ def test_fewer_candidates_than_were_calibrated_break_the_promise(
     rng = np.random.default_rng(3)
     features = fitted("hat(mean_score, 3)", rng)
     own, fewer = [], []
-    for _ in range(repetitions(200)):
+    for _ in range(repetitions(200, share=0.4)):
         artifact = reloaded(
             calibrate(
                 prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
@@ -235,7 +235,7 @@ def test_a_penalised_constant_breaks_the_promise_over_all_prompts(
     features = fitted("mean_score^2", rng)
     found: dict[Any, list[float]] = {"slopes": [], "all": []}
     kinds: dict[Any, str] = {}
-    for number in range(repetitions(300)):
+    for number in range(repetitions(300, share=0.4)):
         calibration, test = prompts(rng, 90), prompts(rng, TESTED)
         for penalised, rounds in found.items():
             artifact: CalibrationArtifact = reloaded(

@@ -18,6 +18,7 @@ from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
+from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
@@ -30,7 +31,6 @@ from .laws import (
     covered_at,
     kept_by,
     prompts,
-    repetitions,
     same_as_served,
     serve,
     zero,
@@ -207,7 +207,7 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
     weights = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
     gaps: dict[str, list[float]] = {name: [] for name in weights}
     stated: dict[str, list[float]] = {name: [] for name in weights}
-    for number in range(repetitions(500)):
+    for number in range(repetitions(500, share=0.4)):
         artifact = reloaded(
             calibrate(
                 prompts(rng, 120),

@@ -38,8 +38,9 @@ from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
 from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
+from tests.lengths import repetitions
 
-from .laws import Reloaded, follows, note, repetitions, same_as_served, too_often
+from .laws import Reloaded, follows, note, same_as_served, too_often
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
 
 SET_RULE = "unique(all)"

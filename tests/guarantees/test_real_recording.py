@@ -28,8 +28,9 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import confident_rank, conformal_rank, exact_tau
+from tests.lengths import repetitions
 
-from .laws import ALARM, FALSE_ALARM, follows, kept_by, note, repetitions, uniform
+from .laws import ALARM, FALSE_ALARM, follows, kept_by, note, uniform
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
 
 Gaps = Callable[..., dict[str, float]]

@@ -22,6 +22,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
+from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
@@ -32,7 +33,6 @@ from .laws import (
     World,
     broken,
     fresh_ids,
-    repetitions,
     same_as_served,
     serve,
     too_often,
@@ -202,7 +202,7 @@ def test_the_certified_rate_is_seldom_exceeded_in_any_group(
         assert any(group.certified for some in groups for group in some)
         return sum(exceeded(tiers, one, rate) for one in artifacts)
 
-    tried = repetitions(250)
+    tried = repetitions(250, share=0.4)
     assert not too_often(failures(tried), tried, float(delta))
     monkeypatch.setattr(certificates.policies, "rare_p_value", plain_share)
     assert too_often(failures(tried), tried, float(delta))
@@ -243,7 +243,7 @@ def test_the_promise_about_sets_survives_a_policy_with_confidence_only(
     reloaded: Reloaded, evidence: Evidence
 ) -> None:
     rng = np.random.default_rng(3)
-    tried = repetitions(800)
+    tried = repetitions(800, share=0.75)
     before, where_found, after = [], [], []
     failures = {True: 0, False: 0}
     certified_too_much = shares_too_large = 0

@@ -28,6 +28,7 @@ from langchain_cfc.suggestion.contest import Contest
 from langchain_cfc.suggestion.trials import FIT, JudgedGroups, Trials
 from tests.guarantees import laws
 from tests.guarantees.conftest import log_wealth
+from tests.lengths import repetitions
 from tests.suggestion.worlds import KEPT_ON_ODD, prompts
 
 TAU = 0.8
@@ -92,7 +93,7 @@ def test_what_is_calibrated_with_a_suggestion_keeps_its_promise() -> None:
     maps = ["1", "group(tier)", "hat(meta(difficulty), 3)"]
     low, high, hard = [], [], []
     chosen = set()
-    for _ in range(laws.repetitions(150)):
+    for _ in range(repetitions(150)):
         table = laws.prompts(rng, 160)
         found = suggest(
             table,
@@ -115,7 +116,7 @@ def test_what_is_calibrated_with_a_suggestion_keeps_its_promise() -> None:
     alarm = math.log(3 / FALSE_ALARM)
     assert log_wealth(low, 1.0 - TAU) < alarm
     assert log_wealth(high, TAU + 1.0) < alarm
-    assert len(hard) > 20
+    assert len(hard) > 10
     assert log_wealth(hard, 1.0 - TAU) < alarm
 
 
@@ -156,7 +157,7 @@ def kept_with(table: LabelledDraws, names: tuple[str, ...], fresh: LabelledDraws
 def test_selecting_on_the_prompts_that_calibrate_would_break_the_promise() -> None:
     rng = np.random.default_rng(12)
     honest, greedy = [], []
-    for _ in range(laws.repetitions(70)):
+    for _ in range(repetitions(70, share=0.85)):
         table, fresh = judged_prompts(rng, 2 * SIZE), judged_prompts(rng, TESTED)
         rows = split_plan(0, fit=0.5, test=0.0).rows(table)
         honest.append(kept_with(table, chosen_on(table.take(rows["fit"])), fresh) - TAU)

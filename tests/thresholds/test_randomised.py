@@ -24,6 +24,7 @@ from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.randomised import NegativePlainWindows, parts
 from langchain_cfc.thresholds.vertex import Fit
+from tests.lengths import repetitions
 
 from .cases import KINDS, cases
 from .oracles import NUDGE, minimised
@@ -473,16 +474,17 @@ def half(rng: np.random.Generator) -> Sequence[float]:  # noqa: ARG001 - for who
     return [0.5]
 
 
-def differs_from_tau(world: World, size: int, draw: Draw, alpha: str = "0.1", repeats: int = 2_500) -> bool:
+def differs_from_tau(world: World, size: int, draw: Draw, alpha: str = "0.1") -> bool:
     """Exact two-sided binomial tests of P_f(kept) = tau, Bonferroni over the weightings 0 <= f <= 1.
 
     For each repetition a fresh calibration set of independent prompts and one new prompt, which is taken for
     f with probability f: those taken are prompts drawn under f, and independent. So the number kept is
-    Binomial(taken, tau) if the law holds. Of N = 8 prompts 2,500 repetitions tell 5 points from none.
+    Binomial(taken, tau) if the law holds. Of N = 8 prompts 2,500 repetitions, the long form, tell 5 points
+    from none.
     """
     rng = np.random.default_rng(12)
     taken = np.zeros((2, 4), dtype=np.int64)
-    for _ in range(repeats):
+    for _ in range(repetitions(2_500, share=0.4)):
         features, scores, weights = world(rng, size)
         rule = ConditionalThreshold(alpha).fit(features[1:], scores[1:])
         found = rule.solve(features[:1], uniforms=draw(rng))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from langchain_cfc_server.command import TOKENS
 
 from integrations.server.tests.bots import EASY
 from integrations.server.tests.parts import BOTS, COMMAND, ROOT, TOKEN, asking, running
+from langchain_cfc.cli import main
 from langchain_cfc.errors import InputError
 
 
@@ -74,8 +76,25 @@ def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
         (["--demo", "--sampling-parameters", "some"], {}, "some"),
     ],
 )
-def test_what_it_refuses(arguments: list[str], env: dict[str, str], said: str, tmp_path: Path) -> None:
-    assert said in " ".join(refused(*arguments, folder=tmp_path, **env).split())
+def test_what_it_refuses(
+    arguments: list[str],
+    env: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # In this process, which has imported everything already; those below it start one.
+    monkeypatch.chdir(tmp_path)
+    for name, value in {TOKENS: TOKEN, **env}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", [*COMMAND, *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in " ".join(shown.err.split())
+    assert TOKEN not in shown.err
 
 
 def test_names_of_its_own_are_not_renamed(bots: dict[str, str], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from integrations.server.benchmarks.load_results import Load, Round, Saturation
 from integrations.server.tests.loading import Connection, arrivals, closed_loop, open_loop
 
 STALL = 0.3
+SECONDS = 0.8
 
 
 def test_arrivals_are_those_of_a_poisson_process() -> None:
@@ -120,16 +121,16 @@ def test_one_bad_round_widens_the_interval() -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_slower_is_said_to_be() -> None:
-    load = measure(Plan(rounds=6, seconds=1.5, saturated=1.0))
+    load = measure(Plan(rounds=6, seconds=SECONDS, saturated=0.5))
     # All were asked at the same times, half as often as the server could answer.
     asked = [[len(one.seconds) for one in rounds] for rounds in load.rounds.values()]
     assert asked == [asked[0]] * 4
     for count, most in zip(asked[0], load.saturation.server, strict=True):
         # Poisson, within five standard deviations.
-        assert abs(count - 1.5 * most / 2) < 5 * (1.5 * most / 2) ** 0.5
-    # Twenty milliseconds, and what else runs here may slow either.
-    assert 0.015 < load.added("delayed", MEDIAN, to="server").value < 0.06
-    # HTTP, checks and JSON cost something, and nothing costs next to nothing.
-    assert load.added("server", MEDIAN).value > 0.0
-    assert load.quantile("nothing", MEDIAN).value < load.quantile("chain", MEDIAN).value
+        assert abs(count - SECONDS * most / 2) < 5 * (SECONDS * most / 2) ** 0.5
+    # Whatever else runs on the machine makes requests slower and none faster, so the fastest is what it costs:
+    # twenty milliseconds in the one; HTTP, checks and JSON in the other; and nothing costs next to nothing.
+    fastest = {name: min(min(one.seconds) for one in rounds) for name, rounds in load.rounds.items()}
+    assert fastest["nothing"] < fastest["chain"] < fastest["server"] < fastest["delayed"]
+    assert fastest["delayed"] > 0.02
     assert min(load.saturation.chain) > 0.0

@@ -12,10 +12,10 @@ from integrations.server.tests import parts
 from integrations.server.tests.soaking import Found, Plan, soak
 
 LONG = bool(os.environ.get("CFC_LONG"))
-SHORT = Plan(rounds=8, seconds=2.0, pause=0.2)
+SHORT = Plan(rounds=6, seconds=1.5, pause=0.15)
 WHOLE = Plan(rounds=30, seconds=20.0)
-# So many bytes that whoever keeps them cannot hide; what is kept of the last two thirds is some 100 MiB.
-HEAVY = Plan(rounds=9, seconds=2.0, pause=0.1, padding=250_000)
+# So many bytes that whoever keeps them cannot hide; what is kept of the last two thirds is some 70 MiB.
+HEAVY = Plan(rounds=6, seconds=2.0, pause=0.1, padding=250_000)
 BROKEN = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
 
 
