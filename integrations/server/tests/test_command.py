@@ -76,7 +76,7 @@ def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
         (["--demo", "--sampling-parameters", "some"], {}, "some"),
     ],
 )
-def test_what_it_refuses(
+def test_what_it_refuses(  # noqa: PLR0917 - fixtures
     arguments: list[str],
     env: dict[str, str],
     said: str,

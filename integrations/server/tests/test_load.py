@@ -128,8 +128,8 @@ def test_a_server_that_is_slower_is_said_to_be() -> None:
     for count, most in zip(asked[0], load.saturation.server, strict=True):
         # Poisson, within five standard deviations.
         assert abs(count - SECONDS * most / 2) < 5 * (SECONDS * most / 2) ** 0.5
-    # Whatever else runs on the machine makes requests slower and none faster, so the fastest is what it costs:
-    # twenty milliseconds in the one; HTTP, checks and JSON in the other; and nothing costs next to nothing.
+    # Whatever else runs here makes requests slower and none faster, so the fastest is what it costs: twenty
+    # milliseconds in the one; HTTP, checks and JSON in the other; and nothing costs next to nothing.
     fastest = {name: min(min(one.seconds) for one in rounds) for name, rounds in load.rounds.items()}
     assert fastest["nothing"] < fastest["chain"] < fastest["server"] < fastest["delayed"]
     assert fastest["delayed"] > 0.02

@@ -68,8 +68,8 @@ def run(
         http=_Connection,
         ws="none",
         lifespan="on",
-        # Connections are taken over from its listening sockets in the end, which others do not let.
-        loop="asyncio",
+        # uvloop, where there is one: it spends less on each turn, of which a request takes dozens.
+        loop="auto",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -78,8 +78,9 @@ def run(
         # A last resort, for connections that nobody reads from.
         timeout_graceful_shutdown=int(finish) + 5,
     )
-    with listening:
-        _Server(config, app.state.traffic, drain, finish).run([listening])
+    # Whoever closes the one has not closed the other, on which the system goes on to accept.
+    with listening, listening.dup() as twin:
+        _Server(config, app.state.traffic, twin, drain, finish).run([listening])
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -100,9 +101,12 @@ def _listening(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """uvicorn's server, with a way to stop in which no request is lost."""
 
-    def __init__(self, config: uvicorn.Config, traffic: Traffic, drain: float, finish: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, traffic: Traffic, twin: socket.socket, drain: float, finish: float
+    ) -> None:
         super().__init__(config)
         self._traffic = traffic
+        self._twin = twin
         self._drain = drain
         self._finish = finish
         self._end: float | None = None
@@ -150,16 +154,20 @@ class _Server(uvicorn.Server):
         """Stop listening, and lose nobody who has connected or asked until then.
 
         asyncio drops connections that it has accepted and not set up when its server closes, and the system
-        those that nobody has accepted. So asyncio stops accepting, sets up what it has, and what the system
-        holds is taken from it in the moment before it would drop it.
+        those that nobody has accepted when the last socket that listens closes. So the loop stops accepting,
+        sets up what it has, and what the system holds is taken from it in the moment before it would drop it.
         """
         loop = asyncio.get_running_loop()
         for one in sockets:
+            # For asyncio; uvloop has no reader there, and sets up at once what it accepts.
             loop.remove_reader(one)
         await _turns()
-        waiting = [connection for one in sockets for connection in _accepted(one)]
         for server in self.servers:
             server.close()
+        # uvloop closes in its next turn. Meanwhile the system goes on to accept, for the twin.
+        await _turns()
+        waiting = list(_accepted(self._twin))
+        self._twin.close()
         connection = functools.partial(
             _Connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
