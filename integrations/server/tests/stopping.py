@@ -110,23 +110,21 @@ class Listening:
 
     def __init__(self, server: Server) -> None:
         sockets = {f"socket:[{inode}]" for inode in _listening(server.port)}
-        self._open = {
-            path: target
-            for path in Path(f"/proc/{server.process.pid}/fd").iterdir()
-            if str(target := path.readlink()) in sockets
-        }
+        found = {path: _target(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir()}
+        self._open = {path: target for path, target in found.items() if target in sockets}
         assert self._open
 
     def __call__(self) -> bool:
         """Whether it does so now."""
-        return any(_leads_to(path, target) for path, target in self._open.items())
+        return any(_target(path) == target for path, target in self._open.items())
 
 
-def _leads_to(path: Path, target: Path) -> bool:
+def _target(path: Path) -> str | None:
+    """What an open file leads to; None where it has been closed meanwhile."""
     try:
-        return path.readlink() == target
+        return str(path.readlink())
     except FileNotFoundError:
-        return False
+        return None
 
 
 def _listening(port: int) -> Iterator[str]:
