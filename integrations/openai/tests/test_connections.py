@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 
+import openai
 import pytest
 from langchain_cfc_openai.connections import LoopwiseClient
 from langchain_openai import ChatOpenAI
@@ -26,6 +28,40 @@ def test_a_model_serves_on_one_loop_after_the_other(hosted: Hosted, saved: Saved
         assert isinstance(model.http_async_client, LoopwiseClient)
         assert len(model.http_async_client._of) == 0
     assert hosted.script.connections == 3 * N
+
+
+def test_connections_outside_loops_end_with_the_last_that_has_the_model(hosted: Hosted) -> None:
+    def unclosed() -> list[str]:
+        with warnings.catch_warnings(record=True) as seen, pytest.MonkeyPatch.context() as patch:
+            # What is said in a finaliser nobody can catch but here.
+            patch.setattr("sys.unraisablehook", lambda one: said.append(str(one.exc_value)))
+            warnings.simplefilter("always", ResourceWarning)
+            said: list[str] = []
+            gc.collect()
+        return [*said, *(str(one.message) for one in seen)]
+
+    with serving(hosted.script, keep_alive=True) as url:
+        model = hosted.generator(base_url=url)
+        copied = model.model_copy()
+        assert len(Sampler(model).draw(question(), 1)) == 1
+        del model
+        assert unclosed() == []
+        # The copy goes on with the connections of the first.
+        assert len(Sampler(copied).draw(question(), 1)) == 1
+        assert hosted.script.connections == 1
+        del copied
+        assert unclosed() == []
+        # The negative control.
+        plain = ChatOpenAI(
+            model=MODEL,
+            base_url=url,
+            api_key="none",  # type: ignore[arg-type]  # it takes text
+            http_client=openai.DefaultHttpxClient(),
+            **DRAWN,
+        )
+        assert len(Sampler(plain).draw(question(), 1)) == 1
+        del plain
+        assert any("unclosed" in one for one in unclosed())
 
 
 def test_on_one_loop_connections_are_used_again(hosted: Hosted, saved: Saved) -> None:

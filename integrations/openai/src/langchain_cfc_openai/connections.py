@@ -1,4 +1,4 @@
-"""Connections that end with the event loop that opened them.
+"""Connections that end with what they belong to: a model, or the event loop that opened them.
 
 LangChain's models share one pool of async connections, which are of no use once their loop is closed. A
 script that collects, which takes a loop of its own, and then serves on another would fail with them.
@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import openai
 
 # The client of a loop, and what closes it.
 _Connections: TypeAlias = tuple[openai.DefaultAsyncHttpxClient, AsyncGenerator[None, None]]
+
+
+class ModelwiseClient(openai.DefaultHttpxClient):
+    """An HTTP client that closes its connections once no model, and no copy of one, has it any more."""
+
+    def __del__(self) -> None:
+        # One whose making failed has nothing to close, and nobody to tell.
+        with suppress(Exception):
+            self.close()
 
 
 class LoopwiseClient(openai.DefaultAsyncHttpxClient):

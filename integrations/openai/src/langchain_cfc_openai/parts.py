@@ -16,7 +16,7 @@ from langchain_cfc.verifiers.model_judge import CRITERION, Mode
 from langchain_cfc.verifiers.p_true import Wording
 from langchain_cfc.verifiers.token_choice import TOP_LOGPROBS
 from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
-from langchain_cfc_openai.connections import LoopwiseClient
+from langchain_cfc_openai.connections import LoopwiseClient, ModelwiseClient
 
 # Said here, for clients have other defaults in other versions.
 _WAITING: Mapping[str, Any] = {"timeout": 120.0, "max_retries": 2}
@@ -215,7 +215,7 @@ def _made(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompletions:
                 "model": model,
                 "disable_streaming": True,
                 # Given one client, LangChain makes another that overlooks the environment's proxies.
-                "http_client": openai.DefaultHttpxClient(),
+                "http_client": ModelwiseClient(),
                 "http_async_client": LoopwiseClient(),
                 **_WAITING,
                 **endpoint,
