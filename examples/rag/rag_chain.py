@@ -22,15 +22,15 @@ _SHOTS = (
     (
         (
             "[1] Insulin was discovered by F. Banting, C. Best. Place: Canada. Year: 1921.\n"
-            "[2] Uses of insulin. It lowers the sugar in the blood."
+            "[2] Numbers for insulin. Amino acids: 51. Molecular weight: 5808."
         ),
         "Who discovered insulin? Give one surname.",
         "Banting",
     ),
     (
         (
-            "[1] Origin of the name penicillin. Latin: penicillus (paintbrush).\n"
-            "[2] Uses of penicillin. A medicine against infections."
+            "[1] The name penicillin comes from Latin, where it means: paintbrush.\n"
+            "[2] Penicillin is made by growing a mould."
         ),
         "The name of penicillin comes from Latin. What does it mean there?",
         "paintbrush",
@@ -52,8 +52,8 @@ _SHOTS = (
         "7",
     ),
     (
-        "[1] Sources of insulin. Made by yeast.\n[2] Sources of penicillin. Made by a mould.",
-        "Which medicine is made by a mould?",
+        "[1] Insulin is made by brewing yeast.\n[2] Penicillin is made by growing a mould.",
+        "Which medicine is made by growing a mould?",
         "penicillin",
     ),
 )

@@ -3,9 +3,10 @@
     pip install mendeleev==1.3.0
     python rag_make_data.py          writes corpus.jsonl and questions.jsonl beside this file
 
-A passage is what the package says about an element under one heading. A question comes from a structured
-field or a pattern in a text, so its answers are exact; it is left out where no passage states them. The
-questions of the topics `first` and `later` need two passages and a thought.
+Facts alone are taken from the package: its numbers, and the names, years, places and minerals that its texts
+hold. Each passage puts those of one kind, of one element, into a sentence written here. A question asks for
+one of them, so its answers are exact, and a passage states them. The questions of the topics `first` and
+`later` need two passages and a thought.
 """
 
 from __future__ import annotations
@@ -23,20 +24,37 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PER_TOPIC = 33
+# What a passage of numbers says, by the column that holds it.
+_NUMBERS = (
+    ("Atomic weight", "atomic_weight", ""),
+    ("Density", "density", " g/cm3"),
+    ("Electronegativity", "en_pauling", ""),
+    ("Covalent radius", "covalent_radius_pyykko", " pm"),
+    ("Part of the crust", "abundance_crust", " mg/kg"),
+)
 PAIRS = 40  # drawn for each topic about two elements, before PER_TOPIC are taken
-PASSAGE_WORDS = 60
 
 _NO_NAMES = re.compile(r"Laborator|Institut|Argonne|Research|RIKEN|et al| and ")
 _MEANING = re.compile(r"(Greek|Latin|German|Swedish|Spanish): [\w ]+?,? ?\(([\w ,]+)\)\.?")
 _APPOSITION = re.compile(r"(god|asteroid|town), ")
+_NAMED = re.compile(r"Named (?:for|after|in honor of) ((?:\bO\.|[^,.;])+)")
+_MADE = re.compile(r"bombard\w+ ([\w-]+ with [\w -]+)")
+_MINERAL = re.compile(r"\b[a-z]{4,}ite\b")
 
 Row = Mapping[str, Any]
 Line = dict[str, Any]
 
 
 def passages(element: Row) -> Iterator[Line]:
-    """What is said about one element, under one heading each; long descriptions in pieces."""
+    """What is known about one element, under one heading each."""
     name = element["name"]
+    place = f"in group {element['group_id']} and period" if element["group_id"] else "in period"
+    yield _passage(
+        name,
+        "place in the table",
+        f"{name} stands {place} {element['period']} of the periodic table. Symbol: {element['symbol']}. "
+        f"Atomic number: {element['atomic_number']}.",
+    )
     if element["discovery_year"]:
         yield _passage(
             name,
@@ -44,14 +62,25 @@ def passages(element: Row) -> Iterator[Line]:
             f"{name} was discovered by {element['discoverers']}. Place: {element['discovery_location']}. "
             f"Year: {element['discovery_year']}.",
         )
-    yield _passage(name, "name", f"Origin of the name {name}. {element['name_origin']}")
-    if element["uses"]:
-        yield _passage(name, "uses", f"Uses of {name}. {element['uses']}")
-    yield _passage(name, "sources", f"Sources of {name}. {element['sources']}")
-    pieces = list(_pieces(element["description"] or ""))
-    for number, piece in enumerate(pieces, start=1):
-        heading = "description" if len(pieces) == 1 else f"description {number}"
-        yield _passage(name, heading, f"{name}. {piece}")
+    meant, subject = _meant(element), _namesake(element)
+    if meant:
+        yield _passage(name, "name", f"The name {name} comes from {meant[0]}, where it means: {meant[1]}.")
+    elif subject:
+        yield _passage(name, "name", f"{name} is named after {subject}.")
+    minerals, made = _minerals(element), _MADE.search(element["sources"])
+    if minerals:
+        yield _passage(name, "minerals", f"Minerals in which {name} is found: {', '.join(minerals)}.")
+    if made:
+        yield _passage(name, "synthesis", f"{name} is made by bombarding {made[1].strip()}.")
+    numbers = [
+        f"{what}: {element[column]:g}{unit}."
+        for what, column, unit in _NUMBERS
+        if element[column] is not None
+    ]
+    yield _passage(name, "numbers", f"Numbers for {name}. {' '.join(numbers)}")
+    if element["top_3_producers"]:
+        producers = re.sub(r"\d+\)\s*", "", element["top_3_producers"]).replace(";", ",")
+        yield _passage(name, "producers", f"Countries that produce most of the {name}: {producers}.")
 
 
 def questions(elements: Sequence[Row]) -> list[Line]:
@@ -83,36 +112,32 @@ def _about_one(elements: Iterable[Row]) -> Iterator[Line]:
             )
             places = element["discovery_location"].split("/")
             yield _question("country", name, f"In which country was {name} discovered?", _places(places))
-        meant = _MEANING.fullmatch(element["name_origin"])
+        meant = _meant(element)
         if meant:
-            language, meaning = meant.groups()
+            language, meaning = meant
             answers = [meaning, *re.split(r" or |, ", meaning)]
             asked = f"The name of {name} comes from {language}. What does it mean there?"
             yield _question("meaning", name, asked, answers)
-        grouped = re.search(r"group (\d+)", element["description"] or "")
-        if grouped and int(grouped[1]) == element["group_id"]:
+        group = element["group_id"]
+        if group:
             asked = f"Which group of the periodic table does {name} belong to?"
-            yield _question("group", name, asked, [grouped[1], f"group {grouped[1]}"])
+            yield _question("group", name, asked, [str(group), f"group {group}"])
 
 
 def _reversed(elements: Sequence[Row]) -> Iterator[Line]:
     """Which element is found in a mineral, made in a way, or named after someone or something."""
-    found = {row["name"]: set(re.findall(r"\b[a-z]{4,}ite\b", _everything(row))) for row in elements}
+    found = {row["name"]: set(_minerals(row)) for row in elements}
     for element in elements:
         name = str(element["name"])
         others = set().union(*(minerals for other, minerals in found.items() if other != name))
-        for mineral in sorted(set(re.findall(r"\b[a-z]{4,}ite\b", element["sources"])) - others)[:1]:
+        for mineral in sorted(found[name] - others)[:1]:
             yield _question("source", mineral, f"Which element is found in {mineral}?", [name])
-        made = re.search(r"bombard\w+ ([\w-]+ with [\w -]+)", element["sources"])
+        made = _MADE.search(element["sources"])
         if made:
             subject = made[1].strip()
             yield _question("source", subject, f"Which element is made by bombarding {subject}?", [name])
-        named = re.match(
-            r"Named (?:for|after|in honor of) ((?:\bO\.|[^,.;])+)",
-            _APPOSITION.sub(r"\1 ", element["name_origin"]),
-        )
-        if named:
-            subject = named[1].strip()
+        subject = _namesake(element)
+        if subject:
             yield _question("namesake", subject, f"Which element is named after {subject}?", [name])
 
 
@@ -140,17 +165,21 @@ def _passage(name: str, heading: str, text: str) -> Line:
     return {"title": title, "text": " ".join(text.split())}
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Whole sentences, at most `PASSAGE_WORDS` words together where they allow it."""
-    piece: list[str] = []
-    for sentence in re.split(r"(?<=[.)]) (?=[A-Z(])", text):
-        words = sentence.split()
-        if piece and len(piece) + len(words) > PASSAGE_WORDS:
-            yield " ".join(piece)
-            piece = []
-        piece += words
-    if piece:
-        yield " ".join(piece)
+def _meant(element: Row) -> tuple[str, str] | None:
+    """The language that a name comes from, and what it means there."""
+    found = _MEANING.fullmatch(element["name_origin"])
+    return (found[1], found[2]) if found else None
+
+
+def _namesake(element: Row) -> str | None:
+    """Whom or what an element is named after."""
+    found = _NAMED.match(_APPOSITION.sub(r"\1 ", element["name_origin"]))
+    return found[1].strip() if found else None
+
+
+def _minerals(element: Row) -> list[str]:
+    """The minerals that hold an element, by how their names end."""
+    return sorted(set(_MINERAL.findall(element["sources"].lower())))
 
 
 def _aliases(person: str) -> Iterator[str]:
@@ -169,10 +198,6 @@ def _places(places: Iterable[str]) -> list[str]:
     return [name for place in places for name in (place.strip(), *also.get(place.strip(), []))]
 
 
-def _everything(element: Row) -> str:
-    return " ".join(str(element[key] or "") for key in ("description", "name_origin", "uses", "sources"))
-
-
 def _question(topic: str, subject: str, asked: str, answers: Sequence[str]) -> Line:
     identity = f"{topic}-{subject.lower().replace(' ', '-')}"
     return {"id": identity, "topic": topic, "question": asked, "answers": list(dict.fromkeys(answers))}
@@ -181,8 +206,9 @@ def _question(topic: str, subject: str, asked: str, answers: Sequence[str]) -> L
 def main() -> None:
     """Write both files."""
     table = importlib.import_module("mendeleev.fetch").fetch_table("elements")
+    whole = ("discovery_year", "group_id")
     elements = [
-        {**row, "discovery_year": row["discovery_year"] and int(row["discovery_year"])}
+        {**row, **{name: row[name] and int(row[name]) for name in whole}}
         for row in table.astype(object).where(table.notna(), None).to_dict("records")
     ]
     files = {

@@ -239,8 +239,11 @@ def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_o
 ) -> None:
     """Figures of fixed records and splits: what is claimed beside the table is read off it."""
     conditional, marginal = report.methods["conditional"], report.methods["marginal"]
-    assert min(group.kept_promise for group in conditional.groups) > report.target_coverage - 0.02
-    assert marginal.kept_promise > report.target_coverage - 0.02
+    # A topic has about eight held-out questions a split, and as few that calibrate: the share that is kept
+    # scatters by 0.2 at most from split to split, and the mean over splits by three of its standard errors.
+    scatter = 3 * 0.2 / math.sqrt(report.splits)
+    assert min(group.kept_promise for group in conditional.groups) > report.target_coverage - scatter
+    assert marginal.kept_promise > report.target_coverage - scatter
     assert min(group.kept_promise for group in marginal.groups) < 0.1
 
 
@@ -345,7 +348,7 @@ def test_what_it_was_not_made_for_is_refused(artifact: CalibrationArtifact, tmp_
     question = re.findall(r'`rag_ask.py "(.*?)"`', README)[0]
     arguments = ("--artifact", tmp_path / "artifact.json", question, "How tall is neon?")
     known, unknown, promise = asked_anew(EXAMPLE / "rag_ask.py", *arguments).strip().split("\n\n")
-    assert known.startswith(f"{question}\n1808 [1]\n  [1] Barium, discovery: ")
+    assert known.startswith(f"{question}\n1808 [2]\n  [2] Barium, discovery: ")
     assert unknown.startswith("How tall is neon?\nRefused: ")
     assert promise == artifact.guarantee().sentence
 
