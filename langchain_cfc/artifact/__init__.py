@@ -14,6 +14,7 @@ from langchain_cfc.artifact.files import looks_like_artifact
 from langchain_cfc.artifact.held_out import held_out
 from langchain_cfc.artifact.model import CalibrationArtifact, LevelState
 from langchain_cfc.artifact.packed import PackedArray
+from langchain_cfc.artifact.reference import Watched, quantities
 from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "Ridge",
     "ThresholdRuleName",
     "TradeOff",
+    "Watched",
     "held_out",
     "likelihood_ratios",
     "looks_like_artifact",
+    "quantities",
     "threshold_rule",
 ]

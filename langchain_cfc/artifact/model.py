@@ -23,6 +23,7 @@ from langchain_cfc.artifact.facts import (
 )
 from langchain_cfc.artifact.packed import PackedArray
 from langchain_cfc.artifact.promises import guarantee_of
+from langchain_cfc.artifact.reference import Watched
 from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 from langchain_cfc.combination import Combination
 from langchain_cfc.draws import Draws, LabelledDraws
@@ -105,6 +106,7 @@ class CalibrationArtifact(ArtifactData):
         randomised: Whether thresholds are randomised, so that coverage is exact.
         certificates: What held-out prompts certify about the sets, at most one per level.
         policy: The policy of bot mode, with its certificate.
+        reference: What prompts looked like, to tell drift by; empty where there is nothing to compare with.
     """
 
     library_version: str
@@ -126,6 +128,7 @@ class CalibrationArtifact(ArtifactData):
     randomised: bool = False
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None
+    reference: list[Watched] = Field(default=[])
 
     @model_validator(mode="after")
     def _can_serve(self) -> CalibrationArtifact:
@@ -231,7 +234,7 @@ class CalibrationArtifact(ArtifactData):
         return None if self.shift is None else parse_statistic(self.shift)
 
     def with_levels(self, levels: Sequence[LevelState], **update: Any) -> CalibrationArtifact:
-        """The artifact with these levels only, and without the arrays that nobody refers to any more.
+        """The artifact with these levels only, and without the arrays and counts that are of no other.
 
         Args:
             levels: Levels whose arrays the artifact holds, alpha ascending.
@@ -242,7 +245,11 @@ class CalibrationArtifact(ArtifactData):
         """
         named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
         arrays = {name: array for name, array in self.arrays.items() if name in named}
-        return self.model_copy(update={"levels": list(levels), "arrays": arrays, **update})
+        held = {None, *(one.alpha for one in levels)}
+        reference = [one for one in self.reference if one.alpha in held]
+        return self.model_copy(
+            update={"levels": list(levels), "arrays": arrays, "reference": reference, **update}
+        )
 
     @property
     def spent(self) -> bool:

@@ -12,6 +12,7 @@ from langchain_cfc.calibration.attainability import target_is_attainable
 from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation
 from langchain_cfc.calibration.fitting import Calibration, fit_levels, fitted_map, units
 from langchain_cfc.calibration.prompts import Prompts
+from langchain_cfc.calibration.reference import reference
 from langchain_cfc.calibration.request import Request
 from langchain_cfc.certificates import certified_policy, tested_levels
 from langchain_cfc.draws import LabelledDraws
@@ -203,16 +204,16 @@ def calibrate(
         shift=request.shift,
         randomised=randomised,
     )
-    if not request.certifies:
-        return artifact
-    certification = prompts.certification()
     if request.tested:
-        return tested_levels(artifact, certification, steps, request.delta)
+        artifact = tested_levels(artifact, prompts.certification(), steps, request.delta)
+    artifact = artifact.model_copy(update={"reference": reference(artifact, prompts, labelled)})
+    if request.max_wrong_rate is None:
+        return artifact
     return certified_policy(
         artifact,
         labelled,
-        certification,
-        max_wrong_rate=str(request.max_wrong_rate),
+        prompts.certification(),
+        max_wrong_rate=request.max_wrong_rate,
         delta=request.delta,
         by_group=request.by_group,
         keep_levels=request.levels_named,

@@ -205,7 +205,15 @@ def test_an_extra_field_anywhere_is_refused_by_name(
 def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: Sealed, load: Load) -> None:
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
     free.add(("calibration", "digests"))
-    removals = [(path, key) for path, found in objects(complete) if path not in free for key in found]
+    # Who counts less watches less: an artifact of before counts nothing, and serves all the same.
+    optional = {"reference", "alpha"}
+    removals = [
+        (path, key)
+        for path, found in objects(complete)
+        if path not in free and path[:1] + path[2:] != ("reference", "counts")
+        for key in found
+        if not (key in optional and path[:1] in {(), ("reference",)})
+    ]
     assert len(removals) > 60
     accepted = []
     for path, key in removals:
@@ -214,7 +222,7 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: S
         if not is_refused(sealed(forged), load):
             accepted.append((path, key))
     assert accepted == []
-    for key in complete:
+    for key in set(complete) - optional:
         with pytest.raises(ArtifactFormatError, match=key):
             load(sealed({name: value for name, value in complete.items() if name != key}))
 

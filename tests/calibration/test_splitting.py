@@ -32,6 +32,11 @@ def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
     return artifact.model_copy(update={"created_at": ""})
 
 
+def unwatched(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    of_no_level = [one for one in artifact.reference if one.alpha is None]
+    return undated(artifact).model_copy(update={"reference": of_no_level})
+
+
 def members(artifact: CalibrationArtifact, records: list[PromptRecord]) -> dict[str, list[PromptRecord]]:
     """The records of each part, as anyone can find out from the plan in the artifact."""
     parts: dict[str, list[PromptRecord]] = {"fit": [], "calibration": [], "test": []}
@@ -169,8 +174,9 @@ def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else(
 
     assert changing("calibration").features == first.features
     assert changing("calibration").arrays != first.arrays
-    # What is held out plays no role at all.
-    assert undated(changing("test")) == undated(first)
+    # What is held out plays no role but one: the decisions on it are counted, to be compared with later ones.
+    assert undated(changing("test")) != undated(first)
+    assert unwatched(changing("test")) == unwatched(first)
     # Control: prompts of the fit split do move the cut-offs.
     one_fit = next(r for r in records if part(r.id, None) == "fit")
     moved = [rescored(r, 0.999) if r is one_fit else r for r in records]

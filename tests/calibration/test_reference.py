@@ -1,0 +1,118 @@
+"""What an artifact counts of its prompts, for those who watch for drift later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc.artifact import Watched
+from langchain_cfc.features import parse_statistic
+from langchain_cfc.records import tabulate
+
+Prompts: TypeAlias = Callable[..., list[PromptRecord]]
+Rescored: TypeAlias = Callable[[PromptRecord, float], PromptRecord]
+FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
+OPTIONS: dict[str, Any] = {"alpha": ["0.2", "0.4"], "features": FEATURES, "test_fraction": 0.3}
+
+
+def named(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], Watched]:
+    return {(one.name, one.alpha): one for one in artifact.reference}
+
+
+# Prompts of one score leave groups empty.
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted(
+    prompts: Prompts, rescored: Rescored
+) -> None:
+    records = prompts(1, 300)
+    artifact = calibrate(records, **OPTIONS)
+    part = artifact.calibration.split.part
+    watched = named(artifact)["mean_score", None]
+    labelled = tabulate([one for one in records if part(one.id, None) == "calibration"])
+    mean_score = parse_statistic("mean_score").values
+    means = mean_score(labelled.draws)
+    expected = np.histogram(means, bins=[-np.inf, *watched.edges, np.inf])[0]
+    assert watched.counts["1"] == expected.tolist()
+    assert sum(watched.counts["1"]) == artifact.calibration.size
+    fitted = tabulate([one for one in records if part(one.id, None) == "fit"])
+    assert set(watched.edges) <= set(mean_score(fitted.draws).tolist())
+
+    def changing(which: str) -> Watched:
+        changed = [rescored(one, 0.5) if part(one.id, None) == which else one for one in records]
+        return named(calibrate(changed, allow_unattainable=True, **OPTIONS))["mean_score", None]
+
+    assert changing("calibration").edges == watched.edges
+    assert changing("calibration").counts != watched.counts
+    # The negative control: prompts of the fit split do move the bins.
+    one_fit = next(one for one in records if part(one.id, None) == "fit")
+    moved = [rescored(one, 0.0) if one is one_fit else one for one in records]
+    assert named(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
+
+
+def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(1, 400), **OPTIONS)
+    watched = named(artifact)["min_score", None]
+    sizes = {one.name: one.size for one in artifact.calibration.groups}
+    assert set(watched.counts) == {one.name for one in artifact.feature_map.guaranteed_weights()}
+    for name, counts in watched.counts.items():
+        if name.startswith("bins") or name == "1":
+            assert sum(counts) == round(sizes[name])
+        else:
+            # A sum of independent draws of mean `size` and variance at most that: within five deviations.
+            assert abs(sum(counts) - sizes[name]) <= 5 * sizes[name] ** 0.5
+    # Within a group, what is the same for all its members says nothing.
+    inside = named(artifact)["bins(mean_score, 3)[0]", None]
+    assert not any(name.startswith("bins") for name in inside.counts)
+    assert "1" in inside.counts
+
+
+def test_decisions_are_counted_on_prompts_that_had_no_part_in_them(prompts: Prompts) -> None:
+    records = prompts(1, 300)
+    artifact = calibrate(records, **OPTIONS)
+    for alpha in ("0.2", "0.4"):
+        decided = named(artifact)["decision", alpha]
+        assert sum(decided.counts["1"]) == artifact.calibration.held_out_size > 50
+        assert decided.edges == [0.5, 1.5]
+        assert sum(named(artifact)["threshold", alpha].counts["1"]) == artifact.calibration.held_out_size
+    without = calibrate(records, **{**OPTIONS, "test_fraction": 0.0})
+    assert {one.alpha for one in without.reference} == {None}
+    kept = artifact.with_levels([artifact.levels[1]])
+    assert {one.alpha for one in kept.reference} == {None, "0.4"}
+
+
+def test_without_a_fit_split_bins_are_of_equal_widths(prompts: Prompts) -> None:
+    artifact = calibrate(prompts(1, 60), alpha="0.3", features="1")
+    watched = named(artifact)["mean_score", None]
+    assert watched.edges == [bin_ / 16 for bin_ in range(1, 16)]
+    assert sum(watched.counts["1"]) == 60
+
+
+def test_where_prompts_are_meant_to_differ_nothing_is_watched(prompts: Prompts) -> None:
+    records = [
+        one.model_copy(update={"metadata": {"ratio": 1.0 + row % 3}})
+        for row, one in enumerate(prompts(1, 200))
+    ]
+    artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
+    assert artifact.reference == []
+
+
+def test_it_is_saved_and_read_again_and_part_of_what_is_certified(prompts: Prompts, tmp_path: Path) -> None:
+    artifact = calibrate(prompts(1, 300), **OPTIONS)
+    artifact.save(tmp_path / "artifact.json")
+    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    assert loaded.reference == artifact.reference
+    assert artifact.model_copy(update={"reference": []}).frozen_digest != artifact.frozen_digest
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts", "problem"),
+    [([0.5, 0.5], [1, 2, 3], "ascending"), ([], [1], "ascending"), ([0.5], [1, 2, 3], "2 bins")],
+)
+def test_counts_that_fit_no_bins_are_refused(edges: list[float], counts: list[int], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Watched(name="mean_score", edges=edges, counts={"1": counts})
