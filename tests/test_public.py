@@ -100,6 +100,7 @@ ROOMS: dict[str, set[str]] = {
     "decision": FILES | {"artifact"},
     "certificates": FILES | {"_extras", "artifact", "decision"},
     "calibration": OFFLINE,
+    "database": {"errors"},
     "evaluation": OFFLINE,
     "planning": OFFLINE | {"calibration", "evaluation"},
     "verification": OFFLINE,
@@ -117,7 +118,11 @@ ROOMS: dict[str, set[str]] = {
     "replay": {"errors", "records", "sampling"},
     "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
-    "collect": {"imports", "_lazy"} | OFFLINE | SERVING | {"description", "evaluation", "labelers"},
+    "collect": {"imports", "_lazy", "database"}
+    | OFFLINE
+    | SERVING
+    | {"description", "evaluation", "labelers"},
+    "monitor": {"_arrays", "_extras", "errors", "database", "features", "artifact", "runnable"},
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
     | {
@@ -135,6 +140,7 @@ ROOMS: dict[str, set[str]] = {
         "runnable",
         "demo",
         "collect",
+        "monitor",
     },
 }
 
@@ -162,6 +168,8 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "sampling": LANGCHAIN | {"langchain"},
     "cli": frozenset({"typer", "rich"}),
+    "database": frozenset({"filelock", "sqlalchemy"}),
+    "monitor": LANGCHAIN | {"sqlalchemy"},
 }
 
 

@@ -36,6 +36,7 @@ _OWN = {
     "suggest": "suggest:suggest",
     "ask": "ask:ask",
     "agreement": "agreement:agreement",
+    "monitor": "monitor:app",
 }
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from langchain_cfc import database
 from langchain_cfc.collect.stages import Stage
-from langchain_cfc.collect.store import Store, database
+from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from tests.collect.making import N, ToldBench, run
 

@@ -9,7 +9,6 @@ from sqlalchemy import Connection, func, select
 
 from langchain_cfc.collect.stages import Paid, Stage
 from langchain_cfc.collect.store import rows, schema
-from langchain_cfc.collect.store.database import Database
 from langchain_cfc.collect.store.results import PAGE
 from langchain_cfc.collect.store.rows import Row
 from langchain_cfc.collect.store.writes import (
@@ -21,6 +20,7 @@ from langchain_cfc.collect.store.writes import (
     Writes,
     execute,
 )
+from langchain_cfc.database import Database
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord
 

@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 
 from langchain_cfc._version import __version__
 from langchain_cfc.collect.store import rows, schema
-from langchain_cfc.collect.store.database import Database
+from langchain_cfc.database import Database
 from langchain_cfc.errors import StoreError
 
 # Of a configuration, what records say of themselves.

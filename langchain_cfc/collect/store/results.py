@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Integer, Select, func, select
 
 from langchain_cfc.collect.stages import ModelCalls, Paid, Stage
 from langchain_cfc.collect.store import rows, schema
-from langchain_cfc.collect.store.database import Database
+from langchain_cfc.database import Database
 from langchain_cfc.records import PromptRecord
 
 # Prompts that are read at a time.

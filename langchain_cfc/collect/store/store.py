@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Table, select, update
 from langchain_cfc.collect.stages import Paid, Stage
 from langchain_cfc.collect.store import results, rows, schema
 from langchain_cfc.collect.store.adding import add
-from langchain_cfc.collect.store.database import Database
 from langchain_cfc.collect.store.facts import OF_RECORDS, Facts
 from langchain_cfc.collect.store.results import Failure
 from langchain_cfc.collect.store.tables import table
@@ -21,6 +20,7 @@ from langchain_cfc.collect.store.writes import (
     Write,
     execute,
 )
+from langchain_cfc.database import Database
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord, Provenance

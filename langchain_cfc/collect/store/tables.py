@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, func, select
 
 from langchain_cfc.collect.stages import Stage
 from langchain_cfc.collect.store import schema
-from langchain_cfc.collect.store.database import Database
+from langchain_cfc.database import Database
 from langchain_cfc.draws import JsonMetadata, LabelledDraws
 from langchain_cfc.errors import StoreError
 

@@ -1,0 +1,14 @@
+"""Watching the promise where it is served: drift without labels, certified rates with them."""
+
+from __future__ import annotations
+
+from langchain_cfc._extras import require
+
+# Said here, for the store needs it.
+require("sqlalchemy", "monitor", "a monitor")
+
+from langchain_cfc.monitor.kept import Label  # noqa: E402 - see above
+from langchain_cfc.monitor.monitor import CFCMonitor, labels_of, read_labels  # noqa: E402 - see above
+from langchain_cfc.monitor.status import MonitorStatus, Test  # noqa: E402 - see above
+
+__all__ = ["CFCMonitor", "Label", "MonitorStatus", "Test", "labels_of", "read_labels"]

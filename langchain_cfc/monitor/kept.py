@@ -1,0 +1,197 @@
+"""With labels: is the promise kept as often as it was certified, and are answers as rarely wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import ConfigDict, StrictBool
+
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import InputError
+from langchain_cfc.monitor.betting import RATE_EXPERTS, Capital, rate_factors
+from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
+
+
+@dataclass(frozen=True)
+class Label:
+    """What people, or time, said of a result.
+
+    Attributes:
+        id: Of the result.
+        correct: Of each of the n candidates, whether it is correct, None where nobody knows; one truth value
+            for the best answer, which says nothing of the set; or None for a set that is empty or flagged,
+            where nothing need be known.
+        probability: With what probability this result was chosen to be labelled, in (0, 1]: 1 where all are,
+            or where the choice looked at nothing.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    id: str
+    correct: StrictBool | Sequence[StrictBool | None] | None
+    probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.probability <= 1.0:
+            msg = f"label of {self.id!r}: a probability lies in (0, 1], got {self.probability}"
+            raise InputError(msg)
+
+    def of(self, one: Observed) -> tuple[bool | None, bool | None]:
+        """What it says of a result.
+
+        It says that the promise was kept only where it would have said as well that it was not: otherwise the
+        results that count would be chosen by what they show.
+
+        Returns:
+            Whether the promise was kept, and whether the answer was right; None where it does not tell, or
+            there was no answer.
+
+        Raises:
+            InputError: If it does not fit the result.
+        """
+        truths, best = self._truths(one), one.best
+        inside = [truth for truth, accepted in zip(truths, one.accepted, strict=True) if accepted]
+        covered = None if None in inside else any(inside)
+        kept = None if isinstance(self.correct, bool) else one.outcome == FLAGGED or covered
+        return kept, None if best is None or one.withheld else truths[best]
+
+    def _truths(self, one: Observed) -> list[bool | None]:
+        """Of each candidate."""
+        n, best, correct = len(one.scores), one.best, self.correct
+        if correct is None and one.outcome == ANSWERED:
+            msg = f"label of {self.id!r}: the set is not empty; say which candidates are correct"
+            raise InputError(msg)
+        if isinstance(correct, bool) and best is None:
+            msg = f"label of {self.id!r}: no answer was given that could be correct; label the candidates"
+            raise InputError(msg)
+        if correct is None or isinstance(correct, bool):
+            return [correct if slot == best else None for slot in range(n)]
+        if len(correct) != n:
+            msg = f"label of {self.id!r}: it speaks of {len(correct)} candidates, and there are {n}"
+            raise InputError(msg)
+        return list(correct)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A certified rate that is watched.
+
+    Attributes:
+        what: `kept`: sets hold a correct answer or are flagged; `right`: answers are not wrong.
+        group: Name of the weighting; `1` is all prompts.
+        words: The same for people.
+        alpha: Level of the sets.
+        rate: What is certified: at least so often, in (0, 1).
+        delta: Probability that the certificate is wrong, as decimal text.
+    """
+
+    what: Literal["kept", "right"]
+    group: str
+    words: str
+    alpha: str
+    rate: float
+    delta: str
+
+
+def stated(artifact: CalibrationArtifact) -> list[Stated]:
+    """What the certificates of an artifact state, as far as a rate can fall below it."""
+    found = []
+    policy = artifact.policy
+    for certificate in [*artifact.certificates, *(policy.coverage if policy is not None else [])]:
+        found += [
+            Stated("kept", one.name, one.words, certificate.alpha, one.kept_at_least, certificate.delta)
+            for one in certificate.shares
+            if 0.0 < one.kept_at_least < 1.0
+        ]
+    if policy is not None:
+        wrong = policy.certificate
+        rate = 1.0 - float(wrong.max_wrong_rate)
+        found += [
+            Stated("right", one.name, one.words, wrong.alpha, rate, wrong.delta)
+            for one in wrong.groups
+            if one.certified or one is wrong.groups[0]
+        ]
+    return found
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tests of the certified rates, one for each.
+
+    Whoever bets that a rate is lower than certified, at odds that are fair for the certified one, ever turns
+    1 into m/level with probability at most level/m where the certificate is right, and it is wrong with
+    probability at most its delta: in all, a false alarm has probability at most level + delta. This assumes
+    that whether a result is labelled, and when, does not depend on whether it was correct, given what its
+    probability to be labelled was chosen by.
+
+    Attributes:
+        artifact: The artifact.
+        capital: Of the m tests.
+        kept: (m,) number of outcomes that kept what is stated.
+    """
+
+    artifact: CalibrationArtifact
+    capital: Capital
+    kept: FloatArray
+
+    @classmethod
+    def begun(cls, artifact: CalibrationArtifact, now: float) -> Kept:
+        """Nothing seen yet."""
+        count = len(stated(artifact))
+        return cls(artifact, Capital.stakes([count], RATE_EXPERTS, now), np.zeros(count))
+
+    @cached_property
+    def stated(self) -> list[Stated]:
+        """The m rates."""
+        return stated(self.artifact)
+
+    @cached_property
+    def _coefficients(self) -> dict[str, FloatArray]:
+        weights = self.artifact.feature_map.guaranteed_weights()
+        return {one.name: np.array(one.coefficients) for one in weights}
+
+    def after(self, one: Observed, label: Label, now: float, least: float) -> Kept:
+        """With one more label.
+
+        Args:
+            one: The result.
+            label: What is said of it.
+            now: The time.
+            least: The smallest probability with which any result is labelled: one that is labelled with
+                probability p counts with probability least / p, so that those that count are a fair sample.
+        """
+        if not self.stated:
+            return self
+        kept_promise, right = label.of(one)
+        # A certified wrong-answer rate speaks of bot mode alone.
+        outcomes = {"kept": kept_promise, "right": right if one.bot else None}
+        features = np.array(one.features)
+        luck = one.uniforms("label", 2)
+        fair = luck[0] < least / label.probability
+        seen = np.array(
+            [
+                fair
+                and outcomes[it.what] is not None
+                and it.alpha == one.alpha
+                and luck[1] < self._coefficients[it.group] @ features
+                for it in self.stated
+            ]
+        )
+        kept: BoolArray = np.array([bool(outcomes[it.what]) for it in self.stated])
+        rates = np.array([it.rate for it in self.stated])
+        capital = self.capital.after(rate_factors(kept, rates), now, seen)
+        return Kept(self.artifact, capital, self.kept + (kept & seen))
+
+    def to_data(self) -> dict[str, Any]:
+        """What has been seen, to be stored."""
+        return {"kept": self.kept.tolist(), "capital": self.capital.to_data()}
+
+    @classmethod
+    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Kept:
+        """What `to_data` was made of."""
+        return cls(artifact, Capital.from_data(data["capital"]), np.array(data["kept"], dtype=np.float64))

@@ -1,0 +1,363 @@
+"""`CFCMonitor`: hears of every result, writes it down beside the serving path, and says what it shows."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from langchain_core.callbacks import BaseCallbackHandler
+from pydantic import TypeAdapter, ValidationError
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.monitor.kept import Label
+from langchain_cfc.monitor.observed import Observed
+from langchain_cfc.monitor.status import MonitorStatus, status_of
+from langchain_cfc.monitor.store import Failed, MonitorStore
+from langchain_cfc.runnable import CFCResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_LOG = logging.getLogger(__name__)
+# Most results and failures that wait to be written; where the database is away for long, later ones are lost,
+# and counted.
+MOST_WAITING = 100_000
+# Seconds before a batch that could not be written is tried again.
+_AGAIN = 1.0
+_DAY = 86_400.0
+_LABEL = TypeAdapter(Label)
+
+
+class CFCMonitor(BaseCallbackHandler):
+    """Watches what an artifact decides, as a callback of LangChain or fed by hand.
+
+    As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it hears of every `CFCResult` below, and
+    of prompts that failed. A result is remembered by the id of its run, and in numbers only: scores,
+    features, threshold and decision, no text of prompts or answers. Nothing on the serving path waits:
+    results are put into a queue, and a thread of its own writes them, many in one transaction. A process that
+    is killed loses those of the last `every` seconds, or the last `batch` of them if they come faster.
+
+    Args:
+        artifact: The artifact whose promise is watched; results of others are left out.
+        store: Path of an SQLite file, or the URL of a PostgreSQL database that several machines share.
+        level: Probability of any false alarm, ever, for each of the two kinds: drift, and broken promises
+            (there beside the certificate's own delta), in (0, 1).
+        least_probability: The smallest probability with which any result is chosen to be labelled, in
+            (0, 1]; see `label`.
+        every: Seconds after which results are written at the latest, above 0.
+        batch: Number of results that are written at once if they come faster, at least 1.
+        keep_days: Results older than this many days are deleted once the tests have seen them; what the tests
+            have learnt stays. None keeps all.
+        create: Whether to make the store where it is not there.
+
+    Raises:
+        InputError: If a setting is out of range.
+        StoreError: If the database cannot be used.
+        MissingExtraError: If SQLAlchemy is not installed.
+    """
+
+    # In async chains as well; a thread for each event would take longer than the event.
+    run_inline = True
+    # Events of models, tools and retrievers are none of ours, and there are many for each result.
+    ignore_llm = True
+    ignore_chat_model = True
+    ignore_agent = True
+    ignore_retriever = True
+    ignore_retry = True
+    ignore_custom_event = True
+
+    def __init__(
+        self,
+        artifact: CalibrationArtifact,
+        store: str | os.PathLike[str] = "cfc-monitor.db",
+        *,
+        level: float = 0.01,
+        least_probability: float = 1.0,
+        every: float = 1.0,
+        batch: int = 500,
+        keep_days: float | None = 90.0,
+        create: bool = True,
+    ) -> None:
+        for name, value in (("level", level), ("least_probability", least_probability)):
+            if not (0.0 < value < 1.0 or (value == 1.0 and name != "level")):
+                msg = f"{name} must lie in (0, 1), got {value!r}"
+                raise InputError(msg)
+        if every <= 0.0 or batch < 1 or (keep_days is not None and keep_days <= 0.0):
+            msg = "expected every > 0 seconds, batch >= 1 and keep_days > 0"
+            raise InputError(msg)
+        self.artifact = artifact
+        self.level = level
+        self._least = least_probability
+        self._keep = None if keep_days is None else keep_days * _DAY
+        self._store = MonitorStore(store, create=create)
+        self._writing = _Writing(self._store, every, batch)
+        self._runs: dict[UUID, _Run] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def see(self, result: CFCResult, name: str | None = None, *, seconds: float | None = None) -> str:
+        """Remember a result.
+
+        Args:
+            result: The result.
+            name: What it is called, unique; made up if left out. A result of the same name that is there
+                already stays.
+            seconds: How long it took.
+
+        Returns:
+            Its name, for labels.
+
+        Raises:
+            InputError: If another artifact decided it.
+        """
+        theirs = result.guarantee.artifact_digest
+        if theirs != self.artifact.digest:
+            msg = (
+                f"the result was decided by the artifact {theirs[:15]}, and this monitor watches "
+                f"{self.artifact.digest[:15]}: give each artifact a monitor of its own"
+            )
+            raise InputError(msg)
+        name = name or uuid4().hex
+        self._writing.put(Observed.of(result, name, time.time(), seconds))
+        return name
+
+    def label(self, *labels: Label) -> int:
+        """Say which results were right, whenever that is known; see `Label`.
+
+        Whether a result is labelled must not depend on whether it was right. Where some are labelled more
+        often than others, by what they look like, each label says with what probability its result was
+        chosen; tests then take each with the probability `least_probability` divided by that, so that those
+        taken are like all results (rejection sampling).
+
+        Args:
+            *labels: The labels.
+
+        Returns:
+            How many were new; the first label of a result counts.
+
+        Raises:
+            InputError: If one names no result, does not fit it, or was chosen more rarely than
+                `least_probability`. Then none is written.
+            StoreError: If they could not be written.
+        """
+        rare = [one for one in labels if one.probability < self._least]
+        if rare:
+            msg = (
+                f"label of {rare[0].id!r}: chosen with probability {rare[0].probability}, which is below "
+                f"least_probability = {self._least}: make the monitor with the smallest there is"
+            )
+            raise InputError(msg)
+        self.flush()
+        return self._store.label(labels, time.time())
+
+    def status(self) -> MonitorStatus:
+        """What all results and labels so far show, also those that other processes wrote.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        self.flush()
+        now = time.time()
+        evidence = self._store.evidence(self.artifact, now, self._least)
+        if self._keep is not None:
+            self._store.forget(now - self._keep)
+        return status_of(self.artifact, evidence, self._store.standing(self.artifact.digest), self.level, now)
+
+    def flush(self) -> None:
+        """Wait until everything heard of so far is written.
+
+        Raises:
+            StoreError: If it cannot be.
+        """
+        self._writing.flush()
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self._writing.close()
+        self._store.close()
+
+    @property
+    def lost(self) -> int:
+        """How many results could not be kept, since the database was away for too long."""
+        return self._writing.lost
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Note when a run began, and which it belongs to."""
+        del serialized, inputs, kwargs
+        outer = None if parent_run_id is None else self._runs.get(parent_run_id)
+        self._runs[run_id] = _Run(time.perf_counter(), set() if outer is None else outer.told)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Remember a result, once: chains around it end with the same."""
+        del kwargs
+        run = self._runs.pop(run_id, None)
+        if run is None or not isinstance(outputs, CFCResult) or id(outputs) in run.told:
+            return
+        run.told.add(id(outputs))
+        if outputs.guarantee.artifact_digest == self.artifact.digest:
+            self.see(outputs, str(run_id), seconds=time.perf_counter() - run.began)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Count a prompt that could not be served, once."""
+        del kwargs
+        run = self._runs.pop(run_id, None)
+        if run is None or not isinstance(error, CFCError) or id(error) in run.told:
+            return
+        run.told.add(id(error))
+        self._writing.put(Failed(time.time(), self.artifact.digest, type(error).__name__))
+
+
+class _Run:
+    """A run that goes on."""
+
+    __slots__ = ("began", "told")
+
+    def __init__(self, began: float, told: set[int]) -> None:
+        self.began = began
+        # Of the outermost run and all below: which results and errors have been told.
+        self.told = told
+
+
+class _Writing:
+    """A queue, and the thread that empties it into a store. After a fork, the child has its own."""
+
+    def __init__(self, store: MonitorStore, every: float, batch: int) -> None:
+        self._store, self._every, self._batch = store, every, batch
+        self.lost = 0
+        self._closed = False
+        self._begin()
+        ending = weakref.WeakMethod(self.close)
+        atexit.register(lambda: (close := ending()) and close())
+        if hasattr(os, "register_at_fork"):
+            apart = weakref.WeakMethod(self._forked)
+            os.register_at_fork(after_in_child=lambda: (begin := apart()) and begin())
+
+    def put(self, one: Observed | Failed) -> None:
+        """Add something to be written; never waits."""
+        if self._closed or len(self._waiting) >= MOST_WAITING:
+            self.lost += 1
+            return
+        self._waiting.append(one)
+        if self._thread is None:
+            self._start()
+        elif len(self._waiting) >= self._batch:
+            self._due.set()
+
+    def flush(self) -> None:
+        """Write all that waits, in this thread."""
+        with self._turn:
+            while self._waiting:
+                self._write()
+
+    def close(self) -> None:
+        """Write all that waits, and end the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.flush()
+
+    def _begin(self) -> None:
+        # Deques are safe to append to and to take from at once.
+        self._waiting: deque[Observed | Failed] = deque()
+        self._turn, self._starting = threading.Lock(), threading.Lock()
+        self._due = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _forked(self) -> None:
+        self._store.forked()
+        self._begin()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="cfc-monitor", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while not self._closed:
+            self._due.wait(self._every)
+            self._due.clear()
+            try:
+                self.flush()
+            except CFCError as error:
+                _LOG.warning("results of the monitor wait to be written: %s", error)
+                time.sleep(_AGAIN)
+
+    def _write(self) -> None:
+        """Write a batch; what cannot be written stays at the head of the queue."""
+        batch = [self._waiting[place] for place in range(min(len(self._waiting), self._batch))]
+        self._store.add(
+            [one for one in batch if isinstance(one, Observed)],
+            [one for one in batch if isinstance(one, Failed)],
+        )
+        for _ in batch:
+            self._waiting.popleft()
+
+
+def labels_of(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
+    """Labels out of plain data.
+
+    Args:
+        rows: `{"id": ..., "correct": ..., "probability": ...?}`; see `Label`.
+
+    Returns:
+        The labels.
+
+    Raises:
+        InputError: If one is something else.
+    """
+    made = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            made.append(_LABEL.validate_python(row))
+        except ValidationError as error:  # noqa: PERF203 - its number is told
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            msg = f"label {number}{f', {place}' if place else ''}: {first['msg']}"
+            raise InputError(msg) from error
+    return made
+
+
+def read_labels(path: str | os.PathLike[str]) -> list[Label]:
+    """Labels from a JSON Lines file, one a line; see `labels_of`.
+
+    Raises:
+        InputError: If the file cannot be read, or a line is no label.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        msg = f"{os.fspath(path)}: cannot be read as JSON Lines: {error}"
+        raise InputError(msg) from error
+    try:
+        return labels_of(rows)
+    except InputError as error:
+        msg = f"{os.fspath(path)}: {error}"
+        raise InputError(msg) from error

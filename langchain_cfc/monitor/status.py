@@ -1,0 +1,201 @@
+"""What a monitor's tests say, as data and in words."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.monitor.betting import Capital
+from langchain_cfc.monitor.store import Evidence, Standing
+
+_DAY = 86_400.0
+_LARGEST = 700.0  # whose exponential is a number
+_RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
+# What no feature text names.
+_OWN = {"mean_score", "min_score", "threshold", "decision"}
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Test(_Data):
+    """One test, and what it has found.
+
+    Attributes:
+        kind: `drift` of what prompts look like, or `kept` and `right`: a certified rate that is not kept.
+        what: The quantity, or the rate, for people.
+        group: The prompts in which it is watched, for people.
+        alpha: The level it is of; None for what does not depend on one.
+        outcomes: Number of results or labels that it has seen.
+        evidence: The largest value that its capital ever had, from a stake of 1.
+        needed: The value from which on it alarms.
+        alarm: Whether it does.
+        since: When what it found seems to have begun, in ISO 8601, UTC; None without an alarm.
+        seen: The observed share, for rates; None for drift.
+        certified: The certified one; None for drift.
+    """
+
+    kind: Literal["drift", "kept", "right"]
+    what: str
+    group: str
+    alpha: str | None
+    outcomes: int
+    evidence: float
+    needed: float
+    alarm: bool
+    since: str | None
+    seen: float | None = None
+    certified: float | None = None
+
+    def sentence(self) -> str:
+        """What it found, in a line."""
+        level = "" if self.alpha is None else f" at alpha = {self.alpha}"
+        since = "" if self.since is None else f", since about {self.since}"
+        where = f"over {self.group}{level}"
+        if self.kind == "drift":
+            verdict = "has changed" if self.alarm else "shows no change"
+            return f"{self.what} {verdict} {where}{since}"
+        certified = f"{100 * (self.certified or 0.0):.1f} %"
+        verdict = "is broken" if self.alarm else "stands"
+        return f"{self.what}, certified at least {certified}, {verdict} {where}{since}"
+
+
+class MonitorStatus(_Data):
+    """What all results and labels so far show.
+
+    Attributes:
+        artifact: Digest of the artifact.
+        age_days: Days since it was made.
+        results: Number of results there are.
+        labels: Number of labels.
+        failures: Number of prompts that could not be served.
+        answered: Share of results with an answer set that is not empty; None without results.
+        flagged: Share that is not certifiable.
+        seconds: Median and 99th percentile of how long the latest results took; None where nobody measured.
+        models: What models call themselves that were not calibrated.
+        level: Probability of any false alarm of either kind.
+        tests: All tests, those with most evidence first.
+        notes: What cannot be told, and why.
+    """
+
+    artifact: str
+    age_days: float
+    results: int
+    labels: int
+    failures: int
+    answered: float | None
+    flagged: float | None
+    seconds: tuple[float, float] | None
+    models: tuple[str, ...]
+    level: float
+    tests: tuple[Test, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def alarms(self) -> tuple[Test, ...]:
+        """The tests that alarm."""
+        return tuple(one for one in self.tests if one.alarm)
+
+
+def status_of(
+    artifact: CalibrationArtifact, evidence: Evidence, standing: Standing, level: float, now: float
+) -> MonitorStatus:
+    """Put together what is known.
+
+    Args:
+        artifact: The artifact.
+        evidence: What its tests have seen.
+        standing: What the store holds.
+        level: Probability of any false alarm of either kind.
+        now: The time, in seconds since 1970.
+
+    Returns:
+        The status.
+    """
+    words = {one.name: one.words for one in artifact.feature_map.guaranteed_weights()}
+    drift, kept = evidence.drift, evidence.kept
+    tests = []
+    for place, (watched, group) in enumerate(drift.tests):
+        found = _found(drift.capital, place, level)
+        what = watched.name.replace("_", " ") if watched.name in _OWN else watched.name
+        tests.append(Test(kind="drift", what=what, group=words[group], alpha=watched.alpha, **found))
+    for place, one in enumerate(kept.stated):
+        found = _found(kept.capital, place, level)
+        seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
+        tests.append(
+            Test(
+                kind=one.what,
+                what=_RATES[one.what],
+                group=one.words,
+                alpha=one.alpha,
+                seen=seen,
+                certified=one.rate,
+                **found,
+            )
+        )
+    made = datetime.fromisoformat(artifact.created_at).timestamp()
+    return MonitorStatus(
+        artifact=artifact.digest,
+        age_days=max(0.0, (now - made) / _DAY),
+        results=standing.results,
+        labels=standing.labels,
+        failures=standing.failures,
+        answered=standing.share(standing.answered),
+        flagged=standing.share(standing.flagged),
+        seconds=standing.seconds,
+        models=_other_models(artifact, standing.models),
+        level=level,
+        tests=tuple(sorted(tests, key=lambda one: -math.log(max(one.evidence, 1.0)) / math.log(one.needed))),
+        notes=tuple(_notes(artifact, evidence)),
+    )
+
+
+def _found(capital: Capital, place: int, level: float) -> dict[str, Any]:
+    """What one of some tests has found, all of which share the level."""
+    needed = capital.log.size / level
+    peak = float(capital.peak[place])
+    # Compared in logarithms, for evidence may leave the range of numbers.
+    alarm = peak >= math.log(needed)
+    since = datetime.fromtimestamp(float(capital.since[place]), tz=timezone.utc)
+    return {
+        "outcomes": int(capital.outcomes[place]),
+        "evidence": math.exp(min(peak, _LARGEST)),
+        "needed": needed,
+        "alarm": alarm,
+        "since": since.isoformat(timespec="seconds") if alarm else None,
+    }
+
+
+def _other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:
+    calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
+    said = calibrated.get("model_version")
+    if said is None:
+        return ()
+    known = set(said) if isinstance(said, (list, tuple)) else {said}
+    return tuple(one for one in served if one not in known)
+
+
+def _notes(artifact: CalibrationArtifact, evidence: Evidence) -> list[str]:
+    notes = []
+    if not artifact.reference:
+        notes.append(
+            "drift cannot be told: the artifact holds no counts of its own prompts, since an earlier release "
+            "made it, or for a shift; calibrate again"
+        )
+    if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
+        notes.append(
+            "thresholds and decisions are not watched, only what they are made of: the artifact held out no "
+            "prompts to count them on (test_fraction)"
+        )
+    if not evidence.kept.stated:
+        notes.append(
+            "labels can show nothing: no rate is certified. Certify the artifact on held-out prompts "
+            "(langchain-cfc certify); what is promised on average over calibration sets cannot be held "
+            "against one of them"
+        )
+    return notes

@@ -1,0 +1,357 @@
+"""`MonitorStore`: results, labels and failures of many processes, and what the tests made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlalchemy import Connection, Insert, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.database import Database
+from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.monitor import tables
+from langchain_cfc.monitor.drift import Drift
+from langchain_cfc.monitor.kept import Kept, Label
+from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Results that one transaction shows to the tests.
+PAGE = 1000
+_LISTS = ("scores", "accepted", "features", "models")
+_SHOWN = 5
+# Seconds to wait for another process that makes the tables, and between two looks.
+_PATIENCE, _AGAIN = 30.0, 0.05
+_results, _labels, _failures, _facts = tables.results, tables.labels, tables.failures, tables.facts
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A prompt that could not be served: when, by which artifact, and the name of the error's type."""
+
+    at: float
+    artifact: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a store holds of an artifact.
+
+    Attributes:
+        results: Number of results.
+        answered: How many of them had an answer set that is not empty.
+        flagged: How many were not certifiable.
+        labels: Number of labels.
+        failures: Number of prompts that could not be served.
+        models: What the models of the latest results call themselves.
+        seconds: Median and 99th percentile of how long these took; None where nobody measured.
+    """
+
+    results: int
+    answered: int
+    flagged: int
+    labels: int
+    failures: int
+    models: tuple[str, ...]
+    seconds: tuple[float, float] | None
+
+    def share(self, count: int) -> float | None:
+        """Of the results; None if there are none."""
+        return count / self.results if self.results else None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the tests of an artifact have seen."""
+
+    drift: Drift
+    kept: Kept
+
+
+class MonitorStore:
+    """The tables of a monitor.
+
+    Args:
+        where: Path of an SQLite file, or the URL of a PostgreSQL database.
+        create: Whether to make it where it is not there.
+
+    Raises:
+        StoreError: If it cannot be opened, is not there, or is none of this release.
+    """
+
+    def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
+        self._database = Database(where)
+        self.name = self._database.name
+        try:
+            self._open(create=create)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._database.close()
+
+    def add(self, results: Sequence[Observed], failures: Sequence[Failed] = ()) -> None:
+        """Write in one transaction; a result that is there already, by its id, is not written again.
+
+        Raises:
+            StoreError: If it could not be written; then nothing was.
+        """
+        with self._database.writing() as connection:
+            if results:
+                connection.execute(self._once(_results), [_row(one) for one in results])
+            if failures:
+                connection.execute(insert(_failures), [asdict(one) for one in failures])
+
+    def label(self, labels: Iterable[Label], now: float) -> int:
+        """Write labels, all or none; one for a result that has one already is passed over.
+
+        Args:
+            labels: The labels.
+            now: When they came, in seconds since 1970.
+
+        Returns:
+            How many were new.
+
+        Raises:
+            InputError: If one speaks of no result that is there, or does not fit it.
+            StoreError: If they could not be written.
+        """
+        given = {one.id: one for one in labels}
+        if not given:
+            return 0
+        with self._database.writing() as connection:
+            known = {one.id: one for one in _found(connection, list(given))}
+            missing = [name for name in given if name not in known]
+            if missing:
+                more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+                msg = (
+                    f"{self.name} holds no result {', '.join(map(repr, missing[:_SHOWN]))}{more}: a label "
+                    "names the run that gave the result; those that came last may not be written yet (flush)"
+                )
+                raise InputError(msg)
+            for name, one in given.items():
+                one.of(known[name])
+            before = _count(connection, _labels)
+            rows = [
+                {
+                    "result": one.id,
+                    "at": now,
+                    "correct": json.dumps(one.correct, default=list),
+                    "probability": one.probability,
+                }
+                for one in given.values()
+            ]
+            connection.execute(self._once(_labels), rows)
+            return _count(connection, _labels) - before
+
+    def evidence(self, artifact: CalibrationArtifact, now: float, least: float) -> Evidence:
+        """Show the tests whatever they have not seen, and say what they have.
+
+        Processes that do so at the same time take turns; each result and label is seen once.
+
+        Args:
+            artifact: The artifact; results of others are left alone.
+            now: The time, in seconds since 1970: where tests begin that have seen nothing.
+            least: See `Kept.after`.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        while True:
+            with self._database.writing() as connection:
+                self._take_turn(connection)
+                seen = _evidence(connection, artifact, now)
+                results = _unseen_results(connection, artifact.digest)
+                labels = [] if results else _unseen_labels(connection, artifact.digest)
+                if not results and not labels:
+                    return seen
+                drift, kept = seen.drift, seen.kept
+                for _, one in results:
+                    drift = drift.after(one)
+                for _, one, label, at in labels:
+                    kept = kept.after(one, label, at, least)
+                _mark(connection, _results, [number for number, _ in results])
+                _mark(connection, _labels, [number for number, *_ in labels])
+                _remember(connection, artifact.digest, {"drift": drift.to_data(), "kept": kept.to_data()})
+
+    def standing(self, digest: str) -> Standing:
+        """What there is of an artifact.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        ours = _results.c.artifact == digest
+        outcomes = select(_results.c.outcome, func.count()).where(ours).group_by(_results.c.outcome)
+        latest = select(_results.c.models, _results.c.seconds).where(ours).order_by(_results.c.number.desc())
+        labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
+        failed = select(func.count()).where(_failures.c.artifact == digest)
+        with self._database.reading() as connection:
+            counts = {int(outcome): int(count) for outcome, count in connection.execute(outcomes)}
+            rows = connection.execute(latest.limit(PAGE)).all()
+            labels = int(connection.execute(labelled.where(ours)).scalar_one())
+            failures = int(connection.execute(failed).scalar_one())
+        took = [row.seconds for row in rows if row.seconds is not None]
+        models = dict.fromkeys(model for row in rows for model in json.loads(row.models))
+        return Standing(
+            results=sum(counts.values()),
+            answered=counts.get(ANSWERED, 0),
+            flagged=counts.get(FLAGGED, 0),
+            labels=labels,
+            failures=failures,
+            models=tuple(models),
+            seconds=(float(np.median(took)), float(np.quantile(took, 0.99))) if took else None,
+        )
+
+    def forked(self) -> None:
+        """Forget connections that a parent process holds as well."""
+        self._database.engine.dispose(close=False)
+
+    def forget(self, before: float) -> int:
+        """Delete results that came before a time and that the tests have seen, with their labels.
+
+        What the tests have learnt stays.
+
+        Returns:
+            How many.
+        """
+        old = (_results.c.at < before) & _results.c.seen
+        waiting = select(_labels.c.result).where(~_labels.c.seen)
+        with self._database.writing() as connection:
+            connection.execute(delete(_failures).where(_failures.c.at < before))
+            return connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting))).rowcount
+
+    def _open(self, *, create: bool) -> None:
+        if self._database.embedded and not create and not self._database.path.is_file():
+            msg = f"there is no monitor at {self.name}"
+            raise StoreError(msg)
+        if create:
+            self._create()
+        known = self._known()
+        if known.get("format") != tables.FORMAT:
+            msg = f"{self.name} is no monitor's"
+            raise StoreError(msg)
+        if known.get("version") != tables.VERSION:
+            msg = (
+                f"{self.name} was made by another release (its tables are of version "
+                f"{known.get('version')}, this one reads {tables.VERSION}): watch into a new one, or go back"
+            )
+            raise StoreError(msg)
+
+    def _create(self) -> None:
+        """Make the tables where there are none; processes that begin together take turns."""
+        end = time.monotonic() + _PATIENCE
+        while not self._known():
+            try:
+                with self._database.locked():
+                    self._make()
+            except StoreError:  # noqa: PERF203 - another process is at it
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_AGAIN)
+            else:
+                return
+
+    def _make(self) -> None:
+        others = self._database.tables() - set(tables.metadata.tables)
+        if self._known() or (others and self._database.embedded):
+            return
+        self._database.create(tables.metadata)
+        written = {"version": tables.VERSION, "turn": 0, "format": tables.FORMAT}
+        rows = [{"name": name, "value": json.dumps(value)} for name, value in written.items()]
+        with self._database.writing() as connection:
+            connection.execute(insert(_facts), rows)
+
+    def _known(self) -> dict[str, Any]:
+        """What the store says of itself; nothing where it is not there, or being made."""
+        if _facts.name not in self._database.tables():
+            return {}
+        query = select(_facts).where(_facts.c.name.in_(["format", "version"]))
+        with self._database.reading() as connection:
+            return {name: json.loads(value) for name, value in connection.execute(query)}
+
+    def _once(self, table: Any) -> Insert:
+        """Insert rows, but for those that are there already."""
+        dialect: Any = sqlite if self._database.embedded else postgresql
+        made: Insert = dialect.insert(table).on_conflict_do_nothing()
+        return made
+
+    def _take_turn(self, connection: Connection) -> None:
+        """Wait for others that show results to the tests: a row that they wrote is theirs to the end."""
+        connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
+
+
+def _row(one: Observed) -> dict[str, Any]:
+    # Fields as they are: `asdict` would copy every list.
+    row = dict(one.__dict__)
+    return row | {name: json.dumps(row[name]) for name in _LISTS}
+
+
+def _observed(row: Any) -> Observed:
+    fields = {name: getattr(row, name) for name in Observed.__dataclass_fields__}
+    return Observed(**fields | {name: tuple(json.loads(fields[name])) for name in _LISTS})
+
+
+def _found(connection: Connection, names: Sequence[str]) -> Iterable[Observed]:
+    for start in range(0, len(names), PAGE):
+        query = select(_results).where(_results.c.id.in_(names[start : start + PAGE]))
+        yield from map(_observed, connection.execute(query))
+
+
+def _count(connection: Connection, table: Any) -> int:
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def _unseen_results(connection: Connection, digest: str) -> list[tuple[int, Observed]]:
+    unseen = (_results.c.artifact == digest) & ~_results.c.seen
+    query = select(_results).where(unseen).order_by(_results.c.number).limit(PAGE)
+    return [(row.number, _observed(row)) for row in connection.execute(query)]
+
+
+def _unseen_labels(connection: Connection, digest: str) -> list[tuple[int, Observed, Label, float]]:
+    query = (
+        select(_results, _labels.c.number.label("label"), _labels.c.at.label("said"), _labels.c.correct)
+        .add_columns(_labels.c.probability)
+        .join_from(_labels, _results, _labels.c.result == _results.c.id)
+        .where(_results.c.artifact == digest, ~_labels.c.seen)
+        .order_by(_labels.c.number)
+        .limit(PAGE)
+    )
+    return [
+        (row.label, _observed(row), Label(row.id, json.loads(row.correct), row.probability), row.said)
+        for row in connection.execute(query)
+    ]
+
+
+def _mark(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
+    if numbers:
+        connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
+
+
+def _evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
+    value = connection.execute(select(_facts.c.value).where(_facts.c.name == artifact.digest)).scalar()
+    if value is None:
+        return Evidence(Drift.begun(artifact, now), Kept.begun(artifact, now))
+    data = json.loads(value)
+    return Evidence(Drift.from_data(artifact, data["drift"]), Kept.from_data(artifact, data["kept"]))
+
+
+def _remember(connection: Connection, digest: str, data: Mapping[str, Any]) -> None:
+    connection.execute(delete(_facts).where(_facts.c.name == digest))
+    connection.execute(insert(_facts), {"name": digest, "value": json.dumps(data)})

@@ -1,0 +1,147 @@
+"""How often tests alarm that may be looked at all the time, over many simulated streams.
+
+Each stream has calibration prompts of its own. Under no drift the number of streams that ever alarm is at
+most binomial with the level as its probability (Ville's inequality); the bound below is exceeded by chance
+with probability 1e-6. `CFC_LONG=1` takes 10,000 streams of 10,000 results.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.monitor.betting import (
+    RANK_EXPERTS,
+    RATE_EXPERTS,
+    Capital,
+    rank_factors,
+    rate_factors,
+)
+from langchain_cfc.monitor.ranks import counted, ranks
+from tests.lengths import repetitions
+
+STREAMS = repetitions(10_000, share=0.2)
+RESULTS = repetitions(10_000, share=0.1)
+LEVEL = 0.05
+CALIBRATION = 200
+BINS = 17
+
+
+def at_most(level: float) -> int:
+    """More streams than this alarm with probability 1e-6 at most."""
+    return int(stats.binom.isf(1e-6, STREAMS, level))
+
+
+def shares(rng: np.random.Generator) -> FloatArray:
+    """(streams, bins) what share of prompts each bin holds: unequal, for bins come from few prompts."""
+    found: FloatArray = rng.dirichlet(np.full(BINS, 5.0), size=STREAMS)
+    return found
+
+
+def drawn(of: FloatArray, luck: FloatArray) -> IntArray:
+    """(streams,) a bin for each stream."""
+    return np.asarray((np.cumsum(of, axis=1) < luck[:, np.newaxis]).sum(axis=1).clip(0, BINS - 1))
+
+
+def watched(change: float, *, refresh: bool = True, results: int = RESULTS) -> tuple[FloatArray, BoolArray]:
+    """Watch streams in which prompts move to higher bins from the middle on.
+
+    Args:
+        change: Share of prompts that move to the highest bins; 0 for no drift.
+        refresh: Whether results join what the next are ranked among, as they should.
+        results: Number of results of each stream.
+
+    Returns:
+        (streams,) peaks of the logarithm of capital, and whether a test that is made anew after every tenth
+        result, at 5 % each time, ever alarmed.
+    """
+    rng = np.random.default_rng(7)
+    before = shares(rng)
+    after = (1.0 - change) * before
+    after[:, -3:] += change / 3.0
+    calibration = rng.multinomial(CALIBRATION, before)
+    counts = calibration.astype(np.int64)
+    capital = Capital.stakes([STREAMS], RANK_EXPERTS)
+    naive = np.zeros(STREAMS, dtype=np.bool_)
+    stream = np.zeros_like(counts)
+    for time in range(results):
+        bins = drawn(before if time < results // 2 else after, rng.random(STREAMS))
+        capital = capital.after(rank_factors(ranks(counts, bins, rng.random(STREAMS))), float(time))
+        counts = counted(counts, bins) if refresh else counts
+        stream = counted(stream, bins)
+        if time % 10 == 9:
+            naive |= differ(calibration, stream)
+    return capital.peak, naive
+
+
+def differ(calibration: IntArray, stream: IntArray) -> BoolArray:
+    """Whether the mean bins of two samples differ, by the usual test at 5 %."""
+    places = np.arange(BINS)
+
+    def moments(counts: IntArray) -> tuple[FloatArray, FloatArray]:
+        size = counts.sum(axis=1)
+        mean = counts @ places / size
+        return mean, (counts @ places**2 / size - mean**2) / size
+
+    (one, its), (other, others) = moments(calibration), moments(stream)
+    return np.asarray(np.abs(one - other) > 1.96 * np.sqrt(its + others), dtype=np.bool_)
+
+
+def test_without_drift_alarms_are_as_rare_as_stated_and_a_test_made_anew_each_time_is_not() -> None:
+    peaks, naive = watched(0.0)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL)
+    # The bound is no accident of a test that never alarms: smaller evidence is met, and about as often.
+    assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
+    assert naive.sum() > 3 * at_most(LEVEL)
+
+
+def test_ranks_among_calibration_prompts_alone_are_not_uniform() -> None:
+    """The negative control: what a calibration set has too few of would seem to be drift for ever."""
+    peaks, _ = watched(0.0, refresh=False)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() > at_most(LEVEL)
+
+
+@pytest.mark.parametrize(("change", "found"), [(0.3, 0.9), (0.6, 0.999)])
+def test_drift_is_found(change: float, found: float) -> None:
+    # With 1e-6: half of the streams' results come after the change.
+    peaks, _ = watched(change, results=1000)
+    assert (peaks >= np.log(1.0 / LEVEL)).mean() > found
+
+
+def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
+    """(streams,) peaks of the logarithm of capital that bets against stated rates."""
+    rng = np.random.default_rng(11)
+    capital = Capital.stakes([STREAMS], RATE_EXPERTS)
+    for time in range(results):
+        capital = capital.after(rate_factors(rng.random(STREAMS) < kept, stated), float(time))
+    return capital.peak
+
+
+def test_a_rate_that_is_kept_raises_no_alarm_and_one_that_is_not_does() -> None:
+    stated = np.full(STREAMS, 0.87)
+    peaks = rates(stated, stated)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL)
+    assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
+    broken = rates(stated - 0.1, stated, results=1000)
+    assert (broken >= np.log(1.0 / LEVEL)).mean() > 0.99
+
+
+def test_coverage_below_its_target_is_no_hypothesis_that_could_be_tested() -> None:
+    """The negative control: one calibration set keeps a little more or less than all of them on average.
+
+    The coverage of one artifact follows a beta law around the target (Vovk 2012). A test of "at least the
+    target" alarms for about half of the sound ones; a test of the certified bound does not, but where the
+    certificate is wrong, which its delta bounds.
+    """
+    rng = np.random.default_rng(13)
+    target, size, delta = 0.8, 300, 0.05
+    rank = int(np.ceil(target * (size + 1)))
+    coverage = rng.beta(rank, size + 1 - rank, size=STREAMS)
+    held_out = rng.binomial(size, coverage)
+    certified = np.asarray(stats.beta.ppf(delta, held_out, size - held_out + 1))
+    against_target = rates(coverage, np.full(STREAMS, target), results=max(RESULTS, 2000))
+    against_certified = rates(coverage, certified)
+    assert (against_target >= np.log(1.0 / LEVEL)).sum() > at_most(LEVEL + delta)
+    assert (against_certified >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL + delta)

@@ -1,0 +1,42 @@
+"""A process that hears of results as fast as asked, and says how many it was told of.
+
+python -m tests.monitor.writing STORE ARTIFACT NAME RESULTS RATE
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from langchain_cfc import CalibrationArtifact
+from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.monitor import CFCMonitor
+
+
+def said(line: str) -> None:
+    """Tell whoever listens, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(store: str, artifact: str, name: str, *pace: str) -> None:
+    """Tell a monitor of results, at a rate, and print the name of each once it was told."""
+    results, rate = map(float, pace)
+    held = CalibrationArtifact.load(artifact)
+    result = demo_chain(held).invoke(next(iter(recording())).input)
+    monitor = CFCMonitor(held, store)
+    said("ready")
+    sys.stdin.readline()
+    began = time.perf_counter()
+    for number in range(int(results)):
+        monitor.see(result, f"{name}-{number}")
+        said(f"{name}-{number}")
+        ahead = (number + 1) / rate - (time.perf_counter() - began)
+        if ahead > 0.0:
+            time.sleep(ahead)
+    monitor.close()
+    said(f"done {time.perf_counter() - began}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
