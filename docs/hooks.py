@@ -65,6 +65,7 @@ ROOMS = (
     "fingerprints",
     "guarantee",
     "labelers",
+    "monitor",
     "paper",
     "planning",
     "plots",

@@ -1,0 +1,46 @@
+"""The benchmark of drift finds what there is, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.drift import main, page
+
+
+def test_a_few_streams_make_the_page(tmp_path: Path) -> None:
+    main(["--streams", "3", "--page", str(tmp_path / "page.md")])
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in text.splitlines() if " | " in line}
+    control, weaker = rows["| nothing (control)"], rows["| a weaker model under the same name"]
+    # At level 0.01: three streams without drift raise an alarm with probability 0.03 at most.
+    assert control[1:4] == ["0%", "0%", "not found"]
+    assert weaker[1] == "100%"
+    assert 0 < int(weaker[3]) < 150
+
+
+def test_the_page_that_ships_is_of_this_form() -> None:
+    shipped = Path("benchmarks/DRIFT.md").read_text(encoding="utf-8")
+    first, *_ = page([], 100).splitlines()
+    assert shipped.startswith(first)
+    with pytest.raises(SystemExit):
+        main(["--streams", "many"])
+
+
+def test_what_the_documentation_says_of_it_is_on_the_page() -> None:
+    said = Path("docs/monitoring.md").read_text(encoding="utf-8")
+    shipped = Path("benchmarks/DRIFT.md").read_text(encoding="utf-8").splitlines()
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in shipped if " | " in line}
+    weaker, stricter, harder = (
+        rows[f"| {name}"]
+        for name in (
+            "a weaker model under the same name",
+            "a verifier that gives the square root of its scores",
+            "hard topics five times as frequent",
+        )
+    )
+    assert f"is found after {weaker[3]} results without a label, and after {weaker[4]} with all" in said
+    assert f"its scores after {stricter[3]}. " in said.replace("\n", " ")
+    assert f"needs {weaker[5]} and {stricter[5]}: " in said
+    assert f"within {harder[6].split()[0]} results, where that test needs {harder[5]} " in said
