@@ -1,4 +1,4 @@
-"""The two pages: one asks the bot, the other answers what the bot could not. `streamlit run` starts them."""
+"""The pages: ask the bot, answer what it could not, watch its promise. `streamlit run` starts them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from qa_bot_store import FOLDER, Store, Turn, same_question
 
 from langchain_cfc.errors import CFCError
 from langchain_cfc.guarantee import Guarantee
+from langchain_cfc.monitor import CFCMonitor
 
 STORE = Store(FOLDER / "qa_bot.db")
 WHY_BEFORE = (
@@ -23,6 +24,10 @@ WHY_BEFORE = (
 ASKED_BEFORE = (
     "You have asked this before, at {level}, and what came of it stands. Asked again, at this level or "
     "another, until an answer comes, the promise would be void. A person may be asked instead."
+)
+WHY_ALWAYS = (
+    "Tests that may be looked at as often as one likes: if nothing changes, the chance that any of them ever "
+    "alarms is at most {level}."
 )
 SUGGESTED = 5
 
@@ -127,7 +132,9 @@ def decide(turn: Turn, bot: Bot) -> None:
     """Have the bot decide at the level that was written down, and show the page anew."""
     with st.spinner("Drawing candidates"):
         try:
-            STORE.decided(turn, bot.decide(turn.question, turn.alpha))
+            result = bot.decide(turn.question, turn.alpha)
+            the_monitor().see(result, f"turn-{turn.id}")
+            STORE.decided(turn, result)
         except CFCError as error:
             STORE.forget(turn)
             st.session_state.notice = plain(f"Nothing was decided, so you may ask again: {error}")
@@ -175,6 +182,40 @@ def person_page() -> None:
     rerun_once_changed(lambda: len(STORE.queue()), len(queue))
 
 
+def watch_page() -> None:
+    """What all questions so far show about the promise."""
+    st.title("Does the promise still stand?")
+    status = the_monitor().status()
+    asked, answered, flagged, alarms = st.columns(4)
+    asked.metric("Questions", status.results)
+    answered.metric("With a set", share(status.answered))
+    flagged.metric("Flagged", share(status.flagged))
+    alarms.metric("Alarms", len(status.alarms))
+    for alarm in status.alarms:
+        st.error(plain(alarm.sentence()), icon=":material/warning:")
+    if not status.alarms:
+        st.success(
+            "Nothing shows so far that questions differ from those that it was calibrated on.",
+            icon=":material/check:",
+        )
+    st.caption(WHY_ALWAYS.format(level=f"{100 * status.level:g} %"))
+    st.dataframe(
+        [
+            {"What": one.what, "Of": one.group, "Evidence": one.progress, "Seen": one.outcomes}
+            for one in status.tests
+        ],
+        column_config={"Evidence": st.column_config.ProgressColumn("On the way to an alarm", max_value=1.0)},
+        hide_index=True,
+    )
+    for note in status.notes:
+        st.caption(plain(note))
+
+
+def share(part: float | None) -> str:
+    """A share for people."""
+    return "-" if part is None else f"{part:.0%}"
+
+
 @st.fragment(run_every="2s")
 def rerun_once_changed(count: Callable[[], int], seen: int) -> None:
     """Look into the store now and then, and show the page anew when a count is another one."""
@@ -186,6 +227,12 @@ def rerun_once_changed(count: Callable[[], int], seen: int) -> None:
 def the_bot() -> Bot:
     """The bot, made once for all visitors."""
     return make_bot()
+
+
+@st.cache_resource(show_spinner=False)
+def the_monitor() -> CFCMonitor:
+    """What hears of every decision, whoever asked."""
+    return CFCMonitor(the_bot().artifact, FOLDER / "monitor.db")
 
 
 def conversation_id() -> str:
@@ -209,6 +256,7 @@ st.set_page_config(page_title="Answer or abstain")
 pages = [
     st.Page(ask_page, title="Ask", default=True),
     st.Page(person_page, title="For a person", url_path="person"),
+    st.Page(watch_page, title="Monitor", url_path="monitor"),
 ]
 opened = st.navigation(pages, position="hidden")
 with st.container(horizontal=True):

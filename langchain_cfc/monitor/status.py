@@ -52,6 +52,11 @@ class Test(_Data):
     seen: float | None = None
     certified: float | None = None
 
+    @property
+    def progress(self) -> float:
+        """How far it is on the way from a stake of 1 to an alarm, by orders of magnitude: in [0, 1]."""
+        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
+
     def sentence(self) -> str:
         """What it found, in a line."""
         level = "" if self.alpha is None else f" at alpha = {self.alpha}"
@@ -150,7 +155,7 @@ def status_of(
         seconds=standing.seconds,
         models=_other_models(artifact, standing.models),
         level=level,
-        tests=tuple(sorted(tests, key=lambda one: -math.log(max(one.evidence, 1.0)) / math.log(one.needed))),
+        tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
         notes=tuple(_notes(artifact, evidence)),
     )
 

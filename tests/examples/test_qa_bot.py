@@ -29,6 +29,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from langchain_cfc import CFCResult, write_records
 from langchain_cfc.demo import recording
+from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance
 from tests.report import browser as look
 from tests.serving.openai_server import Script, serving
@@ -381,6 +382,34 @@ def test_going_to_the_other_page_and_back_keeps_the_conversation(visitor: Visito
     expect(page.get_by_role("heading", name="Questions for a person")).to_be_visible()
     page.get_by_role("link", name="Ask").click()
     expect(page.get_by_text("asked at 80 %")).to_be_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seen_on", [("light", 1280), ("dark", PHONE)])
+def test_the_monitor_shows_what_has_been_asked(
+    context: BrowserContext, site: str, bot: Any, answered: str, seen_on: tuple[Scheme, int]
+) -> None:
+    scheme, width = seen_on
+    with _visiting(context, scheme=scheme, width=width) as visitor:
+        visitor.open(site)
+        visitor.ask(answered)
+        page = visitor.page
+        page.get_by_role("link", name="Monitor").click()
+        expect(page.get_by_role("heading", name="Does the promise still stand?")).to_be_visible()
+        visitor.settle()
+        # Whoever looks into the store from another process sees the same.
+        with CFCMonitor(
+            bot.artifact, Path(os.environ["QA_BOT_FOLDER"]) / "monitor.db", create=False
+        ) as monitor:
+            seen = monitor.status()
+        assert seen.results >= 1
+        assert f"Questions\n{seen.results}" in page.get_by_test_id("stMetric").first.inner_text().replace(
+            "\n\n", "\n"
+        )
+        expect(page.get_by_test_id("stDataFrame")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if folder_of_screens := os.environ.get("CFC_SCREENS"):
+            page.screenshot(path=f"{folder_of_screens}/monitor-{scheme}.png")
 
 
 @pytest.mark.slow
