@@ -111,6 +111,11 @@ def _say(console: Console, found: MonitorStatus) -> None:
         console.print(f"[yellow]another model[/]  {escape(model)} was not calibrated", soft_wrap=True)
     for alarm in found.alarms:
         console.print(f"[bold red]alarm[/]      {escape(alarm.sentence())}", soft_wrap=True)
+    for doubt in found.doubts:
+        console.print(
+            f"[yellow]labels[/]     {escape(doubt.sentence())}: they do not speak of all results",
+            soft_wrap=True,
+        )
     if not found.alarms:
         console.print("[green]no alarm[/]")
     console.print("", _table(found))

@@ -48,8 +48,8 @@ class Drift:
         return self._layout.tests
 
     @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout.of(self.artifact)
+    def _layout(self) -> Layout:
+        return Layout.of(self.artifact)
 
     def after(self, one: Observed) -> Drift:
         """With one more result."""
@@ -77,18 +77,26 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Where each test finds its quantity, its group and its level; the same for all results."""
+class Layout:
+    """Where each of m tests finds its quantity, its group and its level; the same for all results.
+
+    Attributes:
+        artifact: The artifact.
+        tests: A quantity, and the name of the weighting in which it is watched.
+        coefficients: (g, d) the weightings in the columns of the features.
+        quantity: (m,) place of each test's quantity in the artifact's reference.
+        group: (m,) place of its weighting among the g.
+    """
 
     artifact: CalibrationArtifact
     tests: list[tuple[Watched, str]]
-    groups: tuple[str, ...]
     coefficients: FloatArray
     quantity: Any
     group: Any
 
     @classmethod
-    def of(cls, artifact: CalibrationArtifact) -> _Layout:
+    def of(cls, artifact: CalibrationArtifact) -> Layout:
+        """The layout of an artifact's tests."""
         tests = list(_tests(artifact))
         weights = artifact.feature_map.guaranteed_weights()
         groups = tuple(one.name for one in weights)
@@ -96,7 +104,6 @@ class _Layout:
         return cls(
             artifact=artifact,
             tests=tests,
-            groups=groups,
             coefficients=np.array([one.coefficients for one in weights]),
             quantity=np.array([place[id(watched)] for watched, _ in tests], dtype=np.int64),
             group=np.array([groups.index(name) for _, name in tests], dtype=np.int64),

@@ -41,6 +41,13 @@ class Label:
             msg = f"label of {self.id!r}: a probability lies in (0, 1], got {self.probability}"
             raise InputError(msg)
 
+    def fair(self, one: Observed, least: float) -> bool:
+        """Whether it counts, where one that was chosen with probability p counts with probability least / p.
+
+        So those that count are a fair sample of all results (rejection sampling).
+        """
+        return bool(one.uniforms("label", 1)[0] < least / self.probability)
+
     def of(self, one: Observed) -> tuple[bool | None, bool | None]:
         """What it says of a result.
 
@@ -162,8 +169,7 @@ class Kept:
             one: The result.
             label: What is said of it.
             now: The time.
-            least: The smallest probability with which any result is labelled: one that is labelled with
-                probability p counts with probability least / p, so that those that count are a fair sample.
+            least: The smallest probability with which any result is labelled; see `Label.fair`.
         """
         if not self.stated:
             return self
@@ -171,14 +177,13 @@ class Kept:
         # A certified wrong-answer rate speaks of bot mode alone.
         outcomes = {"kept": kept_promise, "right": right if one.bot else None}
         features = np.array(one.features)
-        luck = one.uniforms("label", 2)
-        fair = luck[0] < least / label.probability
+        luck, fair = one.uniforms("kept", 1)[0], label.fair(one, least)
         seen = np.array(
             [
                 fair
                 and outcomes[it.what] is not None
                 and it.alpha == one.alpha
-                and luck[1] < self._coefficients[it.group] @ features
+                and luck < self._coefficients[it.group] @ features
                 for it in self.stated
             ]
         )

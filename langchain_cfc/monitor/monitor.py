@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -59,6 +60,8 @@ class CFCMonitor(BaseCallbackHandler):
         batch: Number of results that are written at once if they come faster, at least 1.
         keep_days: Results older than this many days are deleted once the tests have seen them; what the tests
             have learnt stays. None keeps all.
+        label_days: Days after which nearly all labels have come that a result will get; older results are
+            then compared, the labelled with the others. At most `keep_days`.
         create: Whether to make the store where it is not there.
 
     Raises:
@@ -87,18 +90,24 @@ class CFCMonitor(BaseCallbackHandler):
         every: float = 1.0,
         batch: int = 500,
         keep_days: float | None = 90.0,
+        label_days: float = 14.0,
         create: bool = True,
     ) -> None:
         for name, value in (("level", level), ("least_probability", least_probability)):
             if not (0.0 < value < 1.0 or (value == 1.0 and name != "level")):
                 msg = f"{name} must lie in (0, 1), got {value!r}"
                 raise InputError(msg)
-        if every <= 0.0 or batch < 1 or (keep_days is not None and keep_days <= 0.0):
-            msg = "expected every > 0 seconds, batch >= 1 and keep_days > 0"
+        if (
+            every <= 0.0
+            or batch < 1
+            or not 0.0 <= label_days <= (math.inf if keep_days is None else keep_days)
+        ):
+            msg = "expected every > 0 seconds, batch >= 1, and 0 <= label_days <= keep_days"
             raise InputError(msg)
         self.artifact = artifact
         self.level = level
         self._least = least_probability
+        self._label_days = label_days
         self._keep = None if keep_days is None else keep_days * _DAY
         self._store = MonitorStore(store, create=create)
         self._writing = _Writing(self._store, every, batch)
@@ -173,7 +182,7 @@ class CFCMonitor(BaseCallbackHandler):
         """
         self.flush()
         now = time.time()
-        evidence = self._store.evidence(self.artifact, now, self._least)
+        evidence = self._store.evidence(self.artifact, now, least=self._least, label_days=self._label_days)
         if self._keep is not None:
             self._store.forget(now - self._keep)
         return status_of(self.artifact, evidence, self._store.standing(self.artifact.digest), self.level, now)

@@ -27,7 +27,8 @@ class Test(_Data):
     """One test, and what it has found.
 
     Attributes:
-        kind: `drift` of what prompts look like, or `kept` and `right`: a certified rate that is not kept.
+        kind: `drift` of what prompts look like; `kept` and `right`: a certified rate that is not kept;
+            `labelled`: results with a label that do not look like the others.
         what: The quantity, or the rate, for people.
         group: The prompts in which it is watched, for people.
         alpha: The level it is of; None for what does not depend on one.
@@ -40,7 +41,7 @@ class Test(_Data):
         certified: The certified one; None for drift.
     """
 
-    kind: Literal["drift", "kept", "right"]
+    kind: Literal["drift", "kept", "right", "labelled"]
     what: str
     group: str
     alpha: str | None
@@ -62,6 +63,9 @@ class Test(_Data):
         level = "" if self.alpha is None else f" at alpha = {self.alpha}"
         since = "" if self.since is None else f", since about {self.since}"
         where = f"over {self.group}{level}"
+        if self.kind == "labelled":
+            verdict = "differs" if self.alarm else "shows no difference"
+            return f"{self.what} {verdict} between labelled results and the others {where}{since}"
         if self.kind == "drift":
             verdict = "has changed" if self.alarm else "shows no change"
             return f"{self.what} {verdict} {where}{since}"
@@ -103,8 +107,13 @@ class MonitorStatus(_Data):
 
     @property
     def alarms(self) -> tuple[Test, ...]:
-        """The tests that alarm."""
-        return tuple(one for one in self.tests if one.alarm)
+        """The tests that alarm: what is served is not what was calibrated, or a certified rate is broken."""
+        return tuple(one for one in self.tests if one.alarm and one.kind != "labelled")
+
+    @property
+    def doubts(self) -> tuple[Test, ...]:
+        """The tests that say that labels do not speak of all results."""
+        return tuple(one for one in self.tests if one.alarm and one.kind == "labelled")
 
 
 def status_of(
@@ -125,10 +134,13 @@ def status_of(
     words = {one.name: one.words for one in artifact.feature_map.guaranteed_weights()}
     drift, kept = evidence.drift, evidence.kept
     tests = []
-    for place, (watched, group) in enumerate(drift.tests):
-        found = _found(drift.capital, place, level)
-        what = watched.name.replace("_", " ") if watched.name in _OWN else watched.name
-        tests.append(Test(kind="drift", what=what, group=words[group], alpha=watched.alpha, **found))
+    kinds: tuple[tuple[Literal["drift", "labelled"], Capital], ...]
+    kinds = (("drift", drift.capital), ("labelled", evidence.sampled.capital))
+    for kind, capital in kinds:
+        for place, (watched, group) in enumerate(drift.tests):
+            found = _found(capital, place, level)
+            what = watched.name.replace("_", " ") if watched.name in _OWN else watched.name
+            tests.append(Test(kind=kind, what=what, group=words[group], alpha=watched.alpha, **found))
     for place, one in enumerate(kept.stated):
         found = _found(kept.capital, place, level)
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None

@@ -20,6 +20,7 @@ from langchain_cfc.monitor import tables
 from langchain_cfc.monitor.drift import Drift
 from langchain_cfc.monitor.kept import Kept, Label
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
+from langchain_cfc.monitor.sampled import BLOCK, Sampled
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 PAGE = 1000
 _LISTS = ("scores", "accepted", "features", "models")
 _SHOWN = 5
+_DAY = 86_400.0
 # Seconds to wait for another process that makes the tables, and between two looks.
 _PATIENCE, _AGAIN = 30.0, 0.05
 _results, _labels, _failures, _facts = tables.results, tables.labels, tables.failures, tables.facts
@@ -75,6 +77,25 @@ class Evidence:
 
     drift: Drift
     kept: Kept
+    sampled: Sampled
+
+    @classmethod
+    def begun(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
+        """Nothing seen yet."""
+        return cls(Drift.begun(artifact, now), Kept.begun(artifact, now), Sampled.begun(artifact, now))
+
+    def to_data(self) -> dict[str, Any]:
+        """What has been seen, to be stored."""
+        return {name: getattr(self, name).to_data() for name in ("drift", "kept", "sampled")}
+
+    @classmethod
+    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
+        """What `to_data` was made of."""
+        return cls(
+            Drift.from_data(artifact, data["drift"]),
+            Kept.from_data(artifact, data["kept"]),
+            Sampled.from_data(artifact, data["sampled"]),
+        )
 
 
 class MonitorStore:
@@ -161,7 +182,9 @@ class MonitorStore:
             connection.execute(self._once(_labels), rows)
             return _count(connection, _labels) - before
 
-    def evidence(self, artifact: CalibrationArtifact, now: float, least: float) -> Evidence:
+    def evidence(
+        self, artifact: CalibrationArtifact, now: float, *, least: float = 1.0, label_days: float = 14.0
+    ) -> Evidence:
         """Show the tests whatever they have not seen, and say what they have.
 
         Processes that do so at the same time take turns; each result and label is seen once.
@@ -170,6 +193,7 @@ class MonitorStore:
             artifact: The artifact; results of others are left alone.
             now: The time, in seconds since 1970: where tests begin that have seen nothing.
             least: See `Kept.after`.
+            label_days: Days after which a result gets no label any more that is compared with the others.
 
         Raises:
             StoreError: If the database cannot be used.
@@ -180,16 +204,20 @@ class MonitorStore:
                 seen = _evidence(connection, artifact, now)
                 results = _unseen_results(connection, artifact.digest)
                 labels = [] if results else _unseen_labels(connection, artifact.digest)
-                if not results and not labels:
+                block = [] if results or labels else _block(connection, seen.sampled, now - label_days * _DAY)
+                if not results and not labels and not block:
                     return seen
-                drift, kept = seen.drift, seen.kept
+                drift, kept, sampled = seen.drift, seen.kept, seen.sampled
                 for _, one in results:
                     drift = drift.after(one)
                 for _, one, label, at in labels:
                     kept = kept.after(one, label, at, least)
+                if block:
+                    chosen = [(one, label is not None and label.fair(one, least)) for _, one, label in block]
+                    sampled = sampled.after(chosen, block[-1][0])
                 _mark(connection, _results, [number for number, _ in results])
                 _mark(connection, _labels, [number for number, *_ in labels])
-                _remember(connection, artifact.digest, {"drift": drift.to_data(), "kept": kept.to_data()})
+                _remember(connection, artifact.digest, Evidence(drift, kept, sampled).to_data())
 
     def standing(self, digest: str) -> Standing:
         """What there is of an artifact.
@@ -339,6 +367,35 @@ def _unseen_labels(connection: Connection, digest: str) -> list[tuple[int, Obser
     ]
 
 
+def _block(
+    connection: Connection, sampled: Sampled, before: float
+) -> list[tuple[int, Observed, Label | None]]:
+    """The next results whose labels have come, each with its label; none where there are too few yet."""
+    query = (
+        select(_results, _labels.c.correct, _labels.c.probability)
+        .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
+        .where(
+            _results.c.artifact == sampled.artifact.digest,
+            _results.c.seen,
+            _results.c.number > sampled.last,
+            _results.c.at < before,
+        )
+        .order_by(_results.c.number)
+        .limit(BLOCK)
+    )
+    rows = connection.execute(query).all()
+    if len(rows) < BLOCK:
+        return []
+    return [
+        (
+            row.number,
+            _observed(row),
+            None if row.correct is None else Label(row.id, json.loads(row.correct), row.probability),
+        )
+        for row in rows
+    ]
+
+
 def _mark(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
     if numbers:
         connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
@@ -347,9 +404,8 @@ def _mark(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
 def _evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
     value = connection.execute(select(_facts.c.value).where(_facts.c.name == artifact.digest)).scalar()
     if value is None:
-        return Evidence(Drift.begun(artifact, now), Kept.begun(artifact, now))
-    data = json.loads(value)
-    return Evidence(Drift.from_data(artifact, data["drift"]), Kept.from_data(artifact, data["kept"]))
+        return Evidence.begun(artifact, now)
+    return Evidence.from_data(artifact, json.loads(value))
 
 
 def _remember(connection: Connection, digest: str, data: Mapping[str, Any]) -> None:

@@ -110,6 +110,32 @@ def test_drift_is_found(change: float, found: float) -> None:
     assert (peaks >= np.log(1.0 / LEVEL)).mean() > found
 
 
+@pytest.mark.parametrize("choice", ["any", "high"])
+def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(choice: str) -> None:
+    """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
+    rng = np.random.default_rng(17)
+    size, blocks = 40, 25
+    capital = Capital.stakes([STREAMS], RANK_EXPERTS)
+    of = shares(rng)
+    for _ in range(blocks):
+        bins = np.stack([drawn(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
+        chance = np.full(bins.shape, 0.3) if choice == "any" else np.where(bins > BINS // 2, 0.5, 0.15)
+        chosen = rng.random(bins.shape) < chance
+        places = np.arange(BINS)
+        counts = ((bins[..., np.newaxis] == places) & ~chosen[..., np.newaxis]).sum(axis=1)
+        for slot in range(size):
+            seen, one = chosen[:, slot], bins[:, slot]
+            luck = rng.random(STREAMS)
+            capital = capital.after(rank_factors(ranks(counts, one, luck)), float(slot), seen)
+            counts = counted(counts, one, seen)
+    alarms = (capital.peak >= np.log(1.0 / LEVEL)).sum()
+    if choice == "any":
+        assert alarms <= at_most(LEVEL)
+        assert (capital.peak >= np.log(2.0)).sum() > 0.1 * STREAMS
+    else:
+        assert alarms > 0.99 * STREAMS
+
+
 def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
     """(streams,) peaks of the logarithm of capital that bets against stated rates."""
     rng = np.random.default_rng(11)

@@ -98,7 +98,7 @@ def test_under_no_drift_there_is_no_alarm_and_decisions_are_counted(
     assert status.flagged == np.mean([it.reason == "not_certifiable" for it in results])
     assert status.seconds is not None
     assert 0.0 < status.seconds[0] <= status.seconds[1]
-    assert {one.kind for one in status.tests} == {"drift", "kept"}
+    assert {one.kind for one in status.tests} == {"drift", "kept", "labelled"}
     assert {one.what for one in status.tests if one.alpha == "0.2"} >= {"decision", "threshold"}
     assert max(one.outcomes for one in status.tests) == len(served)
     assert all(one.since is None for one in status.tests)
@@ -200,6 +200,35 @@ def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
     assert seen(told=False) < kept - 0.1
 
 
+@pytest.mark.parametrize("asked", ["any", "hard", "hard and said so"])
+def test_labels_of_results_that_look_different_are_doubted(
+    asked: str, artifact: CalibrationArtifact, chain: CFCRunnable, served: list[PromptRecord], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(9)
+    least = 0.2 if "said" in asked else 1.0
+    store = tmp_path / "monitor.db"
+    with CFCMonitor(artifact, store, label_days=0.0, least_probability=least) as monitor:
+        labels = []
+        for one in served * 3:
+            result = chain.invoke(one.input)
+            name = monitor.see(result)
+            hard = result.features["mean_score"] > 0.5
+            probability = 0.3 if asked == "any" else (0.8 if hard else 0.2)
+            if rng.random() < probability:
+                labels.append(Label(name, truths(one), probability if "said" in asked else 1.0))
+        monitor.label(*labels)
+        status = monitor.status()
+        # A block is compared once.
+        assert monitor.status().tests == status.tests
+    compared = max(one.outcomes for one in status.tests if one.kind == "labelled")
+    assert compared > 150
+    assert bool(status.doubts) == (asked == "hard")
+    if status.doubts:
+        assert "differs between labelled results and the others" in status.doubts[0].sentence()
+    # Doubts about labels are no alarm.
+    assert not set(status.alarms) & set(status.doubts)
+
+
 def test_a_result_is_heard_of_once_whatever_is_around_it(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
@@ -281,7 +310,7 @@ def test_no_text_is_stored(
 def test_old_results_are_forgotten_and_what_was_learnt_stays(
     artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
-    with CFCMonitor(artifact, tmp_path / "monitor.db", keep_days=1e-9) as monitor:
+    with CFCMonitor(artifact, tmp_path / "monitor.db", keep_days=1e-9, label_days=0.0) as monitor:
         for one in served[:20]:
             monitor.see(chain.invoke(one.input))
         first = monitor.status()
