@@ -122,7 +122,19 @@ ROOMS: dict[str, set[str]] = {
     | OFFLINE
     | SERVING
     | {"description", "evaluation", "labelers"},
-    "monitor": {"_arrays", "_extras", "errors", "database", "features", "artifact", "runnable"},
+    "monitor": {
+        "_arrays",
+        "_extras",
+        "_files",
+        "_version",
+        "errors",
+        "database",
+        "features",
+        "artifact",
+        "runnable",
+        "plots",
+        "report",
+    },
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
     | {
@@ -169,7 +181,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "sampling": LANGCHAIN | {"langchain"},
     "cli": frozenset({"typer", "rich"}),
     "database": frozenset({"filelock", "sqlalchemy"}),
-    "monitor": LANGCHAIN | {"sqlalchemy"},
+    "monitor": LANGCHAIN | {"jinja2", "markupsafe", "sqlalchemy"},
 }
 
 

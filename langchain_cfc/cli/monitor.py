@@ -20,7 +20,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Watch the pr
 _STORE = "SQLite file that a monitor writes, or URL of a PostgreSQL database."
 # Tests that are listed though they do not alarm.
 _MOST_LISTED = 10
-_FEW, _MANY = 10, 1_000_000
 
 Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The artifact that serves.")]
 Level = Annotated[
@@ -60,6 +59,33 @@ def status(
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
         _say(out(), found)
+    raise typer.Exit(EXIT_NO if found.alarms else 0)
+
+
+@app.command("report")
+def report(
+    artifact: Artifact,
+    store: Annotated[str, typer.Argument(help=_STORE)],
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("monitor.html"),
+    level: Level = 0.01,
+    least_probability: Least = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Write a page: what alarms, how the evidence grew, and what to do; exit with 1 if a test alarms."""
+    with failures_explained():
+        from langchain_cfc.monitor import CFCMonitor
+        from langchain_cfc.monitor.page import write_page
+
+        held = CalibrationArtifact.load(artifact)
+        with CFCMonitor(
+            held, store, level=level, least_probability=least_probability, create=False
+        ) as monitor:
+            found = monitor.status()
+            write_page(out_path, found, monitor.curves())
+    if as_json:
+        emit_json({"alarms": len(found.alarms), "written": str(out_path)})
+    else:
+        out().print(escape(f"{len(found.alarms)} alarms; page written to {out_path}"), soft_wrap=True)
     raise typer.Exit(EXIT_NO if found.alarms else 0)
 
 
@@ -129,17 +155,13 @@ def _say(console: Console, found: MonitorStatus) -> None:
         )
 
 
-def _amount(evidence: float) -> str:
-    """Short enough for a column."""
-    if evidence >= _MANY:
-        return f"{evidence:.0e}"
-    return f"{evidence:,.0f}" if evidence >= _FEW else f"{evidence:.1f}"
-
-
 def _table(found: MonitorStatus) -> Table:
     """The tests with most evidence."""
-    listed = found.tests[: max(_MOST_LISTED, len(found.alarms))]
-    left = len(found.tests) - len(listed)
+    from langchain_cfc.monitor.status import amount
+
+    tests = [one for one in found.tests if one.kind != "labelled"]
+    listed = tests[: max(_MOST_LISTED, len(found.alarms))]
+    left = len(tests) - len(listed)
     title = f"Tests by evidence{f', {left} with less left out' if left else ''}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading, width in (("what", 24), ("of", 18)):
@@ -152,7 +174,7 @@ def _table(found: MonitorStatus) -> Table:
             group_label(one.group),
             f"{one.outcomes:,}",
             "" if one.seen is None else percent(one.seen),
-            _amount(one.evidence),
-            _amount(one.needed),
+            amount(one.evidence),
+            amount(one.needed),
         )
     return table

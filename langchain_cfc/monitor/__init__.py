@@ -9,6 +9,6 @@ require("sqlalchemy", "monitor", "a monitor")
 
 from langchain_cfc.monitor.kept import Label  # noqa: E402 - see above
 from langchain_cfc.monitor.monitor import CFCMonitor, labels_of, read_labels  # noqa: E402 - see above
-from langchain_cfc.monitor.status import MonitorStatus, Test  # noqa: E402 - see above
+from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test  # noqa: E402 - see above
 
-__all__ = ["CFCMonitor", "Label", "MonitorStatus", "Test", "labels_of", "read_labels"]
+__all__ = ["CFCMonitor", "EvidenceCurve", "Label", "MonitorStatus", "Test", "labels_of", "read_labels"]

@@ -23,8 +23,8 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.monitor.kept import Label
 from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.status import MonitorStatus, status_of
-from langchain_cfc.monitor.store import Failed, MonitorStore
+from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, curves_of, status_of
+from langchain_cfc.monitor.store import Evidence, Failed, MonitorStore
 from langchain_cfc.runnable import CFCResult
 
 if TYPE_CHECKING:
@@ -180,12 +180,30 @@ class CFCMonitor(BaseCallbackHandler):
         Raises:
             StoreError: If the database cannot be used.
         """
-        self.flush()
         now = time.time()
-        evidence = self._store.evidence(self.artifact, now, least=self._least, label_days=self._label_days)
+        evidence = self._evidence(now)
         if self._keep is not None:
             self._store.forget(now - self._keep)
         return status_of(self.artifact, evidence, self._store.standing(self.artifact.digest), self.level, now)
+
+    def curves(self, most: int = 5) -> list[EvidenceCurve]:
+        """How the evidence of the tests went that have come furthest.
+
+        Args:
+            most: How many of drift, and how many of certified rates.
+
+        Returns:
+            Their curves, in few points however long they are.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        tests = self.status().tests
+        return curves_of(self._evidence(time.time()), tests, most)
+
+    def _evidence(self, now: float) -> Evidence:
+        self.flush()
+        return self._store.evidence(self.artifact, now, least=self._least, label_days=self._label_days)
 
     def flush(self) -> None:
         """Wait until everything heard of so far is written.

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, Watched
+from langchain_cfc.features import in_short
 from langchain_cfc.monitor.betting import Capital
 from langchain_cfc.monitor.store import Evidence, Standing
 
 _DAY = 86_400.0
 _LARGEST = 700.0  # whose exponential is a number
+_FEW, _MANY = 10, 1_000_000
 _RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
 # What no feature text names.
 _OWN = {"mean_score", "min_score", "threshold", "decision"}
@@ -61,17 +64,32 @@ class Test(_Data):
     def sentence(self) -> str:
         """What it found, in a line."""
         level = "" if self.alpha is None else f" at alpha = {self.alpha}"
-        since = "" if self.since is None else f", since about {self.since}"
-        where = f"over {self.group}{level}"
+        since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
+        group = in_short(self.group)
+        where = f"{f'over {group}' if group == self.group else f'where {group}'}{level}{since}"
+        # Features keep the names that their text gives them.
+        what = self.what if "(" in self.what else f"{self.what[0].upper()}{self.what[1:]}"
         if self.kind == "labelled":
             verdict = "differs" if self.alarm else "shows no difference"
-            return f"{self.what} {verdict} between labelled results and the others {where}{since}"
+            return f"{what} {verdict} between labelled results and the others {where}"
         if self.kind == "drift":
-            verdict = "has changed" if self.alarm else "shows no change"
-            return f"{self.what} {verdict} {where}{since}"
+            return f"{what} {'has changed' if self.alarm else 'shows no change'} {where}"
         certified = f"{100 * (self.certified or 0.0):.1f} %"
-        verdict = "is broken" if self.alarm else "stands"
-        return f"{self.what}, certified at least {certified}, {verdict} {where}{since}"
+        return f"{what}, certified at least {certified}, {'is broken' if self.alarm else 'stands'} {where}"
+
+
+class EvidenceCurve(_Data):
+    """How the evidence of one test went.
+
+    Attributes:
+        name: What it tests and where, for people.
+        test: The test.
+        points: Numbers of outcomes, and the natural logarithm of the evidence after so many.
+    """
+
+    name: str
+    test: Test
+    points: tuple[tuple[int, float], ...]
 
 
 class MonitorStatus(_Data):
@@ -116,6 +134,36 @@ class MonitorStatus(_Data):
         return tuple(one for one in self.tests if one.alarm and one.kind == "labelled")
 
 
+def curves_of(evidence: Evidence, tests: Sequence[Test], most: int) -> list[EvidenceCurve]:
+    """The curves of the tests that have come furthest: at most so many of drift, and of certified rates."""
+    named = [
+        (("drift", _called(watched), group, watched.alpha), place, evidence.drifted)
+        for place, (watched, group) in enumerate(evidence.drift.tests)
+    ]
+    named += [
+        ((one.what, _RATES[one.what], one.group, one.alpha), place, evidence.broken)
+        for place, one in enumerate(evidence.kept.stated)
+    ]
+    words = {one.name: one.words for one in evidence.drift.artifact.feature_map.guaranteed_weights()}
+    known = {
+        (kind, what, words[group], alpha): (place, curve)
+        for (kind, what, group, alpha), place, curve in named
+    }
+    told = []
+    for kinds in (("drift",), ("kept", "right")):
+        for test in [one for one in tests if one.kind in kinds][:most]:
+            place, curve = known[test.kind, test.what, test.group, test.alpha]
+            level = "" if test.alpha is None else f", alpha = {test.alpha}"
+            told.append(
+                EvidenceCurve(
+                    name=f"{test.what}, {in_short(test.group)}{level}",
+                    test=test,
+                    points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
+                )
+            )
+    return told
+
+
 def status_of(
     artifact: CalibrationArtifact, evidence: Evidence, standing: Standing, level: float, now: float
 ) -> MonitorStatus:
@@ -139,8 +187,9 @@ def status_of(
     for kind, capital in kinds:
         for place, (watched, group) in enumerate(drift.tests):
             found = _found(capital, place, level)
-            what = watched.name.replace("_", " ") if watched.name in _OWN else watched.name
-            tests.append(Test(kind=kind, what=what, group=words[group], alpha=watched.alpha, **found))
+            tests.append(
+                Test(kind=kind, what=_called(watched), group=words[group], alpha=watched.alpha, **found)
+            )
     for place, one in enumerate(kept.stated):
         found = _found(kept.capital, place, level)
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
@@ -170,6 +219,17 @@ def status_of(
         tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
         notes=tuple(_notes(artifact, evidence)),
     )
+
+
+def amount(evidence: float) -> str:
+    """Evidence, short enough for a column."""
+    if evidence >= _MANY:
+        return f"{evidence:.0e}"
+    return f"{evidence:,.0f}" if evidence >= _FEW else f"{evidence:.1f}"
+
+
+def _called(watched: Watched) -> str:
+    return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
 
 
 def _found(capital: Capital, place: int, level: float) -> dict[str, Any]:

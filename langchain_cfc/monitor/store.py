@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.database import Database
 from langchain_cfc.errors import InputError, StoreError
 from langchain_cfc.monitor import tables
+from langchain_cfc.monitor.curves import Curve
 from langchain_cfc.monitor.drift import Drift
 from langchain_cfc.monitor.kept import Kept, Label
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
@@ -73,20 +74,41 @@ class Standing:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the tests of an artifact have seen."""
+    """What the tests of an artifact have seen.
+
+    Attributes:
+        drift: Do prompts look as they did?
+        kept: Are certified rates kept?
+        sampled: Are labelled results like the others?
+        drifted: How the capital of the first went.
+        broken: How that of the second did.
+    """
 
     drift: Drift
     kept: Kept
     sampled: Sampled
+    drifted: Curve
+    broken: Curve
 
     @classmethod
     def begun(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
         """Nothing seen yet."""
-        return cls(Drift.begun(artifact, now), Kept.begun(artifact, now), Sampled.begun(artifact, now))
+        parts = (Drift.begun(artifact, now), Kept.begun(artifact, now), Sampled.begun(artifact, now))
+        return cls(*parts, Curve(), Curve())
+
+    def after(self, one: Observed) -> Evidence:
+        """With one more result."""
+        drift = self.drift.after(one)
+        return replace(self, drift=drift, drifted=self.drifted.after(drift.capital.log, one.at))
+
+    def after_label(self, one: Observed, label: Label, now: float, least: float) -> Evidence:
+        """With one more label; see `Kept.after`."""
+        kept = self.kept.after(one, label, now, least)
+        return replace(self, kept=kept, broken=self.broken.after(kept.capital.log, now))
 
     def to_data(self) -> dict[str, Any]:
         """What has been seen, to be stored."""
-        return {name: getattr(self, name).to_data() for name in ("drift", "kept", "sampled")}
+        return {name: getattr(self, name).to_data() for name in self.__dataclass_fields__}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
@@ -95,6 +117,8 @@ class Evidence:
             Drift.from_data(artifact, data["drift"]),
             Kept.from_data(artifact, data["kept"]),
             Sampled.from_data(artifact, data["sampled"]),
+            Curve.from_data(data["drifted"]),
+            Curve.from_data(data["broken"]),
         )
 
 
@@ -207,17 +231,16 @@ class MonitorStore:
                 block = [] if results or labels else _block(connection, seen.sampled, now - label_days * _DAY)
                 if not results and not labels and not block:
                     return seen
-                drift, kept, sampled = seen.drift, seen.kept, seen.sampled
                 for _, one in results:
-                    drift = drift.after(one)
+                    seen = seen.after(one)
                 for _, one, label, at in labels:
-                    kept = kept.after(one, label, at, least)
+                    seen = seen.after_label(one, label, at, least)
                 if block:
                     chosen = [(one, label is not None and label.fair(one, least)) for _, one, label in block]
-                    sampled = sampled.after(chosen, block[-1][0])
+                    seen = replace(seen, sampled=seen.sampled.after(chosen, block[-1][0]))
                 _mark(connection, _results, [number for number, _ in results])
                 _mark(connection, _labels, [number for number, *_ in labels])
-                _remember(connection, artifact.digest, Evidence(drift, kept, sampled).to_data())
+                _remember(connection, artifact.digest, seen.to_data())
 
     def standing(self, digest: str) -> Standing:
         """What there is of an artifact.

@@ -14,6 +14,7 @@ a figure becomes part of a page.
 from __future__ import annotations
 
 from langchain_cfc.plots.answers import plot_certified_policies, plot_selective_risk
+from langchain_cfc.plots.evidence import plot_evidence
 from langchain_cfc.plots.groups import plot_group_miscoverage, plot_threshold_by_difficulty
 from langchain_cfc.plots.levels import plot_by_alpha
 from langchain_cfc.plots.prompts import plot_attainable, plot_score_histogram
@@ -23,6 +24,7 @@ __all__ = [
     "plot_attainable",
     "plot_by_alpha",
     "plot_certified_policies",
+    "plot_evidence",
     "plot_group_miscoverage",
     "plot_score_histogram",
     "plot_selective_risk",

@@ -465,7 +465,7 @@ def test_the_command_says_what_is_so_and_exits_with_one_on_an_alarm(
     assert json.loads(run("labels", saved, store, sheet, "--json").stdout)["labels"] == 0
     loud = run("status", saved, store)
     assert loud.returncode == 1
-    assert "the rate of kept promises, certified at least" in loud.stdout
+    assert "The rate of kept promises, certified at least" in loud.stdout
     data = json.loads(run("status", saved, store, "--json").stdout)
     assert data["alarms"] >= 1
     assert data["results"] == len(served)

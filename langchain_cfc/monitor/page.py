@@ -1,0 +1,126 @@
+"""A page about a monitor: what alarms, how evidence grew, and what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.resources import files
+from typing import Any
+
+from langchain_cfc._extras import require
+from langchain_cfc._files import atomic_writer
+from langchain_cfc._version import __version__
+from langchain_cfc.features import in_short
+from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test, amount
+from langchain_cfc.plots import plot_evidence, to_svg
+from langchain_cfc.report import check_report
+from langchain_cfc.report.page import GENERATOR
+
+# Tests that are listed though they do not alarm.
+_MOST_LISTED = 20
+_BROKEN = (
+    "A certified rate is not kept. Serve without it, or not at all, until a new artifact is calibrated on "
+    "prompts like those of now."
+)
+_DRIFTED = (
+    "Prompts, model or verifier are not as they were, so nothing supports the promise any more. Label a "
+    "random sample of the latest results, then calibrate on records of now."
+)
+_OTHER = "none of these was calibrated. Go back to the one that was, or calibrate."
+_UNFAIR = (
+    "Labelled results do not look like the others, so that labels do not speak of all results: draw them "
+    "from all results, or say with what probability each was drawn."
+)
+_SEEN = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "labelled results"}
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A figure with its caption."""
+
+    id: str
+    svg: Any
+    caption: str
+
+
+def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequence[EvidenceCurve]) -> None:
+    """Write a page about a monitor: one HTML file that needs no network and no script.
+
+    Args:
+        path: Where; an earlier report is replaced as a whole, anything else is not.
+        status: What `CFCMonitor.status` says.
+        curves: What `CFCMonitor.curves` says.
+
+    Raises:
+        InputError: If the path holds something that is no report.
+        MissingExtraError: If jinja2 or matplotlib is not installed.
+    """
+    check_report(path)
+    jinja: Any = require("jinja2", "calibrate", "a page")
+    environment = jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined)
+    template = environment.from_string(
+        files("langchain_cfc.monitor").joinpath("page.html.j2").read_text(encoding="utf-8")
+    )
+    text: str = template.render(
+        status=status,
+        figures=list(_figures(curves)),
+        tests=_listed(status),
+        seen=_SEEN,
+        steps=list(_steps(status)),
+        amount=amount,
+        short=in_short,
+        generator=GENERATOR,
+        style=_markup(files("langchain_cfc.report").joinpath("page.css").read_text(encoding="utf-8")),
+        made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
+        version=__version__,
+    )
+    with atomic_writer(path) as file:
+        file.write(text.encode())
+
+
+def _listed(status: MonitorStatus) -> list[Test]:
+    """Alarms and doubts, and the tests that have come furthest."""
+    told = [*status.alarms, *status.doubts]
+    others = [one for one in status.tests if one not in told and one.kind != "labelled"]
+    return [*told, *others[: max(0, _MOST_LISTED - len(told))]]
+
+
+def _figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
+    """A figure for drift and one for rates, where they have seen anything."""
+    for kinds, title, words in (
+        (("drift",), "Evidence that prompts have changed", "Each result is one outcome."),
+        (("kept", "right"), "Evidence that a certified rate is broken", "Each label is one outcome."),
+    ):
+        chosen = [one for one in curves if one.test.kind in kinds and one.points]
+        if chosen:
+            drawn = plot_evidence(
+                {one.name: one.points for one in chosen}, chosen[0].test.needed, outcomes=_SEEN[kinds[0]]
+            )
+            yield _Figure(
+                id=f"figure-{kinds[0]}",
+                svg=_markup(to_svg(drawn, title=title)),
+                caption=f"{title}: the tests that have come furthest. {words} A line that stays low shows "
+                "nothing; one that climbs to the dashed line alarms.",
+            )
+
+
+def _steps(status: MonitorStatus) -> Iterator[tuple[str, str]]:
+    """What to do, most urgent first: a heading and a sentence."""
+    if any(one.kind != "drift" for one in status.alarms):
+        yield "Stop relying on the promise", _BROKEN
+    if any(one.kind == "drift" for one in status.alarms):
+        yield "Find what changed, and label", _DRIFTED
+    if status.models:
+        yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER}"
+    if status.doubts:
+        yield "Draw labels at random", _UNFAIR
+    for one in status.notes:
+        yield "Note", one
+    if not (status.alarms or status.models or status.doubts):
+        yield "Look again", "No test alarms. The tests may be looked at as often as you like."
+
+
+def _markup(text: str) -> Any:
+    return require("markupsafe", "calibrate", "a page").Markup(text)

@@ -1,0 +1,110 @@
+"""The page about a monitor, and the curves on it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.certificates import certify
+from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.errors import InputError
+from langchain_cfc.monitor import CFCMonitor, Label
+from langchain_cfc.monitor.curves import MOST, Curve
+from langchain_cfc.monitor.page import write_page
+from langchain_cfc.plots import plot_evidence
+from tests.report import browser as look
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    made = calibrate(
+        recording(), alpha="0.4", features="mean_score", test_fraction=0.4, certification_fraction=0.5
+    )
+    return certify(made, recording())
+
+
+@pytest.fixture(scope="module")
+def loud(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose results are all alike, and whose labels say that nothing was right."""
+    store = tmp_path_factory.mktemp("loud") / "monitor.db"
+    chain = demo_chain(artifact)
+    result = chain.invoke(next(iter(recording())).input)
+    with CFCMonitor(artifact, store) as monitor:
+        names = [monitor.see(result) for _ in range(120)]
+        monitor.label(*(Label(name, [False] * artifact.n) for name in names))
+    return store
+
+
+def test_a_curve_keeps_few_points_and_the_last_ones() -> None:
+    curve = Curve()
+    for number in range(1, 5001):
+        curve = curve.after(np.array([number / 10.0]), float(number))
+    assert MOST / 2 <= len(curve.points) <= MOST
+    assert curve.outcomes == 5000
+    assert curve.points[-1][0] > 5000 - curve.step
+    assert all(logs == [outcomes / 10.0] and at == outcomes for outcomes, at, logs in curve.points)
+    assert {later[0] - one[0] for one, later in zip(curve.points, curve.points[1:], strict=False)} == {
+        curve.step
+    }
+    assert Curve.from_data(curve.to_data()) == curve
+
+
+def test_curves_are_of_the_tests_that_came_furthest(artifact: CalibrationArtifact, loud: Path) -> None:
+    with CFCMonitor(artifact, loud) as monitor:
+        curves, status = monitor.curves(2), monitor.status()
+    assert [one.test.kind for one in curves] == ["drift", "drift", "kept", "kept"]
+    for curve in curves:
+        assert curve.test in status.tests
+        peak = max(log for _, log in curve.points)
+        assert peak == pytest.approx(math.log(curve.test.evidence), abs=1e-3)
+        assert curve.points[-1][0] == 120
+
+
+def test_the_page_says_what_alarms_and_what_to_do_and_fetches_nothing(
+    artifact: CalibrationArtifact, loud: Path, tmp_path: Path
+) -> None:
+    saved, written = tmp_path / "artifact.json", tmp_path / "monitor.html"
+    artifact.save(saved)
+    program = str(Path(sys.executable).with_name("langchain-cfc"))
+    command = [program, "monitor", "report", str(saved), str(loud), "--out", str(written)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert f"page written to {written}" in " ".join(ran.stdout.split())
+    with look.running() as browser:
+        for width in (1200, 390):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            page.goto(written.as_uri())
+            assert "tests alarm." in page.inner_text(".verdict.bad .headline")
+            steps = page.locator(".steps h3").all_inner_texts()
+            assert steps[:2] == ["Stop relying on the promise", "Find what changed, and label"]
+            assert page.locator("figure svg").count() == 2
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.close()
+
+
+def test_a_quiet_page_does_not_say_that_all_is_well(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        status = monitor.status()
+        write_page(tmp_path / "page.html", status, monitor.curves())
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "No test alarms." in text
+    assert "That is no proof that they have not." in text
+    assert "<figure" not in text
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError, match="is not a report"):
+        write_page(tmp_path / "notes.txt", status, [])
+
+
+def test_nothing_to_draw_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing to draw"):
+        plot_evidence({"one": []}, 100.0)
+    axes = plot_evidence({"one": [(1, 0.0), (2, math.log(10.0))]}, 100.0)
+    (alarm, line) = axes.get_lines()
+    assert list(np.asarray(alarm.get_ydata())) == [2.0, 2.0]
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([0.0, 0.0, 1.0])
