@@ -30,7 +30,7 @@ from langchain_cfc.monitor import CFCMonitor, Label, labels_of
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.store import MonitorStore
 from langchain_cfc.records import Records, read_records, write_records
-from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel, recorded_parts
 from tests.collect.postgres import Server, postgres
 
 ROOT = Path(__file__).parents[2]
@@ -198,6 +198,51 @@ def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
     # Of about 3 * 0.25 * 480 labels: within five standard deviations.
     assert abs(seen(told=True) - kept) < 5 * 0.5 / math.sqrt(0.75 * len(served))
     assert seen(told=False) < kept - 0.1
+
+
+def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certified(
+    served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    made = calibrate(
+        recording(),
+        max_wrong_rate="0.2",
+        features="1",
+        test_fraction=0.4,
+        certification_fraction=0.5,
+        provenance=recording().provenance,
+    )
+    bot = CFCRunnable(artifact=made, bot=True, **recorded_parts(recording()))
+    plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **recorded_parts(recording()))
+    split = made.calibration.split
+    asked = [one for one in served if split.part(one.id, one.cluster) == "test"]
+
+    def watched(chain: CFCRunnable, wrong: float) -> Any:
+        rng = np.random.default_rng(21)
+        with CFCMonitor(made, tmp_path / f"{id(chain)}-{wrong}.db") as monitor:
+            labels = []
+            for one in asked:
+                result = chain.invoke(one.input)
+                name = monitor.see(result)
+                if not result.abstained:
+                    right = {it.answer for it in one.candidates if it.correct}
+                    labels.append(Label(name, result.best in right and rng.random() >= wrong))
+            monitor.label(*labels)
+            found = monitor.status()
+        tests = [one for one in found.tests if one.kind == "right"]
+        # One word about the best answer says nothing of the set.
+        assert {one.outcomes for one in found.tests if one.kind == "kept"} == {0}
+        return len(labels), tests
+
+    count, (sound, *_) = watched(bot, 0.0)
+    assert sound.outcomes == count > 100
+    assert sound.certified == 0.8
+    assert not sound.alarm
+    _, (broken, *_) = watched(bot, 0.3)
+    assert broken.alarm
+    assert "The rate of right answers, certified at least 80.0 %, is broken" in broken.sentence()
+    # The certificate speaks of its policy, and not of sets that are answered without it.
+    _, (other, *_) = watched(plain, 0.3)
+    assert other.outcomes == 0
 
 
 @pytest.mark.parametrize("asked", ["any", "hard", "hard and said so"])
