@@ -57,7 +57,8 @@ def reference(artifact: CalibrationArtifact, prompts: Prompts, calibration: Labe
     if artifact.shift is not None:
         return []
     fit, test = (prompts.one_per_cluster(prompts.part(name)) for name in ("fit", "test"))
-    known, seen = (_Seen.of(artifact, part) for part in (fit, calibration))
+    # Prompts of one cluster are alike, and so are not exchangeable with those to come.
+    known, seen = (_Seen.of(artifact, part) for part in (fit, prompts.one_per_cluster(calibration)))
     watched = []
     for name, values in seen.values.items():
         edges = _edges(known.values[name])

@@ -85,6 +85,13 @@ def test_decisions_are_counted_on_prompts_that_had_no_part_in_them(prompts: Prom
     assert {one.alpha for one in kept.reference} == {None, "0.4"}
 
 
+def test_one_prompt_of_each_cluster_is_counted_whoever_calibrates(prompts: Prompts) -> None:
+    records = prompts(1, 200, clusters=[f"c{row // 4}" for row in range(200)])
+    artifact = calibrate(records, alpha="0.3", features="1", within_clusters="all")
+    assert artifact.calibration.size == 200
+    assert sum(named(artifact)["mean_score", None].counts["1"]) == 50
+
+
 def test_without_a_fit_split_bins_are_of_equal_widths(prompts: Prompts) -> None:
     artifact = calibrate(prompts(1, 60), alpha="0.3", features="1")
     watched = named(artifact)["mean_score", None]
