@@ -358,8 +358,10 @@ def test_old_results_are_forgotten_and_what_was_learnt_stays(
     with CFCMonitor(artifact, tmp_path / "monitor.db", keep_days=1e-9, label_days=0.0) as monitor:
         for one in served[:20]:
             monitor.see(chain.invoke(one.input))
+        time.sleep(0.01)  # until all of them are older than a ten thousandth of a second
         first = monitor.status()
         monitor.see(chain.invoke(served[20].input))
+        time.sleep(0.01)
         second = monitor.status()
     assert (first.results, second.results) == (0, 0)
     assert max(one.outcomes for one in second.tests) == 21
