@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.output import EXIT_NO, emit_json, failures_explained, group_label, out, percent
 
 if TYPE_CHECKING:
-    from langchain_cfc.monitor import MonitorStatus
+    from langchain_cfc.monitor import CFCMonitor, MonitorStatus
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Watch the promise where it is served.")
 _STORE = "SQLite file that a monitor writes, or URL of a PostgreSQL database."
@@ -46,15 +46,9 @@ def status(
     Tests may be looked at as often as one likes: the chance that one of them ever alarms without a cause is
     at most the level, for drift; for certified rates, the level and the certificate's own delta together.
     """
-    with failures_explained():
-        # Late, for it needs the extra.
-        from langchain_cfc.monitor import CFCMonitor
-
-        held = CalibrationArtifact.load(artifact)
-        with CFCMonitor(
-            held, store, level=level, least_probability=least_probability, create=False
-        ) as monitor:
-            found = monitor.status()
+    settings = {"level": level, "least_probability": least_probability}
+    with failures_explained(), _opened(artifact, store, **settings) as monitor:
+        found = monitor.status()
     if as_json:
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
@@ -73,13 +67,9 @@ def report(
 ) -> None:
     """Write a page: what alarms, how the evidence grew, and what to do; exit with 1 if a test alarms."""
     with failures_explained():
-        from langchain_cfc.monitor import CFCMonitor
         from langchain_cfc.monitor.page import write_page
 
-        held = CalibrationArtifact.load(artifact)
-        with CFCMonitor(
-            held, store, level=level, least_probability=least_probability, create=False
-        ) as monitor:
+        with _opened(artifact, store, level=level, least_probability=least_probability) as monitor:
             found = monitor.status()
             write_page(out_path, found, monitor.curves())
     if as_json:
@@ -108,17 +98,25 @@ def labels(
     the best answer; null stands for a set that was empty or flagged.
     """
     with failures_explained():
-        from langchain_cfc.monitor import CFCMonitor, read_labels
+        from langchain_cfc.monitor import read_labels
 
-        held = CalibrationArtifact.load(artifact)
         given = read_labels(file)
-        with CFCMonitor(held, store, create=False, least_probability=least_probability) as monitor:
+        with _opened(artifact, store, least_probability=least_probability) as monitor:
             added = monitor.label(*given)
     if as_json:
         emit_json({"labels": added, "known": len(given) - added, "store": store})
     else:
         known = f", {len(given) - added} were there already" if added < len(given) else ""
         out().print(escape(f"{added} labels added to {store}{known}"), soft_wrap=True)
+
+
+def _opened(artifact: Path, store: str, **settings: float) -> CFCMonitor:
+    """The monitor of an artifact, whose store must be there."""
+    # Late, for it needs the extra.
+    from langchain_cfc.monitor import CFCMonitor
+
+    known: Any = settings
+    return CFCMonitor(CalibrationArtifact.load(artifact), store, create=False, **known)
 
 
 def _say(console: Console, found: MonitorStatus) -> None:
