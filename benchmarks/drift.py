@@ -84,7 +84,7 @@ def measured(streams: int) -> list[Found]:
 
 def shifts() -> dict[str, Shift]:
     """The changes by name, each of what is served from then on."""
-    from langchain_cfc.records import read_records, tabulate
+    from langchain_cfc.records import read_records, tabulate, with_scores
 
     weaker = tabulate(read_records(WEAKER))
     rows = {name: row for row, name in enumerate(weaker.ids)}
@@ -95,20 +95,26 @@ def shifts() -> dict[str, Shift]:
     def swapped(served: LabelledDraws, _: np.random.Generator) -> LabelledDraws:
         return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
 
-    def harder(served: LabelledDraws, luck: np.random.Generator) -> LabelledDraws:
-        hard = np.array([one["topic"] in HARD for one in served.draws.metadata])
-        return served.take(np.flatnonzero(hard | (luck.random(len(served)) < 1 / 5)))
+    def harder(times: int) -> Shift:
+        def shift(served: LabelledDraws, luck: np.random.Generator) -> LabelledDraws:
+            hard = np.array([one["topic"] in HARD for one in served.draws.metadata])
+            return served.take(np.flatnonzero(hard | (luck.random(len(served)) < 1 / times)))
 
-    def stricter(served: LabelledDraws, _: np.random.Generator) -> LabelledDraws:
-        from langchain_cfc.records import with_scores
+        return shift
 
-        return with_scores(served, np.sqrt(served.draws.scores))
+    def stricter(power: float) -> Shift:
+        def shift(served: LabelledDraws, _: np.random.Generator) -> LabelledDraws:
+            return with_scores(served, served.draws.scores**power)
+
+        return shift
 
     return {
         "nothing (control)": nothing,
         "a weaker model under the same name": swapped,
-        "hard topics five times as frequent": harder,
-        "a verifier that gives the square root of its scores": stricter,
+        "hard topics three times as frequent": harder(3),
+        "hard topics five times as frequent": harder(5),
+        "a verifier that raises its scores to the power 0.8": stricter(0.8),
+        "a verifier that gives the square root of its scores": stricter(0.5),
     }
 
 
@@ -261,6 +267,7 @@ find it in half of the streams, where it knows when the change was and is made o
 
 The weaker model's answers were drawn by Qwen2.5-Coder-0.5B-Instruct to the same questions
 (`examples/escalation/DATA.md`). Not found means not within the results there were.
+The stronger of two shifts of a kind was added when a few streams had shown that the weaker is not found.
 """
     )
 

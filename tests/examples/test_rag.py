@@ -19,6 +19,7 @@ from langchain_core.language_models import FakeListChatModel
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, evaluate
 from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.comparison.report import Spread
 from langchain_cfc.errors import CFCError, FeatureError, FingerprintError, FingerprintWarning
 from langchain_cfc.records import PromptRecord, Records, read_records
 from tests.serving.openai_bodies import Answer
@@ -239,11 +240,17 @@ def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_o
 ) -> None:
     """Figures of fixed records and splits: what is claimed beside the table is read off it."""
     conditional, marginal = report.methods["conditional"], report.methods["marginal"]
-    # A topic has about eight held-out questions a split, and as few that calibrate: the share that is kept
-    # scatters by 0.2 at most from split to split, and the mean over splits by three of its standard errors.
-    scatter = 3 * 0.2 / math.sqrt(report.splits)
-    assert min(group.kept_promise for group in conditional.groups) > report.target_coverage - scatter
-    assert marginal.kept_promise > report.target_coverage - scatter
+
+    # Over random splits of the pool the expectation is at least the target; a mean over splits scatters
+    # around it by its standard error, of which four are let pass. By chance one of ten means falls below
+    # with probability 3e-4, if means are normal; the splits are fixed.
+    def short(kept: Spread) -> bool:
+        return kept.mean < report.target_coverage - 4 * kept.sd / math.sqrt(report.splits)
+
+    assert not any(short(one.figures["kept_promise"]) for one in conditional.groups)
+    assert not short(marginal.figures["kept_promise"])
+    # The negative control: on two topics one threshold breaks it, and the same check says so.
+    assert sum(short(one.figures["kept_promise"]) for one in marginal.groups) == 2
     assert min(group.kept_promise for group in marginal.groups) < 0.1
 
 

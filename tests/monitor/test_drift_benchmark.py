@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from benchmarks.drift import main, page
+from benchmarks.drift import _artifact, _observed, main, page, shifts
+from langchain_cfc.demo import recording
+from langchain_cfc.monitor.drift import Drift
+from langchain_cfc.records import tabulate
 
 
 def test_a_few_streams_make_the_page(tmp_path: Path) -> None:
@@ -43,4 +48,27 @@ def test_what_the_documentation_says_of_it_is_on_the_page() -> None:
     assert f"is found after {weaker[3]} results without a label, and after {weaker[4]} with all" in said
     assert f"its scores after {stricter[3]}. " in said.replace("\n", " ")
     assert f"needs {weaker[5]} and {stricter[5]}: " in said
-    assert f"within {harder[6].split()[0]} results, where that test needs {harder[5]} " in said
+    assert f"within {harder[6].split()[0]} results, where that test needs {harder[5]}, " in said
+
+
+def test_whole_artifacts_alarm_as_rarely_as_stated_on_prompts_like_their_own() -> None:
+    """All tests of an artifact together, thresholds and soft weightings included, on real scores.
+
+    Prompts of one pool in random order are exchangeable, whatever they are. Of streams with calibration
+    prompts of their own at most a share `level` ever alarms; the bound is exceeded by chance with 1e-6.
+    """
+    source, level, streams = tabulate(recording()), 0.2, 40
+    swapped = shifts()["a weaker model under the same name"]
+    alarms = {"same": 0, "other": 0}
+    for seed in range(streams):
+        artifact = _artifact(source, 1000 + seed)
+        luck = np.random.default_rng(seed)
+        rows = luck.permutation(artifact.calibration.split.rows(source)["test"])[:150]
+        for name, served in (("same", source.take(rows)), ("other", swapped(source.take(rows), luck))):
+            drift = Drift.begun(artifact, 0.0)
+            for one, _ in _observed(artifact, served, 0):
+                drift = drift.after(one)
+            alarms[name] += bool((drift.capital.peak >= np.log(len(drift.tests) / level)).any())
+    assert alarms["same"] <= stats.binom.isf(1e-6, streams, level)
+    # The negative control: answers of another model.
+    assert alarms["other"] == streams

@@ -438,11 +438,13 @@ def test_eight_processes_lose_and_double_nothing(
     saved = tmp_path / "artifact.json"
     artifact.save(saved)
     each = rate // 8 * 4
-    processes = started(where, saved, [f"p{number}" for number in range(8)], each, rate / 8)
+    # Told a quarter faster than they need be, so that the rate is reached with what closing takes.
+    processes = started(where, saved, [f"p{number}" for number in range(8)], each, 1.25 * rate / 8)
     told = [process.communicate()[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0] * 8
-    # Four seconds at the rate. A machine that does other things takes longer, and loses nothing either.
-    assert not LONG or max(float(one[-1]) for one in told) < 4.0 * 1.5
+    # A machine that does other things takes longer, and loses nothing either.
+    seconds = max(float(one[-1]) for one in told)
+    assert not LONG or 8 * each / seconds >= rate
     with CFCMonitor(artifact, where) as monitor:
         assert monitor.status().results == 8 * each
         assert max(one.outcomes for one in monitor.status().tests) == 8 * each
