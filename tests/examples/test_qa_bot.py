@@ -275,25 +275,31 @@ def test_the_picture_of_an_abstention_has_all_marks_too(
 
 def _has_picture(page: Page, result: CFCResult) -> None:
     """One mark per candidate, discs and crosses apart by shape; a line where there is a threshold."""
-    marks = page.get_by_test_id("stVegaLiteChart").last.locator("svg g.mark-symbol.role-mark path")
+    chart = page.get_by_test_id("stVegaLiteChart").last
+    marks = chart.locator("svg g.mark-symbol.role-mark path")
     expect(marks).to_have_count(len(result.candidates))
-    in_draw_order = sorted(marks.all(), key=lambda mark: _middle(mark)[1])
+    in_draw_order = sorted(_drawn(marks), key=lambda mark: mark[1])
     # A disc is drawn with arcs, a cross with straight lines only.
-    discs = ["A" in str(mark.get_attribute("d")) for mark in in_draw_order]
+    discs = ["A" in shape for _, _, shape in in_draw_order]
     assert discs == [one.accepted for one in result.candidates]
-    lines = page.get_by_test_id("stVegaLiteChart").last.locator("svg g.mark-rule.role-mark line")
-    assert lines.count() == (result.reason != "not_certifiable")
-    for line in lines.all():
-        at, _ = _middle(line)
-        assert [_middle(mark)[0] <= at for mark in in_draw_order] == discs
+    lines = _drawn(chart.locator("svg g.mark-rule.role-mark line"))
+    assert len(lines) == (result.reason != "not_certifiable")
+    for at, _, _ in lines:
+        assert [across <= at for across, _, _ in in_draw_order] == discs
 
 
-def _middle(mark: Locator) -> tuple[float, float]:
-    """Where its middle is, from left to right and from top to bottom."""
-    x, y = mark.evaluate(
-        "one => { const b = one.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }"
+def _drawn(marks: Locator) -> list[tuple[float, float, str]]:
+    """Where the middle of each is, from left to right and from top to bottom, and its path.
+
+    All at once: between two looks, what stands above may grow and move them down.
+    """
+    seen: list[tuple[float, float, str]] = marks.evaluate_all(
+        """them => them.map(one => {
+            const box = one.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2, one.getAttribute("d") || ""];
+        })"""
     )
-    return x, y
+    return seen
 
 
 @pytest.mark.slow
