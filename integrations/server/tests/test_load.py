@@ -70,8 +70,11 @@ def test_no_answer_is_taken_for_another_ones() -> None:
             reply = await connections[client].ask(request)
             assert reply.body == request
 
-        # Ends while all clients wait for an answer, which is nobody's any longer.
-        assert 50 < await closed_loop(5, 0.5, ask) < 250
+        # All leave while they wait for an answer, which is nobody's any longer.
+        leaving = [asyncio.ensure_future(ask(client, -1)) for client in range(5)]
+        await asyncio.sleep(0.01)
+        assert {one.cancel() for one in leaving} == {True}
+        await asyncio.wait(leaving)
         await open_loop(arrivals(100.0, 0.5, 5, seed=1), ask)
         for one in connections:
             one.close()
@@ -80,6 +83,29 @@ def test_no_answer_is_taken_for_another_ones() -> None:
         await server.wait_closed()
 
     asyncio.run(asked())
+
+
+def test_saturation_ends_when_all_is_answered() -> None:
+    asked, answered = 0, 0
+
+    async def ask(_: int, which: int) -> None:
+        nonlocal asked, answered
+        asked += 1
+        await asyncio.sleep(0.02 if which else 0.5)
+        answered += 1
+
+    rate = asyncio.run(closed_loop(5, 0.3, ask))
+    # What is answered after the end is waited for, so that the next to ask finds nobody at work; it is no
+    # part of the rate.
+    assert (asked, answered) == (5, 5)
+    assert rate == 0.0
+
+
+def test_saturation_is_what_is_answered_in_its_time() -> None:
+    async def ask(_: int, __: int) -> None:
+        await asyncio.sleep(0.02)
+
+    assert 50 < asyncio.run(closed_loop(5, 0.5, ask)) <= 250
 
 
 def planted(seconds: dict[str, list[list[float]]]) -> Load:
