@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,16 @@ def _checked_answer(slot: int, answer: Any) -> str:
 
 def _checked_metadata(metadata: Any) -> Mapping[str, Scalar]:
     if isinstance(metadata, Mapping) and all(
-        isinstance(key, str) and isinstance(value, (str, int, float, bool)) for key, value in metadata.items()
+        isinstance(key, str) and (isinstance(value, str) or _is_finite(value))
+        for key, value in metadata.items()
     ):
         return metadata
-    msg = f"the metadata function returned {metadata!r:.80}; expected a mapping to text, numbers or booleans"
+    msg = (
+        f"the metadata function returned {metadata!r:.80}; expected a mapping to text, finite numbers or "
+        "booleans"
+    )
     raise DescriptionError(msg)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

@@ -157,7 +157,7 @@ class Draws:
             if len(answers) != size or any(len(row_) != n for row_ in answers):
                 msg = f"answers must be {size} lists of {n} texts, like the scores"
                 raise InputError(msg)
-            codes = np.array([_first_slots(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
+            codes = np.array([answer_codes(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
             lengths = np.array([[len(a) for a in row_] for row_ in answers], dtype=np.int64).reshape(size, n)
         if metadata is not None and len(metadata) != size:
             msg = f"metadata must hold {size} mappings, got {len(metadata)}"
@@ -365,7 +365,8 @@ def check_slots(n: int, recorded: int) -> None:
         raise InputError(msg)
 
 
-def _first_slots(answers: Sequence[str]) -> list[int]:
+def answer_codes(answers: Sequence[str]) -> list[int]:
+    """The slot of the first candidate with the same answer, for each of n answers of one prompt."""
     first: dict[str, int] = {}
     return [first.setdefault(answer, slot) for slot, answer in enumerate(answers)]
 

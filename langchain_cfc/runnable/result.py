@@ -11,6 +11,7 @@ from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
 from langchain_cfc.decision import Reason
+from langchain_cfc.draws import Scalar
 from langchain_cfc.guarantee import Guarantee
 
 
@@ -40,6 +41,8 @@ class ScoredCandidate(BaseModel):
         data: Structured output, or text and tool calls, as a JSON object, under the same rule; None where the
             candidate is text.
         answer: The extracted answer, under the same rule; None without an extractor.
+        same_as: Slot of the first candidate with the same answer: its own, or an earlier one.
+        length: Number of characters of its answer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +55,8 @@ class ScoredCandidate(BaseModel):
     text: str | None
     data: dict[str, Any] | None
     answer: str | None
+    same_as: int
+    length: int
 
 
 class CFCResult(BaseModel):
@@ -68,6 +73,7 @@ class CFCResult(BaseModel):
         best: The first of them; None on abstention.
         threshold: The unclipped threshold; `inf` where none can be certified, in JSON the text `"inf"`.
         features: The prompt's features by name.
+        metadata: What the metadata function said of the prompt.
         guarantee: What is promised about this answer set.
         candidates: All n, in draw order; rejected texts are left out by default.
         models: What the models that drew the candidates call themselves, where they do.
@@ -82,6 +88,7 @@ class CFCResult(BaseModel):
     best: str | None
     threshold: _Number
     features: dict[str, float]
+    metadata: dict[str, Scalar]
     guarantee: Guarantee
     candidates: tuple[ScoredCandidate, ...]
     models: tuple[str, ...]
@@ -98,7 +105,7 @@ class CFCResult(BaseModel):
             answer that calls tools becomes a message that calls them. It bears no usage: the draws have been
             counted, and whoever adds up messages would count them again.
         """
-        said = {"cfc": self.model_dump(mode="json", exclude={"candidates", "features"})}
+        said = {"cfc": self.model_dump(mode="json", exclude={"candidates", "features", "metadata"})}
         if self.best is None:
             return AIMessage(abstain_message, response_metadata=said)
         chosen = min((one for one in self.candidates if one.accepted), key=lambda one: (one.score, one.slot))

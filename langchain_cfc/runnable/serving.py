@@ -17,7 +17,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import Progress, Steps, tagged
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.description import Description
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.draws import Draws, Scalar, answer_codes
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import VersionWatch
 from langchain_cfc.runnable.result import CFCResult
@@ -120,6 +120,7 @@ class Server:
                 "best": answers[0] if answers else None,
                 "threshold": float(decisions.thresholds[0]),
                 "features": dict(zip(self._names, decisions.features[0].tolist(), strict=True)),
+                "metadata": dict(metadata),
                 "guarantee": self.guarantees[level],
                 "candidates": self._candidates(draws, texts, scored, decisions),
                 "models": tuple(witness.versions),
@@ -134,6 +135,7 @@ class Server:
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         shown = [True] * len(inside) if self.show_rejected else inside
+        codes = answer_codes(texts)
         return tuple(
             {
                 "slot": slot,
@@ -144,6 +146,8 @@ class Server:
                 "text": draws[slot].text if shown[slot] else None,
                 "data": draws[slot].data if shown[slot] else None,
                 "answer": texts[slot] if self.description.extracts and shown[slot] else None,
+                "same_as": codes[slot],
+                "length": len(texts[slot]),
             }
             for slot, level in enumerate(levels)
         )

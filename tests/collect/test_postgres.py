@@ -229,12 +229,21 @@ def test_text_that_cannot_be_stored_fails_its_prompt_alone(
         assert len(list(store.records())) == 12 - len(failed)
 
 
-def test_metadata_that_cannot_be_stored_fails_its_prompt_alone(where: str, tmp_path: Path) -> None:
-    run(where, tmp_path / "log", metadata=lambda prompt: {"hard": math.nan if " 7" in prompt else 1.0})
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (math.nan, "DescriptionError: the metadata function returned {'hard': nan}"),
+        ("\ud800", "CollectionError: the metadata of the prompt cannot be stored"),
+    ],
+)
+def test_metadata_that_cannot_be_stored_fails_its_prompt_alone(
+    bad: float | str, said: str, where: str, tmp_path: Path
+) -> None:
+    run(where, tmp_path / "log", metadata=lambda prompt: {"hard": bad if " 7" in prompt else 1.0})
     with Store(where) as store:
         (failure,) = store.failures()
     assert failure.id == "p7"
-    assert failure.error.startswith("CollectionError: the metadata of the prompt cannot be stored")
+    assert failure.error.startswith(said)
 
 
 # What is no store
@@ -298,9 +307,13 @@ def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
     first = spawned(url, tmp_path / "first")
     try:
         until(lambda: len(calls(tmp_path / "first")) > CONCURRENCY)
+        # It waits until the other has begun, or it might have ended by then.
+        first.send_signal(signal.SIGSTOP)
         held = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
         assert server.run(held)
         second = spawned(url, tmp_path / "second")
+        until(lambda: len(calls(tmp_path / "second")) > 0)
+        first.send_signal(signal.SIGCONT)
         ended = [process.communicate(timeout=120)[1].decode() for process in (first, second)]
     finally:
         first.kill()

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
 from langchain_cfc.artifact import CertifiedPolicy
-from langchain_cfc.errors import FeatureError, FingerprintError, InputError
+from langchain_cfc.errors import DescriptionError, FeatureError, FingerprintError, InputError
 from langchain_cfc.guarantee import (
     AnswerPolicy,
     CertifiedAnswers,
@@ -377,7 +377,7 @@ def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
     # A prompt as likely as all others together decides its own threshold.
     assert chain.invoke("x 1000").reason == "not_certifiable"
     for bad in ("0", "-1", "nan", "inf", "nothing"):
-        with pytest.raises(FeatureError, match="ratio"):
+        with pytest.raises((FeatureError, DescriptionError), match="ratio"):
             chain.invoke(f"x {bad}")
     assert "reweighted by meta(ratio)" in chain.guarantee.sentence
 

@@ -129,17 +129,27 @@ def test_a_missing_key_is_named(by_topics: CalibrationArtifact, serve: Serve) ->
 @both_ways
 @pytest.mark.parametrize(
     "metadata",
-    [None, "easy", ["topic"], {"topic": None}, {"topic": ["easy"]}, {"topic": {"name": "easy"}}, {1: "easy"}],
+    [
+        None,
+        "easy",
+        ["topic"],
+        {"topic": None},
+        {"topic": ["easy"]},
+        {"topic": {"name": "easy"}},
+        {1: "easy"},
+        {"topic": "easy", "year": float("nan")},
+        {"topic": "easy", "year": float("inf")},
+    ],
 )
 def test_metadata_that_is_no_mapping_to_scalars_is_refused(
     by_topics: CalibrationArtifact, metadata: Any, serve: Serve
 ) -> None:
-    with pytest.raises(DescriptionError, match="expected a mapping to text, numbers or booleans"):
+    with pytest.raises(DescriptionError, match="expected a mapping to text, finite numbers or booleans"):
         serve(chain_of(by_topics, metadata=lambda _: metadata), "x")
 
 
 @both_ways
-@pytest.mark.parametrize("year", ["1950", True, float("nan"), float("inf")])
+@pytest.mark.parametrize("year", ["1950", True])
 def test_metadata_that_is_no_finite_number_is_refused_where_one_is_needed(
     by_year: CalibrationArtifact, year: Any, serve: Serve
 ) -> None:
