@@ -154,8 +154,10 @@ class CertifiedPolicy(ArtifactData):
         coverage: What the same prompts certify about the sets of each level that the artifact holds, before
             the policy withholds any; bounds of all levels hold together.
         curve: The policies compared, by answered prompts ascending.
+        level_chosen: Whether the level, too, was chosen among many that nobody named.
     """
 
     certificate: WrongRateCertificate
     coverage: list[CoverageCertificate]
     curve: list[TradeOff]
+    level_chosen: bool = False

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from langchain_cfc.calibration.calibrate import calibrate
+from langchain_cfc.calibration.recipe import recipe
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "recipe"]

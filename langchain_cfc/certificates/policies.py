@@ -130,7 +130,9 @@ def certified_policy(
         coverage_certificate(kept, certification, alpha, delta, certificate.records_digest, among=len(served))
         for alpha in kept.alphas
     ]
-    stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=curve)
+    stored = CertifiedPolicy(
+        certificate=certificate, coverage=coverage, curve=curve, level_chosen=not keep_levels
+    )
     return kept.model_copy(update={"policy": stored})
 
 
