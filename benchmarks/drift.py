@@ -195,6 +195,7 @@ def _observed(
     from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Observed
 
     decided = decide(artifact, part.draws)
+    codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)
     return [
         (
             Observed(
@@ -211,6 +212,10 @@ def _observed(
                 scores=tuple(part.draws.scores[row].tolist()),
                 accepted=tuple(decided.accepted[row].tolist()),
                 features=tuple(decided.features[row].tolist()),
+                codes=tuple(codes[row].tolist()),
+                lengths=tuple(lengths[row].tolist()),
+                metadata={},
+                outputs={},
             ),
             part.correct[row].tolist(),
         )

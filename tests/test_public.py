@@ -86,6 +86,7 @@ ROOMS: dict[str, set[str]] = {
     "_extras": {"errors"},
     "_files": {"errors"},
     "imports": {"errors"},
+    "plugged": {"errors"},
     "draws": BASE,
     "thresholds": BASE,
     "set_rules": BASE | {"draws", "thresholds"},
@@ -118,27 +119,16 @@ ROOMS: dict[str, set[str]] = {
     "replay": {"errors", "records", "sampling"},
     "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
-    "collect": {"imports", "_lazy", "database"}
+    "collect": {"imports", "plugged", "_lazy", "database"}
     | OFFLINE
     | SERVING
     | {"description", "evaluation", "labelers"},
-    "monitor": {
-        "_arrays",
-        "_extras",
-        "_files",
-        "_version",
-        "errors",
-        "database",
-        "features",
-        "artifact",
-        "runnable",
-        "plots",
-        "report",
-    },
+    "monitor": OFFLINE | {"_version", "plugged", "database", "calibration", "runnable", "plots", "report"},
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
     | {
         "imports",
+        "plugged",
         "calibration",
         "evaluation",
         "planning",
@@ -162,7 +152,9 @@ NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(["errors", "_version", "_lazy", "_extras", "_files", "imports", "demo"], NOTHING),
+    **dict.fromkeys(
+        ["errors", "_version", "_lazy", "_extras", "_files", "imports", "plugged", "demo"], NOTHING
+    ),
     **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
     "discrimination": NUMPY,
     **dict.fromkeys(["combination", "splits", "guarantee", "stability", "artifact"], PLAIN),
@@ -181,7 +173,8 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "sampling": LANGCHAIN | {"langchain"},
     "cli": frozenset({"typer", "rich"}),
     "database": frozenset({"filelock", "sqlalchemy"}),
-    "monitor": LANGCHAIN | {"jinja2", "markupsafe", "sqlalchemy"},
+    "monitor": LANGCHAIN
+    | {"jinja2", "markupsafe", "opentelemetry", "prometheus_client", "scipy", "sqlalchemy"},
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +13,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.output import EXIT_NO, emit_json, failures_explained, group_label, out, percent
+from langchain_cfc.cli.output import (
+    EXIT_NO,
+    check_output,
+    emit_json,
+    failures_explained,
+    group_label,
+    out,
+    percent,
+)
+from langchain_cfc.errors import InputError
+from langchain_cfc.plugged import names_no_file
 
 if TYPE_CHECKING:
-    from langchain_cfc.monitor import CFCMonitor, MonitorStatus
+    from langchain_cfc.monitor import CFCMonitor, MonitorStatus, SideBySide
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Watch the promise where it is served.")
 _STORE = "SQLite file that a monitor writes, or URL of a PostgreSQL database."
@@ -31,6 +43,18 @@ Least = Annotated[
     typer.Option(help="Smallest probability with which any result is chosen to be labelled."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+MaxAge = Annotated[float | None, typer.Option(min=0.0, help="Most days that the artifact may be old.")]
+MaxFailing = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="Largest share of the latest 1,000 prompts that may fail."),
+]
+MaxSeconds = Annotated[
+    float | None, typer.Option(min=0.0, help="Most seconds that the latest may take, 99th percentile.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only results from then on, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
+]
 
 
 @app.command("status")
@@ -39,21 +63,25 @@ def status(
     store: Annotated[str, typer.Argument(help=_STORE)],
     level: Level = 0.01,
     least_probability: Least = 1.0,
+    max_age_days: MaxAge = None,
+    max_failing: MaxFailing = None,
+    max_seconds: MaxSeconds = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether prompts have drifted or certified rates are broken; exit with 1 if a test alarms.
+    """Say whether prompts have drifted, rates are broken or limits exceeded; exit with 1 if so.
 
     Tests may be looked at as often as one likes: the chance that one of them ever alarms without a cause is
     at most the level, for drift; for certified rates, the level and the certificate's own delta together.
     """
-    settings = {"level": level, "least_probability": least_probability}
-    with failures_explained(), _opened(artifact, store, **settings) as monitor:
-        found = monitor.status()
+    with failures_explained():
+        limits = (max_age_days, max_failing, max_seconds)
+        with _opened(artifact, store, limits, level=level, least_probability=least_probability) as monitor:
+            found = monitor.status()
     if as_json:
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
         _say(out(), found)
-    raise typer.Exit(EXIT_NO if found.alarms else 0)
+    raise typer.Exit(0 if found.sound else EXIT_NO)
 
 
 @app.command("report")
@@ -63,30 +91,37 @@ def report(
     out_path: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("monitor.html"),
     level: Level = 0.01,
     least_probability: Least = 1.0,
+    max_age_days: MaxAge = None,
+    max_failing: MaxFailing = None,
+    max_seconds: MaxSeconds = None,
     as_json: Json = False,
 ) -> None:
-    """Write a page: what alarms, how the evidence grew, and what to do; exit with 1 if a test alarms."""
+    """Write a page: what alarms, how the evidence grew, and what to do; exit with 1 if anything alarms."""
     with failures_explained():
         from langchain_cfc.monitor.page import write_page
 
-        with _opened(artifact, store, level=level, least_probability=least_probability) as monitor:
+        limits = (max_age_days, max_failing, max_seconds)
+        with _opened(artifact, store, limits, level=level, least_probability=least_probability) as monitor:
             found = monitor.status()
             write_page(out_path, found, monitor.curves())
     if as_json:
-        emit_json({"alarms": len(found.alarms), "written": str(out_path)})
+        emit_json({"alarms": len(found.alarms), "breaches": len(found.breaches), "written": str(out_path)})
     else:
-        out().print(escape(f"{len(found.alarms)} alarms; page written to {out_path}"), soft_wrap=True)
-    raise typer.Exit(EXIT_NO if found.alarms else 0)
+        counts = f"{len(found.alarms)} alarms, {len(found.breaches)} limits exceeded"
+        out().print(escape(f"{counts}; page written to {out_path}"), soft_wrap=True)
+    raise typer.Exit(0 if found.sound else EXIT_NO)
 
 
 @app.command("labels")
 def labels(
     artifact: Artifact,
     store: Annotated[str, typer.Argument(help=_STORE)],
-    file: Annotated[
-        Path,
+    source: Annotated[
+        str,
         typer.Argument(
-            help='JSON Lines: {"id": RUN, "correct": [true, false, ...] or true, "probability": 1.0}.'
+            metavar="LABELS",
+            help='JSON Lines: {"id": RUN, "correct": [true, false, ...] or true, "probability": 1.0}; or '
+            "langsmith:KEY, for feedback of that key.",
         ),
     ],
     least_probability: Least = 1.0,
@@ -100,9 +135,10 @@ def labels(
     with failures_explained():
         from langchain_cfc.monitor import read_labels
 
-        given = read_labels(file)
         with _opened(artifact, store, least_probability=least_probability) as monitor:
-            added = monitor.label(*given)
+            given = read_labels(source, monitor.unlabelled() if names_no_file(source) else ())
+            # Of what people leave elsewhere, one that says nothing must not keep the others out.
+            added = monitor.label(*given, leave_out_unfit=names_no_file(source))
     if as_json:
         emit_json({"labels": added, "known": len(given) - added, "store": store})
     else:
@@ -110,13 +146,180 @@ def labels(
         out().print(escape(f"{added} labels added to {store}{known}"), soft_wrap=True)
 
 
-def _opened(artifact: Path, store: str, **settings: float) -> CFCMonitor:
+@app.command("recalibrate")
+def recalibrate(
+    artifact: Artifact,
+    store: Annotated[str, typer.Argument(help=_STORE)],
+    out_path: Annotated[
+        Path, typer.Option("--out", "-o", help="The artifact to write; only if it certifies.")
+    ] = Path("recalibrated.json"),
+    min_kept: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="How often the promise must be certified to be kept, e.g. 0.85. Needed unless the artifact "
+            "was made with --confident or --max-wrong-rate.",
+        ),
+    ] = None,
+    since: Since = None,
+    alpha: Annotated[
+        list[str] | None, typer.Option(help="Error level; those of the artifact by default.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Feature map; that of the artifact by default.")
+    ] = None,
+    delta: Annotated[
+        str | None, typer.Option(help="Probability that a bound or test is wrong; as before by default.")
+    ] = None,
+    leave_out_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--leave-out-incomplete",
+            help="Pass over labels that do not speak of every candidate; only where that depends neither on "
+            "what is correct nor on what results look like.",
+        ),
+    ] = False,
+    least_probability: Least = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Calibrate anew on labelled results; write the artifact if it certifies, and exit with 1 if not.
+
+    The new artifact is asked for as the old one was. Part of the results is held out: one part certifies, on
+    another both are compared, on the same draws.
+    """
+    given = {"alpha": alpha, "features": features}
+    changes: Any = {name: value for name, value in given.items() if value is not None}
+    with failures_explained():
+        check_output(out_path)
+        if out_path.exists() and out_path.samefile(artifact):
+            msg = f"--out {out_path} is the artifact that serves: write beside it, and replace it later"
+            raise InputError(msg)
+        from langchain_cfc import monitor as monitoring
+
+        with _opened(artifact, store, least_probability=least_probability) as monitor:
+            found = monitoring.recalibrate(
+                monitor,
+                min_kept=min_kept,
+                since=_seconds(since),
+                delta=delta,
+                leave_out_incomplete=leave_out_incomplete,
+                **changes,
+            )
+        if found.certifies:
+            found.artifact.save(out_path)
+    if as_json:
+        emit_json(
+            {
+                "certifies": found.certifies,
+                "objections": found.objections,
+                "results": found.results,
+                "certified": found.certified,
+                "compared": [one.model_dump(mode="json") for one in found.compared],
+                "written": str(out_path) if found.certifies else None,
+            }
+        )
+    else:
+        console = out()
+        for one in found.compared:
+            console.print(_side_by_side(one, artifact.name, "the new one"), "")
+        for level, kept in found.certified.items():
+            console.print(f"alpha = {level}: certified to be kept at least {100 * kept:.1f} % of the time")
+        for objection in found.objections:
+            console.print(f"[bold red]no[/]  {escape(objection)}", soft_wrap=True)
+        if found.certifies:
+            console.print(
+                f"[green]it certifies[/]; artifact written to {escape(str(out_path))}", soft_wrap=True
+            )
+        else:
+            console.print("nothing was written")
+    raise typer.Exit(0 if found.certifies else EXIT_NO)
+
+
+@app.command("shadow")
+def shadow(
+    artifact: Artifact,
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="The artifact to compare it with.")],
+    store: Annotated[str, typer.Argument(help=_STORE)],
+    since: Since = None,
+    least_probability: Least = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Show what another artifact would have decided on the very draws that were served.
+
+    Results count from when the other artifact was made, for earlier ones may have calibrated it. Where some
+    have labels, it shows as well what came of both.
+    """
+    with failures_explained():
+        from langchain_cfc import monitor as monitoring
+
+        with _opened(artifact, store, least_probability=least_probability) as monitor:
+            compared = monitoring.shadow(monitor, CalibrationArtifact.load(other), since=_seconds(since))
+    if as_json:
+        emit_json([one.model_dump(mode="json") for one in compared])
+        return
+    for one in compared:
+        out().print(_side_by_side(one, artifact.name, other.name), "")
+
+
+def _seconds(since: str | None) -> float | None:
+    """Seconds since 1970 of a time in ISO 8601, UTC where it does not say."""
+    if since is None:
+        return None
+    try:
+        time = datetime.fromisoformat(since)
+    except ValueError as error:
+        msg = f"--since {since}: expected a time such as 2026-11-01 or 2026-11-01T12:30"
+        raise InputError(msg) from error
+    try:
+        return (time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)).timestamp()
+    except (OverflowError, ValueError) as error:
+        msg = f"--since {since}: no time that can be told in seconds"
+        raise InputError(msg) from error
+
+
+def _side_by_side(found: SideBySide, served: str, other: str) -> Table:
+    """Two artifacts on the same draws, under what they are called."""
+    labelled = f", {found.labelled:,} of them labelled" if found.labelled else ""
+    table = Table(
+        title=f"alpha = {found.alpha}, {found.results:,} results{labelled}",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    table.add_column("on the same draws", min_width=31)
+    for name in (served, other):
+        table.add_column(escape(name), justify="right", overflow="ellipsis", no_wrap=True, max_width=22)
+
+    def row(label: str, name: str, form: Callable[[float], str] = percent, style: str = "") -> None:
+        values = [getattr(one, name) for one in (found.served, found.other)]
+        table.add_row(label, *("-" if value is None else form(value) for value in values), style=style)
+
+    row("promise kept", "kept", style="bold")
+    row("answered", "answered")
+    row("best answer wrong, if answered", "wrong")
+    row("flagged as not certifiable", "flagged")
+    row("candidates per set", "candidates", "{:.2f}".format)
+    row("distinct answers per set", "answers", "{:.2f}".format)
+    table.add_row("same decision", "", percent(found.same))
+    return table
+
+
+def _opened(
+    artifact: Path,
+    store: str,
+    limits: tuple[float | None, float | None, float | None] = (None, None, None),
+    **settings: float,
+) -> CFCMonitor:
     """The monitor of an artifact, whose store must be there."""
     # Late, for it needs the extra.
-    from langchain_cfc.monitor import CFCMonitor
+    from langchain_cfc.monitor import CFCMonitor, Limits
 
+    held = CalibrationArtifact.load(artifact)
     known: Any = settings
-    return CFCMonitor(CalibrationArtifact.load(artifact), store, create=False, **known)
+    # To look deletes nothing: how long results are kept is for the monitor that serves to say.
+    return CFCMonitor(held, store, limits=Limits(*limits), create=False, keep_days=None, **known)
 
 
 def _say(console: Console, found: MonitorStatus) -> None:
@@ -131,8 +334,8 @@ def _say(console: Console, found: MonitorStatus) -> None:
     if found.seconds is not None:
         median, most = found.seconds
         console.print(f"took       {median:.3g} s at the median, {most:.3g} s at the 99th percentile")
-    for model in found.models:
-        console.print(f"[yellow]another model[/]  {escape(model)} was not calibrated", soft_wrap=True)
+    for breach in found.breaches:
+        console.print(f"[bold red]limit[/]      {escape(breach)}", soft_wrap=True)
     for alarm in found.alarms:
         console.print(f"[bold red]alarm[/]      {escape(alarm.sentence())}", soft_wrap=True)
     for doubt in found.doubts:
@@ -148,7 +351,7 @@ def _say(console: Console, found: MonitorStatus) -> None:
     if found.alarms:
         console.print(
             "what is promised rests on prompts, model and verifier being as they were: find what changed, "
-            "label some of the latest results, and calibrate again",
+            "label some of the results since then, and calibrate again (langchain-cfc monitor recalibrate)",
             soft_wrap=True,
         )
 

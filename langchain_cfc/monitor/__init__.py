@@ -9,6 +9,22 @@ require("sqlalchemy", "monitor", "a monitor")
 
 from langchain_cfc.monitor.kept import Label  # noqa: E402 - see above
 from langchain_cfc.monitor.monitor import CFCMonitor, labels_of, read_labels  # noqa: E402 - see above
-from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test  # noqa: E402 - see above
+from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # noqa: E402 - see above
+from langchain_cfc.monitor.side_by_side import Side, SideBySide, shadow  # noqa: E402 - see above
+from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, Test  # noqa: E402 - see above
 
-__all__ = ["CFCMonitor", "EvidenceCurve", "Label", "MonitorStatus", "Test", "labels_of", "read_labels"]
+__all__ = [
+    "CFCMonitor",
+    "EvidenceCurve",
+    "Label",
+    "Limits",
+    "MonitorStatus",
+    "Recalibration",
+    "Side",
+    "SideBySide",
+    "Test",
+    "labels_of",
+    "read_labels",
+    "recalibrate",
+    "shadow",
+]

@@ -42,6 +42,10 @@ class Drift:
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
         return cls(artifact, counts.reshape(-1, width), Capital.stakes([len(rows)], RANK_EXPERTS, now))
 
+    def without_calibration(self) -> Drift:
+        """The same tests among results alone: have they changed since the first of them?"""
+        return Drift(self.artifact, np.zeros_like(self.counts), self.capital)
+
     @property
     def tests(self) -> list[tuple[Watched, str]]:
         """The m tests: a quantity, and the name of the weighting in which it is watched."""

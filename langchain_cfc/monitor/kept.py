@@ -40,12 +40,31 @@ class Label:
         if not 0.0 < self.probability <= 1.0:
             msg = f"label of {self.id!r}: a probability lies in (0, 1], got {self.probability}"
             raise InputError(msg)
+        if not self.id.isprintable():
+            msg = f"label of {self.id!r}: that is no name of a result"
+            raise InputError(msg)
+        # Arrays of NumPy hold truth values of their own.
+        object.__setattr__(self, "correct", _plain(self.correct, self.id))
+
+    @property
+    def complete(self) -> bool:
+        """Whether it says of every candidate whether it is correct."""
+        return not (self.correct is None or isinstance(self.correct, bool) or None in self.correct)
 
     def fair(self, one: Observed, least: float) -> bool:
         """Whether it counts, where one that was chosen with probability p counts with probability least / p.
 
         So those that count are a fair sample of all results (rejection sampling).
+
+        Raises:
+            InputError: If it was chosen more rarely than `least`.
         """
+        if self.probability < least:
+            msg = (
+                f"label of {self.id!r}: its result was chosen with probability {self.probability}, which is "
+                f"below least_probability = {least}: state the smallest there is (--least-probability)"
+            )
+            raise InputError(msg)
         return bool(one.uniforms("label", 1)[0] < least / self.probability)
 
     def of(self, one: Observed) -> tuple[bool | None, bool | None]:
@@ -84,6 +103,18 @@ class Label:
         return list(correct)
 
 
+def _plain(correct: Any, name: str) -> bool | tuple[bool | None, ...] | None:
+    if correct is None or isinstance(correct, (bool, np.bool_)):
+        return None if correct is None else bool(correct)
+    known = list(correct) if isinstance(correct, (Sequence, np.ndarray)) else [correct]
+    if isinstance(correct, str) or any(
+        one is not None and not isinstance(one, (bool, np.bool_)) for one in known
+    ):
+        msg = f"label of {name!r}: expected true or false, a list of them, or nothing; got {correct!r:.80}"
+        raise InputError(msg)
+    return tuple(None if one is None else bool(one) for one in known)
+
+
 @dataclass(frozen=True)
 class Stated:
     """A certified rate that is watched.
@@ -106,9 +137,9 @@ class Stated:
 
 
 def stated(artifact: CalibrationArtifact) -> list[Stated]:
-    """What the certificates of an artifact state, as far as a rate can fall below it."""
+    """What is certified of an artifact or promised with confidence, as far as a rate can fall below it."""
     found = []
-    policy = artifact.policy
+    policy, confidence = artifact.policy, artifact.confidence
     for certificate in [*artifact.certificates, *(policy.coverage if policy is not None else [])]:
         found += [
             Stated("kept", one.name, one.words, certificate.alpha, one.kept_at_least, certificate.delta)
@@ -123,7 +154,22 @@ def stated(artifact: CalibrationArtifact) -> list[Stated]:
             for one in wrong.groups
             if one.certified or one is wrong.groups[0]
         ]
-    return found
+    if confidence is not None:
+        found += [
+            Stated(
+                "kept",
+                one.name,
+                one.words,
+                alpha,
+                artifact.guarantee(alpha).target_coverage,
+                confidence.delta,
+            )
+            for alpha in artifact.alphas
+            for one in artifact.feature_map.guaranteed_weights()
+            if one.name in confidence.names
+        ]
+    # Two of them may speak of the same rate; the first is what held-out prompts say.
+    return list({(one.what, one.group, one.alpha): one for one in reversed(found)}.values())[::-1]
 
 
 @dataclass(frozen=True)

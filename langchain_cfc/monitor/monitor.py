@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -23,8 +24,10 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.monitor.kept import Label
 from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, curves_of, status_of
+from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, curves_of, status_of
 from langchain_cfc.monitor.store import Evidence, Failed, MonitorStore
+from langchain_cfc.monitor.traffic import Traffic, check_time
+from langchain_cfc.plugged import brought, names_no_file
 from langchain_cfc.runnable import CFCResult
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 # Most results and failures that wait to be written; where the database is away for long, later ones are lost,
 # and counted.
 MOST_WAITING = 100_000
+# Most runs that go on; of the oldest beyond these nobody has told the end, as where a stream was left.
+MOST_RUNS = 100_000
 # Seconds before a batch that could not be written is tried again.
 _AGAIN = 1.0
 _DAY = 86_400.0
@@ -62,6 +67,9 @@ class CFCMonitor(BaseCallbackHandler):
             have learnt stays. None keeps all.
         label_days: Days after which nearly all labels have come that a result will get; older results are
             then compared, the labelled with the others. At most `keep_days`.
+        metadata: Entries of the prompts' metadata to keep beside those that the artifact reads, for
+            artifacts to come.
+        limits: What must not be exceeded, statistics aside.
         create: Whether to make the store where it is not there.
 
     Raises:
@@ -91,6 +99,8 @@ class CFCMonitor(BaseCallbackHandler):
         batch: int = 500,
         keep_days: float | None = 90.0,
         label_days: float = 14.0,
+        metadata: Sequence[str] = (),
+        limits: Limits = Limits(),  # noqa: B008 - frozen
         create: bool = True,
     ) -> None:
         for name, value in (("level", level), ("least_probability", least_probability)):
@@ -106,7 +116,9 @@ class CFCMonitor(BaseCallbackHandler):
             raise InputError(msg)
         self.artifact = artifact
         self.level = level
-        self._least = least_probability
+        self.least_probability = least_probability
+        self._metadata = frozenset([*artifact.metadata_keys, *metadata])
+        self.limits = limits
         self._label_days = label_days
         self._keep = None if keep_days is None else keep_days * _DAY
         self._store = MonitorStore(store, create=create)
@@ -142,10 +154,10 @@ class CFCMonitor(BaseCallbackHandler):
             )
             raise InputError(msg)
         name = name or uuid4().hex
-        self._writing.put(Observed.of(result, name, time.time(), seconds))
+        self._writing.put(Observed.of(result, name, time.time(), seconds, metadata=self._metadata))
         return name
 
-    def label(self, *labels: Label) -> int:
+    def label(self, *labels: Label, leave_out_unfit: bool = False) -> int:
         """Say which results were right, whenever that is known; see `Label`.
 
         Whether a result is labelled must not depend on whether it was right. Where some are labelled more
@@ -155,6 +167,8 @@ class CFCMonitor(BaseCallbackHandler):
 
         Args:
             *labels: The labels.
+            leave_out_unfit: Whether to warn of labels that do not fit their result, such as one word about
+                the answer where there was none, and to take the others.
 
         Returns:
             How many were new; the first label of a result counts.
@@ -163,16 +177,19 @@ class CFCMonitor(BaseCallbackHandler):
             InputError: If one names no result, does not fit it, or was chosen more rarely than
                 `least_probability`. Then none is written.
             StoreError: If they could not be written.
+
+        Warns:
+            CFCWarning: If labels were left out.
         """
-        rare = [one for one in labels if one.probability < self._least]
+        rare = [one for one in labels if one.probability < self.least_probability]
         if rare:
             msg = (
                 f"label of {rare[0].id!r}: chosen with probability {rare[0].probability}, which is below "
-                f"least_probability = {self._least}: make the monitor with the smallest there is"
+                f"least_probability = {self.least_probability}: make the monitor with the smallest there is"
             )
             raise InputError(msg)
         self.flush()
-        return self._store.label(labels, time.time())
+        return self._store.label(labels, time.time(), leave_out_unfit=leave_out_unfit)
 
     def status(self) -> MonitorStatus:
         """What all results and labels so far show, also those that other processes wrote.
@@ -184,7 +201,8 @@ class CFCMonitor(BaseCallbackHandler):
         evidence = self._evidence(now)
         if self._keep is not None:
             self._store.forget(now - self._keep)
-        return status_of(self.artifact, evidence, self._store.standing(self.artifact.digest), self.level, now)
+        standing = self._store.standing(self.artifact.digest)
+        return status_of(self.artifact, evidence, standing, level=self.level, limits=self.limits, now=now)
 
     def curves(self, most: int = 5) -> list[EvidenceCurve]:
         """How the evidence of the tests went that have come furthest.
@@ -203,7 +221,48 @@ class CFCMonitor(BaseCallbackHandler):
 
     def _evidence(self, now: float) -> Evidence:
         self.flush()
-        return self._store.evidence(self.artifact, now, least=self._least, label_days=self._label_days)
+        return self._store.evidence(
+            self.artifact, now, least=self.least_probability, label_days=self._label_days
+        )
+
+    def traffic(self, since: float | None = None) -> Traffic:
+        """The results there are, with their labels.
+
+        Args:
+            since: Seconds since 1970: only those from then on.
+
+        Raises:
+            InputError: If that is no time.
+            StoreError: If the database cannot be used.
+        """
+        begin = self._written_since(since)
+        results, labels = self._store.results(self.artifact.digest, begin)
+        return Traffic(self.artifact, tuple(results), labels)
+
+    def unlabelled(self, since: float | None = None) -> list[str]:
+        """Names of the results that have no label yet, in their order.
+
+        Args:
+            since: Seconds since 1970: only those from then on.
+
+        Raises:
+            InputError: If that is no time.
+            StoreError: If the database cannot be used.
+        """
+        begin = self._written_since(since)
+        return self._store.unlabelled(self.artifact.digest, begin)
+
+    def _written_since(self, since: float | None) -> float:
+        """Where to begin, once everything heard of is written."""
+        if since is not None:
+            check_time(since)
+        self.flush()
+        return since or 0.0
+
+    @property
+    def name(self) -> str:
+        """Where results are kept."""
+        return self._store.name
 
     def flush(self) -> None:
         """Wait until everything heard of so far is written.
@@ -235,6 +294,9 @@ class CFCMonitor(BaseCallbackHandler):
         """Note when a run began, and which it belongs to."""
         del serialized, inputs, kwargs
         outer = None if parent_run_id is None else self._runs.get(parent_run_id)
+        if len(self._runs) >= MOST_RUNS:
+            with suppress(RuntimeError, StopIteration):  # another thread was at it
+                self._runs.pop(next(iter(self._runs)), None)
         self._runs[run_id] = _Run(time.perf_counter(), set() if outer is None else outer.told)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -371,16 +433,33 @@ def labels_of(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
     return made
 
 
-def read_labels(path: str | os.PathLike[str]) -> list[Label]:
-    """Labels from a JSON Lines file, one a line; see `labels_of`.
+def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list[Label]:
+    """Labels from a JSON Lines file, one a line, see `labels_of`; or from where a scheme says.
+
+    Schemes are entry points of the group `langchain_cfc.labels`, each a function from what follows the colon
+    and the names of results that have no label yet to a list of labels.
+
+    Args:
+        path: The file, or `SCHEME:REST`, such as `langsmith:correct`.
+        names: Results without a label, for schemes.
+
+    Returns:
+        The labels.
 
     Raises:
-        InputError: If the file cannot be read, or a line is no label.
+        InputError: If the file or the scheme cannot be read, or a line is no label.
     """
+    if names_no_file(path):
+        found: list[Any] = brought("langchain_cfc.labels", "labels", list, str(path), names)
+        for one in found:
+            if not isinstance(one, Label):
+                msg = f"{path}: expected labels, got a {type(one).__name__}"
+                raise InputError(msg)
+        return found
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{os.fspath(path)}: cannot be read as JSON Lines: {error}"
         raise InputError(msg) from error
     try:

@@ -1,13 +1,16 @@
-"""What is remembered of a result: numbers, and no text."""
+"""What is remembered of a result: numbers, and no text but metadata that features are made of."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from langchain_cfc._arrays import FloatArray
+from langchain_cfc.draws import Scalar
+from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult
 
 FLAGGED, EMPTY, ANSWERED = 0, 1, 2
@@ -29,7 +32,12 @@ class Observed:
         scores: (n,) scores of the candidates.
         accepted: (n,) which of them are in the set.
         features: (d,) the prompt's features.
+        codes: (n,) slot of the first candidate with the same answer.
+        lengths: (n,) number of characters of each answer.
+        metadata: What is kept of the prompt's metadata.
+        outputs: (n,) raw outputs of each verifier by name, where the artifact combines several.
         models: What the models that drew call themselves.
+        binding: Whether the parts that served are known to be those calibrated; see `Guarantee`.
         seconds: How long it took; None where nobody measured.
     """
 
@@ -44,13 +52,35 @@ class Observed:
     scores: tuple[float, ...]
     accepted: tuple[bool, ...]
     features: tuple[float, ...]
+    codes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    metadata: Mapping[str, Scalar]
+    outputs: Mapping[str, Sequence[float]]
     models: tuple[str, ...] = ()
+    binding: Binding = "unbound"
     seconds: float | None = None
 
     @classmethod
-    def of(cls, result: CFCResult, name: str, at: float, seconds: float | None = None) -> Observed:
-        """What a result says in numbers."""
-        accepted = tuple(one.accepted for one in result.candidates)
+    def of(
+        cls,
+        result: CFCResult,
+        name: str,
+        at: float,
+        seconds: float | None = None,
+        *,
+        metadata: Collection[str] = (),
+    ) -> Observed:
+        """What a result says in numbers.
+
+        Args:
+            result: The result.
+            name: What it is called.
+            at: When it came, in seconds since 1970.
+            seconds: How long it took.
+            metadata: Which entries of the prompt's metadata are kept.
+        """
+        candidates = result.candidates
+        accepted = tuple(one.accepted for one in candidates)
         outcome = ANSWERED if any(accepted) else EMPTY
         return cls(
             id=name,
@@ -61,10 +91,17 @@ class Observed:
             withheld=result.abstained and any(accepted),
             bot=result.guarantee.wrong_answers is not None,
             threshold=result.threshold,
-            scores=tuple(one.score for one in result.candidates),
+            scores=tuple(one.score for one in candidates),
             accepted=accepted,
             features=tuple(result.features.values()),
+            codes=tuple(one.same_as for one in candidates),
+            lengths=tuple(one.length for one in candidates),
+            metadata={key: value for key, value in result.metadata.items() if key in metadata},
+            outputs={
+                key: [(one.scores or {})[key] for one in candidates] for key in candidates[0].scores or ()
+            },
             models=result.models,
+            binding=result.guarantee.binding,
             seconds=seconds,
         )
 

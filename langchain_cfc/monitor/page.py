@@ -26,9 +26,13 @@ _BROKEN = (
 )
 _DRIFTED = (
     "Prompts, model or verifier are not as they were, so nothing supports the promise any more. Label a "
-    "random sample of the latest results, then calibrate on records of now."
+    "random sample of the results since then, all candidates of each, and make a new artifact of them: "
+    "langchain-cfc monitor recalibrate, with --since."
 )
 _OTHER = "none of these was calibrated. Go back to the one that was, or calibrate."
+_BEYOND = (
+    "Calibrate again where the artifact is too old; look at the logs where prompts fail or take too long."
+)
 _UNFAIR = (
     "Labelled results do not look like the others, so that labels do not speak of all results: draw them "
     "from all results, or say with what probability each was drawn."
@@ -114,11 +118,13 @@ def _steps(status: MonitorStatus) -> Iterator[tuple[str, str]]:
         yield "Find what changed, and label", _DRIFTED
     if status.models:
         yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER}"
+    if len(status.breaches) > len(status.models):
+        yield "Bring what is beyond its limit back", _BEYOND
     if status.doubts:
         yield "Draw labels at random", _UNFAIR
     for one in status.notes:
         yield "Note", one
-    if not (status.alarms or status.models or status.doubts):
+    if status.sound and not status.doubts:
         yield "Look again", "No test alarms. The tests may be looked at as often as you like."
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -78,6 +79,39 @@ class Test(_Data):
         return f"{what}, certified at least {certified}, {'is broken' if self.alarm else 'stands'} {where}"
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What must not be exceeded; None where anything may be.
+
+    Attributes:
+        age_days: Age of the artifact, in days.
+        failing: Share of the latest prompts that cannot be served, in [0, 1].
+        seconds: 99th percentile of how long the latest results took.
+    """
+
+    age_days: float | None = None
+    failing: float | None = None
+    seconds: float | None = None
+
+    def breaches(self, age_days: float, standing: Standing, models: Sequence[str]) -> Iterator[str]:
+        """What is exceeded, in sentences; models that were not calibrated always are one too many."""
+        for model in models:
+            yield f"The model {model} answers, and was not calibrated"
+        if self.age_days is not None and age_days > self.age_days:
+            yield f"The artifact is {age_days:.0f} days old; at most {self.age_days:g} are allowed"
+        failing, seconds = standing.failing, standing.seconds
+        if self.failing is not None and failing is not None and failing > self.failing:
+            yield (
+                f"{100 * failing:.1f} % of the latest prompts could not be served; at most "
+                f"{100 * self.failing:g} % are allowed"
+            )
+        if self.seconds is not None and seconds is not None and seconds[1] > self.seconds:
+            yield (
+                f"The latest results took {seconds[1]:.3g} s at the 99th percentile; at most "
+                f"{self.seconds:g} s are allowed"
+            )
+
+
 class EvidenceCurve(_Data):
     """How the evidence of one test went.
 
@@ -103,10 +137,12 @@ class MonitorStatus(_Data):
         failures: Number of prompts that could not be served.
         answered: Share of results with an answer set that is not empty; None without results.
         flagged: Share that is not certifiable.
+        failing: Share of the latest prompts that could not be served; None without any.
         seconds: Median and 99th percentile of how long the latest results took; None where nobody measured.
         models: What models call themselves that were not calibrated.
         level: Probability of any false alarm of either kind.
         tests: All tests, those with most evidence first.
+        breaches: What is not as it was calibrated or beyond its limit, in sentences: no statistics.
         notes: What cannot be told, and why.
     """
 
@@ -117,11 +153,18 @@ class MonitorStatus(_Data):
     failures: int
     answered: float | None
     flagged: float | None
+    failing: float | None
     seconds: tuple[float, float] | None
     models: tuple[str, ...]
     level: float
     tests: tuple[Test, ...]
+    breaches: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether no test alarms and nothing is beyond its limit."""
+        return not (self.alarms or self.breaches)
 
     @property
     def alarms(self) -> tuple[Test, ...]:
@@ -137,7 +180,7 @@ class MonitorStatus(_Data):
 def curves_of(evidence: Evidence, tests: Sequence[Test], most: int) -> list[EvidenceCurve]:
     """The curves of the tests that have come furthest: at most so many of drift, and of certified rates."""
     named = [
-        (("drift", _called(watched), group, watched.alpha), place, evidence.drifted)
+        (("drift", called(watched), group, watched.alpha), place, evidence.drifted)
         for place, (watched, group) in enumerate(evidence.drift.tests)
     ]
     named += [
@@ -165,7 +208,13 @@ def curves_of(evidence: Evidence, tests: Sequence[Test], most: int) -> list[Evid
 
 
 def status_of(
-    artifact: CalibrationArtifact, evidence: Evidence, standing: Standing, level: float, now: float
+    artifact: CalibrationArtifact,
+    evidence: Evidence,
+    standing: Standing,
+    *,
+    level: float,
+    limits: Limits,
+    now: float,
 ) -> MonitorStatus:
     """Put together what is known.
 
@@ -174,6 +223,7 @@ def status_of(
         evidence: What its tests have seen.
         standing: What the store holds.
         level: Probability of any false alarm of either kind.
+        limits: What must not be exceeded.
         now: The time, in seconds since 1970.
 
     Returns:
@@ -188,7 +238,7 @@ def status_of(
         for place, (watched, group) in enumerate(drift.tests):
             found = _found(capital, place, level)
             tests.append(
-                Test(kind=kind, what=_called(watched), group=words[group], alpha=watched.alpha, **found)
+                Test(kind=kind, what=called(watched), group=words[group], alpha=watched.alpha, **found)
             )
     for place, one in enumerate(kept.stated):
         found = _found(kept.capital, place, level)
@@ -204,21 +254,29 @@ def status_of(
                 **found,
             )
         )
-    made = datetime.fromisoformat(artifact.created_at).timestamp()
+    age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / _DAY)
+    models = _other_models(artifact, standing.models)
     return MonitorStatus(
         artifact=artifact.digest,
-        age_days=max(0.0, (now - made) / _DAY),
+        age_days=age,
         results=standing.results,
         labels=standing.labels,
         failures=standing.failures,
         answered=standing.share(standing.answered),
         flagged=standing.share(standing.flagged),
+        failing=standing.failing,
         seconds=standing.seconds,
-        models=_other_models(artifact, standing.models),
+        models=models,
         level=level,
         tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
-        notes=tuple(_notes(artifact, evidence)),
+        breaches=tuple(limits.breaches(age, standing, models)),
+        notes=tuple(_notes(artifact, evidence, standing)),
     )
+
+
+def called(watched: Watched) -> str:
+    """A quantity, for people; features keep the names that their text gives them."""
+    return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
 
 
 def amount(evidence: float) -> str:
@@ -226,10 +284,6 @@ def amount(evidence: float) -> str:
     if evidence >= _MANY:
         return f"{evidence:.0e}"
     return f"{evidence:,.0f}" if evidence >= _FEW else f"{evidence:.1f}"
-
-
-def _called(watched: Watched) -> str:
-    return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
 
 
 def _found(capital: Capital, place: int, level: float) -> dict[str, Any]:
@@ -257,8 +311,13 @@ def _other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tup
     return tuple(one for one in served if one not in known)
 
 
-def _notes(artifact: CalibrationArtifact, evidence: Evidence) -> list[str]:
+def _notes(artifact: CalibrationArtifact, evidence: Evidence, standing: Standing) -> list[str]:
     notes = []
+    if standing.unverified:
+        notes.append(
+            f"{100 * standing.unverified:.0f} % of the latest results come from a generator, verifier or "
+            "extractor that does not say what it is: nothing shows whether it is the one that was calibrated"
+        )
     if not artifact.reference:
         notes.append(
             "drift cannot be told: the artifact holds no counts of its own prompts, since an earlier release "
@@ -271,8 +330,8 @@ def _notes(artifact: CalibrationArtifact, evidence: Evidence) -> list[str]:
         )
     if not evidence.kept.stated:
         notes.append(
-            "labels can show nothing: no rate is certified. Certify the artifact on held-out prompts "
-            "(langchain-cfc certify); what is promised on average over calibration sets cannot be held "
-            "against one of them"
+            "labels can show nothing: no rate is certified or promised with confidence. Certify the artifact "
+            "on held-out prompts (langchain-cfc certify); what is promised on average over calibration sets "
+            "cannot be held against one of them"
         )
     return notes

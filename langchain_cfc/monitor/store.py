@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.database import Database
-from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor import tables
 from langchain_cfc.monitor.curves import Curve
 from langchain_cfc.monitor.drift import Drift
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 # Results that one transaction shows to the tests.
 PAGE = 1000
-_LISTS = ("scores", "accepted", "features", "models")
+_LISTS = ("scores", "accepted", "features", "codes", "lengths", "models")
+_JSON = (*_LISTS, "metadata", "outputs")
 _SHOWN = 5
 _DAY = 86_400.0
 # Seconds to wait for another process that makes the tables, and between two looks.
@@ -55,8 +57,10 @@ class Standing:
         flagged: How many were not certifiable.
         labels: Number of labels.
         failures: Number of prompts that could not be served.
+        failing: Share of the latest prompts that could not be served; None without any.
         models: What the models of the latest results call themselves.
-        seconds: Median and 99th percentile of how long these took; None where nobody measured.
+        unverified: Share of these that were served by parts that nothing vouches for; None without any.
+        seconds: Median and 99th percentile of how long they took; None where nobody measured.
     """
 
     results: int
@@ -64,12 +68,14 @@ class Standing:
     flagged: int
     labels: int
     failures: int
+    failing: float | None
     models: tuple[str, ...]
+    unverified: float | None
     seconds: tuple[float, float] | None
 
     def share(self, count: int) -> float | None:
         """Of the results; None if there are none."""
-        return count / self.results if self.results else None
+        return _share(count, self.results)
 
 
 @dataclass(frozen=True)
@@ -164,12 +170,13 @@ class MonitorStore:
             if failures:
                 connection.execute(insert(_failures), [asdict(one) for one in failures])
 
-    def label(self, labels: Iterable[Label], now: float) -> int:
+    def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
         """Write labels, all or none; one for a result that has one already is passed over.
 
         Args:
             labels: The labels.
             now: When they came, in seconds since 1970.
+            leave_out_unfit: Whether to warn of labels that do not fit their result, and write the others.
 
         Returns:
             How many were new.
@@ -178,7 +185,9 @@ class MonitorStore:
             InputError: If one speaks of no result that is there, or does not fit it.
             StoreError: If they could not be written.
         """
-        given = {one.id: one for one in labels}
+        given: dict[str, Label] = {}
+        for one in labels:
+            given.setdefault(one.id, one)
         if not given:
             return 0
         with self._database.writing() as connection:
@@ -191,14 +200,15 @@ class MonitorStore:
                     "names the run that gave the result; those that came last may not be written yet (flush)"
                 )
                 raise InputError(msg)
-            for name, one in given.items():
-                one.of(known[name])
+            given = dict(_fitting(given, known, leave_out_unfit=leave_out_unfit))
+            if not given:
+                return 0
             before = _count(connection, _labels)
             rows = [
                 {
                     "result": one.id,
                     "at": now,
-                    "correct": json.dumps(one.correct, default=list),
+                    "correct": json.dumps(one.correct),
                     "probability": one.probability,
                 }
                 for one in given.values()
@@ -242,6 +252,43 @@ class MonitorStore:
                 _mark(connection, _labels, [number for number, *_ in labels])
                 _remember(connection, artifact.digest, seen.to_data())
 
+    def results(self, digest: str, since: float) -> tuple[list[Observed], dict[str, Label]]:
+        """The results of an artifact that came since a time, in their order, and the labels of these.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        wanted = (_results.c.artifact == digest) & (_results.c.at >= since)
+        query = (
+            select(_results, _labels.c.correct, _labels.c.probability)
+            .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
+            .where(wanted)
+            .order_by(_results.c.number)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        labels = {
+            row.id: Label(row.id, json.loads(row.correct), row.probability)
+            for row in rows
+            if row.correct is not None
+        }
+        return [_observed(row) for row in rows], labels
+
+    def unlabelled(self, digest: str, since: float) -> list[str]:
+        """The ids of an artifact's results that came since a time and have no label, in their order.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        query = (
+            select(_results.c.id)
+            .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
+            .where(_results.c.artifact == digest, _results.c.at >= since, _labels.c.number.is_(None))
+            .order_by(_results.c.number)
+        )
+        with self._database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
     def standing(self, digest: str) -> Standing:
         """What there is of an artifact.
 
@@ -250,12 +297,15 @@ class MonitorStore:
         """
         ours = _results.c.artifact == digest
         outcomes = select(_results.c.outcome, func.count()).where(ours).group_by(_results.c.outcome)
-        latest = select(_results.c.models, _results.c.seconds).where(ours).order_by(_results.c.number.desc())
+        wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
+        latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(PAGE)
         labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self._database.reading() as connection:
             counts = {int(outcome): int(count) for outcome, count in connection.execute(outcomes)}
-            rows = connection.execute(latest.limit(PAGE)).all()
+            rows = connection.execute(latest).all()
+            since = min((row.at for row in rows), default=0.0)
+            latest_failures = int(connection.execute(failed.where(_failures.c.at >= since)).scalar_one())
             labels = int(connection.execute(labelled.where(ours)).scalar_one())
             failures = int(connection.execute(failed).scalar_one())
         took = [row.seconds for row in rows if row.seconds is not None]
@@ -266,7 +316,9 @@ class MonitorStore:
             flagged=counts.get(FLAGGED, 0),
             labels=labels,
             failures=failures,
+            failing=_share(latest_failures, latest_failures + len(rows)),
             models=tuple(models),
+            unverified=_share(sum(row.binding == "unverified" for row in rows), len(rows)),
             seconds=(float(np.median(took)), float(np.quantile(took, 0.99))) if took else None,
         )
 
@@ -348,15 +400,39 @@ class MonitorStore:
         connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
 
 
+def _share(count: int, of: int) -> float | None:
+    return count / of if of else None
+
+
 def _row(one: Observed) -> dict[str, Any]:
     # Fields as they are: `asdict` would copy every list.
     row = dict(one.__dict__)
-    return row | {name: json.dumps(row[name]) for name in _LISTS}
+    return row | {name: json.dumps(row[name]) for name in _JSON}
 
 
 def _observed(row: Any) -> Observed:
     fields = {name: getattr(row, name) for name in Observed.__dataclass_fields__}
-    return Observed(**fields | {name: tuple(json.loads(fields[name])) for name in _LISTS})
+    read = {name: json.loads(fields[name]) for name in _JSON}
+    return Observed(**fields | read | {name: tuple(read[name]) for name in _LISTS})
+
+
+def _fitting(
+    given: Mapping[str, Label], known: Mapping[str, Observed], *, leave_out_unfit: bool
+) -> Iterator[tuple[str, Label]]:
+    """The labels that fit their results."""
+    unfit = []
+    for name, one in given.items():
+        try:
+            one.of(known[name])
+        except InputError as error:  # noqa: PERF203 - each is told of by itself
+            if not leave_out_unfit:
+                raise
+            unfit.append(str(error))
+        else:
+            yield name, one
+    if unfit:
+        msg = f"{len(unfit)} labels do not fit their results and are left out; the first: {unfit[0]}"
+        warnings.warn(msg, CFCWarning, stacklevel=4)
 
 
 def _found(connection: Connection, names: Sequence[str]) -> Iterable[Observed]:
@@ -428,7 +504,11 @@ def _evidence(connection: Connection, artifact: CalibrationArtifact, now: float)
     value = connection.execute(select(_facts.c.value).where(_facts.c.name == artifact.digest)).scalar()
     if value is None:
         return Evidence.begun(artifact, now)
-    return Evidence.from_data(artifact, json.loads(value))
+    try:
+        return Evidence.from_data(artifact, json.loads(value))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        msg = f"what tests have seen of {artifact.digest[:15]} is damaged ({error!r}): watch into a new store"
+        raise StoreError(msg) from error
 
 
 def _remember(connection: Connection, digest: str, data: Mapping[str, Any]) -> None:

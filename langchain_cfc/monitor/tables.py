@@ -44,10 +44,15 @@ results = Table(
     Column("withheld", Boolean, nullable=False),
     Column("bot", Boolean, nullable=False),
     Column("threshold", Double, nullable=False),
-    Column("scores", Text, nullable=False),  # JSON, like all lists
+    Column("scores", Text, nullable=False),  # JSON, like all lists and objects
     Column("accepted", Text, nullable=False),
     Column("features", Text, nullable=False),
+    Column("codes", Text, nullable=False),
+    Column("lengths", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("outputs", Text, nullable=False),
     Column("models", Text, nullable=False),
+    Column("binding", Text, nullable=False),
     Column("seconds", Double),
     # Whether the tests have seen it. They take results as they find them: one that another process was still
     # writing when a later one was seen comes after it.

@@ -103,6 +103,47 @@ def test_ranks_among_calibration_prompts_alone_are_not_uniform() -> None:
     assert (peaks >= np.log(1.0 / LEVEL)).sum() > at_most(LEVEL)
 
 
+def together(results: int = RESULTS) -> FloatArray:
+    """(streams, 6) peaks of tests of one artifact: two quantities, each overall, in a group, and weighted.
+
+    The second quantity is the first one, for half of the prompts, so that the tests depend on each other. A
+    prompt is in the group if its first quantity is low, for the most part; the soft weighting grows with it.
+    """
+    rng = np.random.default_rng(19)
+    of = shares(rng)
+
+    def prompts() -> tuple[IntArray, BoolArray]:
+        """(streams, 6) bins of one prompt of each stream, and which tests see it."""
+        one, fresh = drawn(of, rng.random(STREAMS)), drawn(of, rng.random(STREAMS))
+        other = np.where(rng.random(STREAMS) < 0.5, one, fresh)
+        group = np.where(one < BINS // 3, 0.9, 0.1) > rng.random(STREAMS)
+        weighted = one / (BINS - 1) > rng.random(STREAMS)
+        within = np.stack([np.ones(STREAMS, dtype=np.bool_), group, weighted], axis=-1)
+        bins = np.stack([one, one, one, other, other, other], axis=-1)
+        return bins, np.concatenate([within, within], axis=-1)
+
+    counts = np.zeros((STREAMS, 6, BINS), dtype=np.int64)
+    for _ in range(CALIBRATION):
+        counts = counted(counts, *prompts())
+    capital = Capital.stakes([STREAMS, 6], RANK_EXPERTS)
+    for time in range(results):
+        bins, seen = prompts()
+        factors = rank_factors(ranks(counts, bins, rng.random(bins.shape)))
+        capital = capital.after(factors, float(time), seen)
+        counts = counted(counts, bins, seen)
+    return capital.peak
+
+
+def test_all_tests_of_an_artifact_together_alarm_as_rarely_as_stated() -> None:
+    peaks = together()
+    tests = peaks.shape[1]
+    assert (peaks >= np.log(tests / LEVEL)).any(axis=1).sum() <= at_most(LEVEL)
+    # The negative control: each at the level by itself, they are too many.
+    assert (peaks >= np.log(1.0 / LEVEL)).any(axis=1).sum() > at_most(LEVEL)
+    # And each by itself keeps it, in groups and weightings as over all prompts.
+    assert ((peaks >= np.log(1.0 / LEVEL)).sum(axis=0) <= at_most(LEVEL)).all()
+
+
 @pytest.mark.parametrize(("change", "found"), [(0.3, 0.9), (0.6, 0.999)])
 def test_drift_is_found(change: float, found: float) -> None:
     # With 1e-6: half of the streams' results come after the change.

@@ -25,8 +25,16 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, recording
-from langchain_cfc.errors import AttainabilityWarning, DrawError, InputError, StoreError
-from langchain_cfc.monitor import CFCMonitor, Label, labels_of
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CFCWarning,
+    DrawError,
+    FingerprintWarning,
+    InputError,
+    StoreError,
+)
+from langchain_cfc.monitor import CFCMonitor, Label, Limits, labels_of, read_labels
+from langchain_cfc.monitor.kept import stated
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.store import MonitorStore
 from langchain_cfc.records import Records, read_records, write_records
@@ -176,7 +184,9 @@ def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
     rng = np.random.default_rng(5)
 
     def seen(told: bool) -> float:
-        with CFCMonitor(artifact, tmp_path / f"{told}.db", least_probability=0.25) as monitor:
+        # Who does not say with what probability counts every label.
+        least = 0.25 if told else 1.0
+        with CFCMonitor(artifact, tmp_path / f"{told}.db", least_probability=least) as monitor:
             labels = []
             for one in served * 3:
                 name = monitor.see(chain.invoke(one.input))
@@ -528,3 +538,196 @@ def test_the_command_says_what_is_so_and_exits_with_one_on_an_alarm(
     wrong = run("labels", saved, store, sheet)
     assert wrong.returncode == 2
     assert "label 1, id: Input should be a valid string" in wrong.stderr
+
+
+def test_what_needs_no_statistics_has_limits(
+    artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    store = tmp_path / "monitor.db"
+    config: Any = {"callbacks": []}
+
+    def breaches(**limits: float) -> tuple[str, ...]:
+        with CFCMonitor(artifact, store, limits=Limits(**limits)) as looking:
+            status = looking.status()
+        assert status.sound == (not status.breaches)
+        return status.breaches
+
+    with CFCMonitor(artifact, store) as monitor:
+        config["callbacks"] = [monitor]
+        for one in served[:9]:
+            chain.invoke(one.input, config)
+        with pytest.raises(DrawError):
+            chain.invoke("never recorded", config)
+        assert monitor.status().failing == 0.1
+    assert breaches() == ()
+    assert breaches(age_days=1.0, failing=0.1, seconds=60.0) == ()
+    (failing,) = breaches(failing=0.05)
+    assert failing == "10.0 % of the latest prompts could not be served; at most 5 % are allowed"
+    (old,) = breaches(age_days=0.0)
+    assert old.startswith("The artifact is 0 days old")
+    (slow,) = breaches(seconds=0.0)
+    assert "s at the 99th percentile; at most 0 s are allowed" in slow
+    saved = tmp_path / "artifact.json"
+    artifact.save(saved)
+    assert run("status", saved, store).returncode == 0
+    limited = run("status", saved, store, "--max-failing", "0.05")
+    assert limited.returncode == 1
+    assert "10.0 % of the latest prompts could not be served" in limited.stdout
+    page = tmp_path / "page.html"
+    assert run("report", saved, store, "--out", page, "--max-failing", "0.05").returncode == 1
+    assert "None of" in page.read_text()
+    assert "could not be served; at most 5 % are allowed." in page.read_text()
+
+
+def test_parts_that_nothing_vouches_for_are_noted(
+    artifact: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    parts = recorded_parts(recording())
+    with pytest.warns(FingerprintWarning, match="nothing says for sure whether verifier"):
+        unsure = CFCRunnable(artifact=artifact, **{**parts, "verifier": parts["verifier"].__call__})
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        for one in served[:3]:
+            monitor.see(demo_chain(artifact).invoke(one.input))
+        assert not [one for one in monitor.status().notes if "does not say what it is" in one]
+        monitor.see(unsure.invoke(served[3].input))
+        (note,) = [one for one in monitor.status().notes if "does not say what it is" in one]
+    assert note.startswith("25 % of the latest results")
+
+
+def test_runs_without_an_end_do_not_pile_up(
+    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("langchain_cfc.monitor.monitor.MOST_RUNS", 5)
+    for _ in range(20):
+        monitor.on_chain_start({}, None, run_id=uuid4())
+    assert len(monitor._runs) == 5
+    # Those of now are still heard of.
+    chain.invoke(served[0].input, {"callbacks": [monitor]})
+    assert monitor.status().results == 1
+
+
+def test_to_look_at_a_store_deletes_nothing(
+    artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    store, saved = tmp_path / "monitor.db", tmp_path / "artifact.json"
+    artifact.save(saved)
+    with CFCMonitor(artifact, store, keep_days=None) as monitor:
+        for one in served[:5]:
+            monitor.see(chain.invoke(one.input))
+    with sqlite3.connect(store) as connection:
+        connection.execute("UPDATE monitor_results SET at = at - 200 * 86400")
+    connection.close()
+    looked = run("status", saved, store, "--json")
+    assert json.loads(looked.stdout)["results"] == 5
+    assert json.loads(run("status", saved, store, "--json").stdout)["results"] == 5
+    # The control: a monitor that keeps them for 90 days lets them go.
+    with CFCMonitor(artifact, store) as forgetting:
+        forgetting.status()
+        assert forgetting.status().results == 0
+
+
+def test_the_first_label_of_a_result_counts_and_arrays_are_labels(
+    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    name = monitor.see(chain.invoke(served[0].input))
+    first = Label(name, np.array(truths(served[0]), dtype=np.bool_).tolist())
+    assert first == Label(name, np.array(truths(served[0]), dtype=np.bool_))  # type: ignore[arg-type]  # as users do
+    assert monitor.label(first, Label(name, [False] * artifact.n)) == 1
+    assert monitor.traffic().labels[name].correct == tuple(truths(served[0]))
+
+
+@pytest.mark.parametrize("correct", ["yes", [1, 0], 1, {"correct": True}])
+def test_what_is_no_label_is_refused(correct: Any) -> None:
+    with pytest.raises(InputError, match="label of 'x': expected true or false"):
+        Label("x", correct)
+
+
+def test_names_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match="that is no name of a result"):
+        Label("\ud800", True)
+
+
+def test_labels_that_fit_no_result_can_be_left_out(
+    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    good, bad = (monitor.see(chain.invoke(one.input)) for one in served[:2])
+    labels = [Label(good, truths(served[0])), Label(bad, [True] * (artifact.n - 1))]
+    with pytest.raises(InputError, match="speaks of 9 candidates"):
+        monitor.label(*labels)
+    assert monitor.status().labels == 0
+    with pytest.warns(CFCWarning, match="1 labels do not fit their results and are left out"):
+        assert monitor.label(*labels, leave_out_unfit=True) == 1
+    with pytest.warns(CFCWarning, match="1 labels"):
+        assert monitor.label(labels[1], leave_out_unfit=True) == 0
+
+
+def test_a_file_that_nests_too_deeply_is_no_label(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="cannot be read as JSON Lines"):
+        read_labels(tmp_path / "deep.jsonl")
+
+
+def test_damage_to_what_was_seen_is_said(
+    artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    store = tmp_path / "monitor.db"
+    with CFCMonitor(artifact, store) as monitor:
+        monitor.see(chain.invoke(served[0].input))
+        monitor.status()
+        for damaged in ("{", "{}", "[]"):
+            with sqlite3.connect(store) as connection:
+                connection.execute(
+                    "UPDATE monitor_facts SET value = ? WHERE name = ?", (damaged, artifact.digest)
+                )
+            connection.close()
+            with pytest.raises(StoreError, match=r"is damaged .*: watch into a new store"):
+                monitor.status()
+
+
+def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
+    bot = calibrate(
+        recording(),
+        alpha="0.4",
+        max_wrong_rate="0.3",
+        features="1",
+        certification_fraction=0.3,
+        provenance=recording().provenance,
+    )
+    assert bot.policy is not None
+    twice = bot.model_copy(update={"certificates": bot.policy.coverage})
+    assert [(one.what, one.group, one.alpha) for one in stated(twice)] == [
+        (one.what, one.group, one.alpha) for one in stated(bot)
+    ]
+
+
+def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Path) -> None:
+    made = calibrate(
+        recording(),
+        alpha="0.4",
+        features="bins(mean_score, 2)",
+        threshold_rule="grouped",
+        confident=True,
+        delta="0.1",
+        test_fraction=0.4,
+        provenance=recording().provenance,
+    )
+    split, chain = made.calibration.split, demo_chain(made)
+    asked = [one for one in recording() if split.part(one.id, one.cluster) == "test"]
+
+    def watched(broken: float) -> list[Any]:
+        rng = np.random.default_rng(23)
+        with CFCMonitor(made, tmp_path / f"{broken}.db") as monitor:
+            names = [monitor.see(chain.invoke(one.input)) for one in asked]
+            labels = [
+                Label(name, [False] * made.n if rng.random() < broken else truths(one))
+                for name, one in zip(names, asked, strict=True)
+            ]
+            monitor.label(*labels)
+            return [one for one in monitor.status().tests if one.kind == "kept"]
+
+    assert made.confidence is not None
+    sound, broken = watched(0.0), watched(0.5)
+    assert len(sound) == len(made.confidence.names) > 1
+    assert {one.certified for one in sound} == {0.6}
+    assert not any(one.alarm for one in sound)
+    assert any(one.alarm for one in broken)

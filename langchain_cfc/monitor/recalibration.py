@@ -1,0 +1,194 @@
+"""A new artifact from labelled traffic, held against the one that serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.calibration import calibrate, recipe
+from langchain_cfc.certificates import certify
+from langchain_cfc.errors import InputError
+from langchain_cfc.monitor.homogeneity import changed, unlike
+from langchain_cfc.monitor.monitor import CFCMonitor
+from langchain_cfc.monitor.side_by_side import SideBySide
+from langchain_cfc.monitor.traffic import Traffic
+from langchain_cfc.records import Provenance
+from langchain_cfc.thresholds import Level
+
+TEST_FRACTION, CERTIFICATION_FRACTION = 0.2, 0.3
+_LABELER = {"id": "labels of served results"}
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """A new artifact beside the one that serves.
+
+    Attributes:
+        artifact: The new one, with what is certified about it.
+        results: Number of labelled results that it was made from, held-out ones included.
+        compared: Both on results held out of its calibration and its certificates, at each level of both.
+        certified: By level, how often its promise is certified to be kept over all prompts.
+        objections: Why it should not take the place of the one that serves; none if it may.
+    """
+
+    artifact: CalibrationArtifact
+    results: int
+    compared: tuple[SideBySide, ...]
+    certified: Mapping[str, float]
+    objections: tuple[str, ...]
+
+    @property
+    def certifies(self) -> bool:
+        """Whether it may take the place of the one that serves."""
+        return not self.objections
+
+
+def recalibrate(
+    monitor: CFCMonitor,
+    *,
+    min_kept: float | None = None,
+    since: float | None = None,
+    delta: Level | None = None,
+    leave_out_incomplete: bool = False,
+    test_fraction: float = TEST_FRACTION,
+    certification_fraction: float = CERTIFICATION_FRACTION,
+    **changes: Any,
+) -> Recalibration:
+    """Calibrate anew on the labelled results of a monitor, as the artifact that serves was calibrated.
+
+    Labels whose results were drawn with unequal probabilities are weighted by chance: one that was drawn with
+    probability p counts with probability least / p (rejection sampling, von Neumann 1951), so that those that
+    count are distributed as all results are, and whatever is promised is about all of them. Part of them is
+    held out: on one part the new artifact is certified, on another both are compared. It does not certify
+    where labelled results look unlike the others, or where what is served changed among them.
+
+    Args:
+        monitor: Watches the artifact that serves.
+        min_kept: How often the promise must at least be certified to be kept over all prompts, in [0, 1].
+            May be left out for an artifact whose promise holds with confidence, or that has a bot mode: those
+            are made only if their own tests pass.
+        since: Seconds since 1970: only results from then on, such as those of a new model.
+        delta: Probability that a bound or a test is wrong; by default that of the artifact that serves.
+        leave_out_incomplete: Whether to pass over labels that do not speak of every candidate; sound only
+            where that depends neither on what is correct nor on what results look like.
+        test_fraction: Share of the results on which both are compared, in (0, 1).
+        certification_fraction: Share of the others that certifies, in (0, 1).
+        **changes: What `calibrate` is to be asked differently than for the artifact that serves, such as
+            `features` or `alpha`. To try one after the other until it certifies voids the certificate.
+
+    Returns:
+        The new artifact, whether it certifies, and how both compare. Nothing is written.
+
+    Raises:
+        InputError: If there are no labels, some are incomplete, results come from parts that do not say what
+            they are, or `min_kept` is missing.
+        CalibrationError: If there are too few results.
+        UnattainableTargetError: If the target is out of reach for these results, or a test did not pass.
+        StoreError: If the database cannot be used.
+        MissingExtraError: If SciPy is not installed.
+    """
+    old = monitor.artifact
+    asked = recipe(old) | changes
+    tests_itself = bool(asked["confident"] or asked["max_wrong_rate"])
+    if min_kept is None and not tests_itself:
+        msg = (
+            "min_kept: say how often the promise must be certified to be kept for the new artifact to be "
+            "used, such as 0.85 where alpha is 0.1; a bound on so many labels lies below 1 - alpha"
+        )
+        raise InputError(msg)
+    wanted = 0.0 if min_kept is None else min_kept
+    if not 0.0 <= wanted <= 1.0:
+        msg = f"min_kept is a share in [0, 1], got {min_kept!r}"
+        raise InputError(msg)
+    if tests_itself and delta is not None:
+        asked["delta"] = delta
+    everything = monitor.traffic(since)
+    traffic = everything.labelled(monitor.least_probability, leave_out_incomplete=leave_out_incomplete)
+    _check_usable(monitor, traffic, since)
+    table, provenance = traffic.table(), _provenance(traffic)
+    new = calibrate(
+        table,
+        **asked,
+        test_fraction=test_fraction,
+        certification_fraction=certification_fraction,
+        provenance=provenance,
+    )
+    if not new.spent:
+        new = certify(new, table, delta=delta or _delta(old), provenance=provenance)
+    unseen = traffic.take(held_out(new, table)[0].ids)
+    both = [alpha for alpha in new.alphas if alpha in old.alphas]
+    compared = [SideBySide.of(unseen, new, alpha) for alpha in both]
+    certified = {alpha: _kept(new, alpha) for alpha in new.alphas}
+    return Recalibration(
+        artifact=new,
+        results=len(traffic),
+        compared=tuple(one for one in compared if one is not None),
+        certified=certified,
+        objections=(
+            *_too_rarely(certified, wanted),
+            *unlike(everything, traffic, monitor.level),
+            *changed(traffic, monitor.level),
+        ),
+    )
+
+
+def _check_usable(monitor: CFCMonitor, traffic: Traffic, since: float | None) -> None:
+    """Refuse results that nothing can be calibrated on."""
+    digest = monitor.artifact.digest[:15]
+    if not traffic.results:
+        msg = (
+            f"{monitor.name} holds no result of {digest} with a complete label"
+            f"{'' if since is None else ' since then'}: label some, every candidate of each"
+        )
+        raise InputError(msg)
+    unsure = sum(one.binding == "unverified" for one in traffic.results)
+    if unsure:
+        msg = (
+            f"{unsure} of {len(traffic)} results come from a generator, verifier or extractor that does not "
+            "say what it is, so that a new artifact could not either: serve with what the warning asks to be "
+            "stated, such as verifier_id, and use results from then on"
+        )
+        raise InputError(msg)
+    if not monitor.artifact.calibration.exchangeable:
+        msg = (
+            f"{digest} was calibrated on several prompts of a cluster, and results do not say which belong "
+            "together: collect records that do"
+        )
+        raise InputError(msg)
+
+
+def _provenance(traffic: Traffic) -> Provenance | None:
+    """Where the results come from: as before, but for the models that drew them and who labelled them."""
+    before, models = traffic.artifact.provenance, traffic.models
+    if before is None:
+        return None
+    said = {"model_version": models[0] if len(models) == 1 else list(models)} if models else {}
+    generator = before.generator
+    if generator is not None:
+        generator = {name: value for name, value in generator.items() if name != "model_version"} | said
+    return before.model_copy(update={"n": traffic.artifact.n, "generator": generator, "labeler": _LABELER})
+
+
+def _delta(artifact: CalibrationArtifact) -> str:
+    """That of its certificates; the usual one where it has none."""
+    return next((one.delta for one in artifact.certificates), "0.05")
+
+
+def _kept(artifact: CalibrationArtifact, alpha: str) -> float:
+    """How often a promise is certified to be kept over all prompts."""
+    coverage = [] if artifact.policy is None else artifact.policy.coverage
+    for certificate in [*artifact.certificates, *coverage]:
+        if certificate.alpha == alpha:
+            return certificate.shares[0].kept_at_least
+    return artifact.guarantee(alpha).target_coverage  # tested on the third split
+
+
+def _too_rarely(certified: Mapping[str, float], wanted: float) -> Iterator[str]:
+    for alpha, kept in certified.items():
+        if kept < wanted:
+            yield (
+                f"at alpha = {alpha} the promise is certified to be kept at least {100 * kept:.1f} % of the "
+                f"time, and {100 * wanted:g} % are wanted: bring more labels, or choose a smaller alpha"
+            )

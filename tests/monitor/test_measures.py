@@ -1,0 +1,174 @@
+"""A monitor's numbers, as Prometheus reads them over HTTP and as OpenTelemetry's reader collects them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.errors import StoreError
+from langchain_cfc.monitor import CFCMonitor, Limits
+from langchain_cfc.monitor.measures import Measured
+from langchain_cfc.monitor.opentelemetry import observe
+from langchain_cfc.monitor.prometheus import PrometheusCollector
+
+SERVED = 20
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    return calibrate(recording(), alpha="0.3", features="mean_score", provenance=recording().provenance)
+
+
+@pytest.fixture
+def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonitor]:
+    chain = demo_chain(artifact)
+    limits = Limits(age_days=0.0)
+    with CFCMonitor(artifact, tmp_path / "monitor.db", limits=limits) as opened:
+        for one in list(recording())[:SERVED]:
+            chain.invoke(one.input, {"callbacks": [opened]})
+        yield opened
+
+
+@pytest.fixture
+def endpoint(monitor: CFCMonitor) -> Iterator[str]:
+    """Where Prometheus would look."""
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(monitor, every=0.0))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def scraped(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    with urllib.request.urlopen(address) as response:  # noqa: S310 - the one just started
+        text = response.read().decode()
+    return {
+        family.name: [(one.labels, one.value) for one in family.samples]
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def test_prometheus_reads_what_the_status_says(monitor: CFCMonitor, endpoint: str) -> None:
+    status = monitor.status()
+    found = scraped(endpoint)
+    of = {"artifact": monitor.artifact.digest}
+    assert found["cfc_monitor_up"] == [(of, 1.0)]
+    assert found["cfc_monitor_results"] == [(of, SERVED)]
+    assert found["cfc_monitor_answered_ratio"] == [(of, status.answered)]
+    assert found["cfc_monitor_failing_ratio"] == [(of, 0.0)]
+    # The artifact is older than allowed, and no test alarms.
+    assert found["cfc_monitor_breaches"] == [(of, 1.0)]
+    assert found["cfc_monitor_sound"] == [(of, 0.0)]
+    assert found["cfc_monitor_alarms"] == [(of, 0.0)]
+    assert {labels["quantile"] for labels, _ in found["cfc_monitor_seconds"]} == {"0.5", "0.99"}
+    told = {(one.kind, one.what, one.group): one.progress for one in status.tests}
+    progress = found["cfc_monitor_test_progress_ratio"]
+    assert {(it["kind"], it["what"], it["group"]): value for it, value in progress} == told
+
+
+def test_what_cannot_be_read_is_said_to_be_down(
+    monitor: CFCMonitor, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Any:
+        msg = "the disk is full"
+        raise StoreError(msg)
+
+    monkeypatch.setattr(monitor, "status", broken)
+    found = scraped(endpoint)
+    assert found["cfc_monitor_up"] == [({"artifact": monitor.artifact.digest}, 0.0)]
+    assert [name for name in found if name.startswith("cfc_")] == ["cfc_monitor_up"]
+
+
+def test_opentelemetry_collects_the_same(monitor: CFCMonitor, endpoint: str) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    observe(monitor, meter=provider.get_meter("test"), every=0.0)
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    points: Any = {one.name: one.data.data_points for one in metrics}
+    collected = {
+        name: sorted((sorted(dict(it.attributes).items()), it.value) for it in held)
+        for name, held in points.items()
+        # Days pass between two looks, and seconds are measured alike.
+        if name != "cfc_monitor_artifact_age_days"
+    }
+    expected = {
+        name: sorted((sorted(labels.items()), value) for labels, value in samples)
+        for name, samples in scraped(endpoint).items()
+        if name.startswith("cfc_") and name != "cfc_monitor_artifact_age_days"
+    }
+    assert collected == expected
+    provider.shutdown()
+
+
+def test_the_store_is_not_read_for_every_look(monitor: CFCMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    status = monitor.status
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return status()
+
+    monkeypatch.setattr(monitor, "status", counted)
+    registry = CollectorRegistry()
+    seldom = PrometheusCollector(monitor, every=3600.0)
+    registry.register(seldom)
+    assert looks == 0
+    for _ in range(3):
+        assert list(seldom.collect())
+    assert looks == 1
+    often = PrometheusCollector(monitor, every=0.0)
+    for _ in range(3):
+        assert list(often.collect())
+    assert looks == 4
+
+
+def test_monitors_of_several_artifacts_are_told_apart(monitor: CFCMonitor, tmp_path: Path) -> None:
+    other = calibrate(recording(), alpha="0.4", features="1", provenance=recording().provenance)
+    with CFCMonitor(other, tmp_path / "other.db") as second:
+        registry = CollectorRegistry()
+        registry.register(PrometheusCollector(monitor, second))
+        text = generate_latest(registry).decode()
+    told = {
+        family.name: {one.labels["artifact"]: one.value for one in family.samples}
+        for family in text_string_to_metric_families(text)
+        if family.name in {"cfc_monitor_up", "cfc_monitor_results"}
+    }
+    assert told["cfc_monitor_up"] == {monitor.artifact.digest: 1.0, other.digest: 1.0}
+    assert told["cfc_monitor_results"] == {monitor.artifact.digest: SERVED, other.digest: 0.0}
+    assert text.count("# TYPE cfc_monitor_up gauge") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are not known here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_forked_in_the_middle_of_a_look_can_look(monitor: CFCMonitor) -> None:
+    measured = Measured([monitor], 3600.0)
+    assert measured.all()
+    with measured._turn:  # as while another thread looks
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if measured.all() else 1)
+        deadline = time.monotonic() + 20.0
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if ended == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert ended == (child, 0)

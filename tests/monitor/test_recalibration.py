@@ -1,0 +1,557 @@
+"""A new artifact from labelled traffic, on recorded answers of two real models; two artifacts on one draw."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.calibration import recipe
+from langchain_cfc.certificates import certify
+from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.draws import Draws
+from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
+from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
+from langchain_cfc.records import read_records, tabulate, write_records
+from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel
+from tests.cli.running import run
+
+WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
+ALPHA = "0.3"
+FEATURES = "mean_score + top_share + group(topic)"
+SHARES: dict[str, Any] = {"test_fraction": 0.4, "certification_fraction": 0.4}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def old() -> CalibrationArtifact:
+    made = calibrate(recording(), alpha=ALPHA, features=FEATURES, **SHARES)
+    # Randomised ranks take their numbers from its digest, which another time of making would change.
+    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), recording())
+
+
+@pytest.fixture(scope="module")
+def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -> CFCRunnable:
+    """A weaker model under the name of the one that was calibrated."""
+    path = tmp_path_factory.mktemp("weaker") / "swapped.jsonl"
+    write_records(path, read_records(WEAKER), recording().provenance)
+    records = read_records(path)
+    return CFCRunnable(
+        artifact=old,
+        generator=ReplayChatModel.of(records, records.provenance),
+        verifier=RecordedScores(records.provenance),
+        answer=first_line,
+        answer_id="first-line-normalised",
+        metadata=RecordedMetadata(records),
+        max_concurrency=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[PromptRecord]:
+    """What the weaker model was asked, in an order that is not theirs."""
+    records = list(read_records(WEAKER))
+    return [served(records[place]) for place in np.random.default_rng(0).permutation(len(records))]
+
+
+def served(record: PromptRecord) -> PromptRecord:
+    """Under another name than it was recorded as, for it is asked anew."""
+    return record.model_copy(update={"id": f"served-{record.id}"})
+
+
+@pytest.fixture(scope="module")
+def results(weaker: CFCRunnable, asked: Sequence[PromptRecord]) -> list[CFCResult]:
+    return [weaker.invoke(one.input) for one in asked]
+
+
+def first_line(text: str) -> str:
+    return text.strip().lower().partition("\n")[0]
+
+
+def truths(record: PromptRecord) -> list[bool]:
+    return [one.correct for one in record.candidates]
+
+
+def watched(
+    artifact: CalibrationArtifact,
+    store: Path,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    **settings: Any,
+) -> CFCMonitor:
+    """A monitor that has seen results and knows all labels."""
+    monitor = CFCMonitor(artifact, store, **settings)
+    for one, result in zip(asked, results, strict=True):
+        monitor.see(result, one.id)
+    monitor.label(*(Label(one.id, truths(one)) for one in asked))
+    return monitor
+
+
+def test_traffic_is_what_was_recorded(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    with watched(old, tmp_path / "monitor.db", asked[:200], results[:200]) as monitor:
+        table = monitor.traffic().table()
+    expected = tabulate(asked[:200])
+    assert table.ids == expected.ids
+    assert np.array_equal(table.draws.scores, expected.draws.scores)
+    assert np.array_equal(table.correct, expected.correct)
+    answers = [[first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
+    packed = Draws.of(expected.draws.scores, answers)
+    for name in ("answer_codes", "lengths"):
+        assert np.array_equal(getattr(table.draws, name), getattr(packed, name))
+    # Of the metadata, only what the artifact reads is kept.
+    assert [dict(one) for one in table.draws.metadata] == [
+        {"topic": one.metadata["topic"]} for one in asked[:200]
+    ]
+
+
+def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_the_old_one_does_not(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    many = 900
+    monitor = watched(old, tmp_path / "monitor.db", asked[:many], results[:many])
+    found = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
+    assert found.certifies
+    assert found.results == many
+    assert found.certified[ALPHA] >= 0.5
+    (held_out,) = found.compared
+    assert held_out.results == held_out.labelled == found.artifact.calibration.held_out_size
+    assert held_out.served.artifact == old.digest
+    assert held_out.other.artifact == found.artifact.digest
+    # Prompts that come later took no part in it. What is certified holds of each alike: the share kept is
+    # below the bound by five standard deviations at most, but for one time in three million.
+    for one, result in zip(asked[many:], results[many:], strict=True):
+        monitor.see(result, one.id)
+    monitor.label(*(Label(one.id, truths(one)) for one in asked[many:]))
+    first = min(it.at for it in monitor.traffic().results if it.id == asked[many].id)
+    (later,) = shadow(monitor, found.artifact, since=first)
+    monitor.close()
+    assert later.results == later.labelled == len(asked) - many
+    assert later.other.kept is not None
+    assert later.served.kept is not None
+    deviation = np.sqrt(0.25 / later.results)
+    assert later.other.kept > found.certified[ALPHA] - 5 * deviation
+    # The control: what was certified of the old model is not kept by the new one.
+    bound = old.certificates[0].shares[0].kept_at_least
+    assert later.served.kept < bound - 5 * deviation
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_labels_that_were_sampled_weigh_as_they_should(
+    told: bool,
+    old: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    """Hard prompts are labelled four times as often; whoever does not say so promises too little or much."""
+    rng = np.random.default_rng(4)
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if told else 1.0) as monitor:
+        labels = []
+        for one, result in zip(asked, results, strict=True):
+            monitor.see(result, one.id)
+            # By what it looks like, and not by what is correct.
+            hard = result.features["mean_score"] > 0.6
+            probability = 1.0 if hard else 0.25
+            if rng.random() < probability:
+                labels.append(Label(one.id, truths(one), probability if told else 1.0))
+        monitor.label(*labels)
+        traffic = monitor.traffic().labelled(monitor.least_probability)
+    hard_ones = np.mean([one.features["mean_score"] > 0.6 for one in results])
+    mean = np.mean([one.scores for one in traffic.results], axis=1)
+    share = float(np.mean(mean > 0.6))
+    deviation = 0.5 / np.sqrt(len(traffic))
+    if told:
+        assert abs(share - hard_ones) < 5 * deviation
+        assert len(traffic) < len(labels)
+    else:
+        assert share > hard_ones + 5 * deviation
+        assert len(traffic) == len(labels)
+
+
+@pytest.fixture(scope="module")
+def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]]:
+    """What the model that was calibrated answers to prompts that took no part in it, and the others."""
+    chain, split = demo_chain(old), old.calibration.split
+    records = [one for one in recording() if split.part(one.id, one.cluster) == "test"]
+    records = [records[place] for place in np.random.default_rng(1).permutation(len(records))]
+    return [served(one) for one in records], [chain.invoke(one.input) for one in records]
+
+
+def test_what_does_not_certify_is_not_written(
+    old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
+) -> None:
+    store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
+    old.save(artifact)
+    watched(old, store, *usual).close()
+    command = ("monitor", "recalibrate", artifact, store, "--out", out, "--json")
+    refused = run(*command, "--min-kept", "0.9")
+    assert refused.code == 1, refused.err
+    assert not refused.data["certifies"]
+    assert refused.data["written"] is None
+    assert "90 % are wanted" in refused.data["objections"][0]
+    assert not out.exists()
+    certified = run(*command, "--min-kept", "0.5")
+    assert certified.code == 0, certified.err
+    new = CalibrationArtifact.load(out)
+    assert new.certificates[0].shares[0].kept_at_least == certified.data["certified"][ALPHA] >= 0.5
+    assert certified.data["compared"][0]["other"]["artifact"] == new.digest
+    # The file of the one that serves is as it was.
+    assert CalibrationArtifact.load(artifact).digest == old.digest
+
+
+def test_the_commands_show_both_side_by_side(
+    old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
+) -> None:
+    store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
+    old.save(artifact)
+    records, answers = usual
+    with watched(old, store, records[:400], answers[:400]) as monitor:
+        made = run("monitor", "recalibrate", artifact, store, "--out", out, "--min-kept", "0.5")
+        assert made.code == 0, made.err
+        assert "it certifies" in made.out
+        new = CalibrationArtifact.load(out)
+        for said in ("old.json", "the new one", "promise kept", "flagged", "same decision"):
+            assert said in made.out
+        none = run("monitor", "shadow", artifact, out, store, "--since", later(new))
+        assert none.code == 2
+        assert "holds no result since" in none.err
+        for one, result in zip(records[400:], answers[400:], strict=True):
+            monitor.see(result, one.id)
+        monitor.flush()
+        # Of those that calibrated it, the ones held out count, and of later ones as many.
+        shown = run("monitor", "shadow", artifact, out, store, "--since", "2026-01-01", "--json")
+    assert shown.code == 0, shown.err
+    split = new.calibration.split
+    assert shown.data[0]["results"] == sum(split.part(one.id, None) == "test" for one in records)
+    refused = run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5")
+    assert refused.code == 2
+    assert "is the artifact that serves" in " ".join(refused.err.split())
+    for since, said in (("yesterday", "expected a time"), ("0001-01-01T00:00+14:00", "expected seconds")):
+        wrong = run("monitor", "shadow", artifact, out, store, "--since", since)
+        assert wrong.code == 2
+        assert said in " ".join(wrong.err.split())
+
+
+def later(artifact: CalibrationArtifact) -> str:
+    """A time after whatever made an artifact."""
+    return (datetime.fromisoformat(artifact.created_at) + timedelta(hours=1)).isoformat()
+
+
+def test_an_artifact_decides_in_its_shadow_what_it_served(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    # Other knots, so that it decides otherwise.
+    other = calibrate(recording(), alpha=ALPHA, features="1", seed=1, provenance=recording().provenance)
+    with watched(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
+        (itself,) = shadow(monitor, old, since=0.0)
+        (theirs,) = shadow(monitor, other, since=0.0)
+    assert itself.served == itself.other
+    assert itself.same == 1.0
+    kept = [
+        one.reason == "not_certifiable"
+        or any(it.accepted and true for it, true in zip(one.candidates, truths(asked[place]), strict=True))
+        for place, one in enumerate(results[:300])
+    ]
+    assert itself.served.kept == np.mean(kept)
+    assert itself.served.answered == np.mean([not one.abstained for one in results[:300]])
+    wrong = [
+        not asked[place]
+        .candidates[
+            min((it for it in one.candidates if it.accepted), key=lambda it: (it.score, it.slot)).slot
+        ]
+        .correct
+        for place, one in enumerate(results[:300])
+        if not one.abstained
+    ]
+    assert itself.served.wrong == np.mean(wrong)
+    assert theirs.served == itself.served
+    assert theirs.same < 1.0
+    assert theirs.other != theirs.served
+
+
+def test_a_shadow_that_reads_more_needs_it_kept(tmp_path: Path) -> None:
+    plain = calibrate(recording(), alpha=ALPHA, features="mean_score", provenance=recording().provenance)
+    chain = demo_chain(plain)
+    other = calibrate(
+        recording(), alpha=ALPHA, features="mean_score + group(topic)", provenance=recording().provenance
+    )
+    record = next(iter(recording()))
+    with CFCMonitor(plain, tmp_path / "without.db") as monitor:
+        monitor.see(chain.invoke(record.input))
+        with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
+            shadow(monitor, other, since=0.0)
+    with CFCMonitor(plain, tmp_path / "with.db", metadata=["topic"]) as monitor:
+        monitor.see(chain.invoke(record.input))
+        (found,) = shadow(monitor, other, since=0.0)
+    assert found.results == 1
+
+
+def test_what_cannot_decide_on_these_draws_is_refused(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    assert old.provenance is not None
+    elsewhere = old.provenance.model_copy(update={"verifier": {"id": "another"}})
+    others: Mapping[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
+        "results hold 10 candidates, and the other artifact decides on 5": (InputError, {"n": 5}, {}),
+        "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
+        "at a level that both artifacts hold": (InputError, {"alpha": "0.35"}, {}),
+    }
+    with watched(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
+        for said, (kind, options, changes) in others.items():
+            made = calibrate(recording(), **({"alpha": ALPHA, "features": FEATURES} | options))
+            with pytest.raises(kind, match=said):
+                shadow(monitor, made.model_copy(update=changes), since=0.0)
+
+
+def test_labels_that_cannot_calibrate_are_refused(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
+        with pytest.raises(InputError, match="min_kept: say how often"):
+            recalibrate(monitor)
+        with pytest.raises(
+            InputError, match=r"holds no result of sha256:.* with a complete label: label some"
+        ):
+            recalibrate(monitor, min_kept=0.5)
+        for one, result in zip(asked[:400], results[:400], strict=True):
+            monitor.see(result, one.id)
+        labels = [Label(one.id, truths(one)) for one in asked[:399]]
+        monitor.label(*labels, Label(asked[399].id, [None, *truths(asked[399])[1:]]))
+        with pytest.raises(InputError, match="1 of 400 labels do not say of every candidate"):
+            recalibrate(monitor, min_kept=0.5)
+        made = recalibrate(monitor, min_kept=0.0, leave_out_incomplete=True, allow_unattainable=True)
+        assert made.results == 399
+        with pytest.raises(InputError, match="complete label since then"):
+            recalibrate(monitor, min_kept=0.5, since=time.time() + 1.0)
+        with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.3 is out of reach"):
+            recalibrate(monitor, min_kept=0.5, leave_out_incomplete=True)
+
+
+@pytest.mark.parametrize("straggler", [False, True])
+def test_results_of_a_model_that_took_anothers_place_are_not_mixed(
+    straggler: bool,
+    old: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    def name(place: int) -> str:
+        return "new" if place >= 300 and not (straggler and place == 400) else "before"
+
+    named = [one.model_copy(update={"models": (name(place),)}) for place, one in enumerate(results[:800])]
+    with watched(old, tmp_path / "monitor.db", asked[:800], named) as monitor:
+        mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
+        assert not mixed.certifies
+        assert any("the model before drew 300 of the first 400" in one for one in mixed.objections)
+        first = next(one.at for one in monitor.traffic().results if one.models == ("new",))
+        made = recalibrate(monitor, min_kept=0.5, since=first, allow_unattainable=True)
+    assert made.certifies
+    assert made.results == 500
+    if not straggler:
+        # Who serves it is warned of any other.
+        assert made.artifact.provenance is not None
+        assert made.artifact.provenance.generator is not None
+        assert made.artifact.provenance.generator["model_version"] == "new"
+
+
+def test_models_that_take_turns_are_calibrated_together(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    both = [
+        one.model_copy(update={"models": (name,)})
+        for one, name in zip(results[:400], itertools.cycle(("a", "b")), strict=False)
+    ]
+    with watched(old, tmp_path / "monitor.db", asked[:400], both) as monitor:
+        turns = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
+    assert turns.certifies
+    assert turns.artifact.provenance is not None
+    assert turns.artifact.provenance.generator is not None
+    assert turns.artifact.provenance.generator["model_version"] == ["a", "b"]
+
+
+def test_a_change_that_no_name_tells_is_found_among_the_results(
+    old: CalibrationArtifact,
+    usual: tuple[list[PromptRecord], list[CFCResult]],
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    records, answers = usual
+    swapped = [one.model_copy(update={"id": f"after-{one.id}"}) for one in asked[:300]]
+    with watched(old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:300]]) as monitor:
+        mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
+        first = next(one.at for one in monitor.traffic().results if one.id == swapped[0].id)
+        after = recalibrate(monitor, min_kept=0.0, since=first, allow_unattainable=True)
+    assert any("has changed among these results, since about" in one for one in mixed.objections)
+    assert not mixed.certifies
+    assert after.certifies
+
+
+@pytest.mark.parametrize("how", ["labelled", "complete", "any"])
+def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
+    how: str,
+    old: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    """Easy prompts alone would promise too much; chance is the control that must pass."""
+    rng = np.random.default_rng(6)
+    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
+        labels = []
+        for one, result in zip(asked, results, strict=True):
+            monitor.see(result, one.id)
+            easy = result.features["mean_score"] < 0.6 if how != "any" else rng.random() < 0.5
+            if easy:
+                labels.append(Label(one.id, truths(one)))
+            elif how == "complete":
+                labels.append(Label(one.id, [None, *truths(one)[1:]]))
+        monitor.label(*labels)
+        found = recalibrate(
+            monitor, min_kept=0.0, features="mean_score", allow_unattainable=True, leave_out_incomplete=True
+        )
+    doubts = [one for one in found.objections if "labels do not speak of all" in one]
+    assert bool(doubts) == (how != "any")
+    assert found.certifies == (how == "any")
+
+
+def test_what_nobody_can_vouch_for_is_not_handed_on(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    unsure = results[0].guarantee.model_copy(update={"binding": "unverified"})
+    some = [results[0].model_copy(update={"guarantee": unsure}), *results[1:300]]
+    with (
+        watched(old, tmp_path / "unsure.db", asked[:300], some) as monitor,
+        pytest.raises(InputError, match="1 of 300 results come from a generator, verifier or extractor"),
+    ):
+        recalibrate(monitor, min_kept=0.0)
+    facts = old.calibration.model_copy(update={"exchangeable": False, "within_clusters": "all"})
+    clustered = old.model_copy(update={"calibration": facts, "certificates": []})
+    said = results[0].guarantee.model_copy(update={"artifact_digest": clustered.digest})
+    theirs = [one.model_copy(update={"guarantee": said}) for one in results[:50]]
+    with (
+        watched(clustered, tmp_path / "clusters.db", asked[:50], theirs) as monitor,
+        pytest.raises(InputError, match="results do not say which belong together"),
+    ):
+        recalibrate(monitor, min_kept=0.0)
+    plain = calibrate(recording(), alpha=ALPHA, features="mean_score", provenance=recording().provenance)
+    said = results[0].guarantee.model_copy(update={"artifact_digest": plain.digest})
+    theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
+    # Nothing looked at answers, so nobody has checked what told them apart.
+    with (
+        watched(plain, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]) as monitor,
+        pytest.raises(InputError, match="look at distinct answers"),
+    ):
+        recalibrate(monitor, min_kept=0.0, features="distinct_answers")
+    with (
+        CFCMonitor(plain, tmp_path / "plain.db") as monitor,
+        pytest.raises(InputError, match="the other artifact looks at distinct answers"),
+    ):
+        shadow(monitor, old, since=0.0)
+
+
+def test_a_probability_below_the_smallest_is_not_passed_over(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    """Who forgets to state it would count every label, and promise what holds for those labelled alone."""
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
+        for one, result in zip(asked[:20], results[:20], strict=True):
+            monitor.see(result, one.id)
+        monitor.label(*(Label(one.id, truths(one), 0.1) for one in asked[:20]))
+    with CFCMonitor(old, tmp_path / "monitor.db") as forgetful:
+        for look in (forgetful.status, lambda: recalibrate(forgetful, min_kept=0.0)):
+            with pytest.raises(InputError, match=r"is below least_probability = 1\.0: state the smallest"):
+                look()
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
+        kept = [one for one in monitor.status().tests if one.kind == "kept" and one.group == "all prompts"]
+    assert [one.outcomes for one in kept] == [20]
+
+
+@pytest.mark.parametrize("min_kept", [float("nan"), -0.1, 1.1])
+def test_what_is_wanted_is_a_share(min_kept: float, old: CalibrationArtifact, tmp_path: Path) -> None:
+    with (
+        CFCMonitor(old, tmp_path / "monitor.db") as monitor,
+        pytest.raises(InputError, match="min_kept is a share"),
+    ):
+        recalibrate(monitor, min_kept=min_kept)
+
+
+@pytest.mark.parametrize("since", [float("nan"), float("inf"), 1e18, -1.0])
+def test_what_is_no_time_is_refused(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
+    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
+        for ask in (monitor.traffic, monitor.unlabelled, lambda when: shadow(monitor, old, since=when)):
+            with pytest.raises(InputError, match="since: expected seconds since 1970"):
+                ask(since)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "conditional": {"alpha": ["0.3", "0.4"], "features": "hat(mean_score, 4) + group(topic)", "seed": 3},
+    "marginal": {"alpha": "0.3", "features": "1", "threshold_rule": "marginal", "confident": True},
+    "grouped": {
+        "alpha": "0.4",
+        "features": "bins(mean_score, 3)",
+        "threshold_rule": "grouped",
+        "confident": True,
+        "delta": "0.1",
+    },
+    "confident": {"alpha": "0.4", "features": "mean_score", "confident": True},
+    "level chosen": {"features": "1", "max_wrong_rate": "0.3"},
+    "bot": {"alpha": ["0.4"], "features": "mean_score", "max_wrong_rate": "0.3", "delta": "0.1"},
+    "ridge": {"alpha": "0.3", "features": "mean_score", "ridge": 0.1},
+    "randomised": {"alpha": "0.3", "features": "mean_score", "randomised": True, "set_rule": "unique(rank)"},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_artifact_knows_how_it_was_asked_for(name: str) -> None:
+    made = calibrate(recording(), **RECIPES[name])
+    split = made.calibration.split
+    again = calibrate(
+        recording(),
+        **recipe(made),
+        fit_fraction=split.fit,
+        test_fraction=split.test,
+        certification_fraction=split.certification,
+    )
+    assert timeless(again.model_dump(mode="json")) == timeless(made.model_dump(mode="json"))
+
+
+def timeless(data: Any) -> Any:
+    """Without times, and digests that depend on them."""
+    if isinstance(data, list):
+        return [timeless(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        name: timeless(one) for name, one in data.items() if name not in {"created_at", "artifact_digest"}
+    }
+
+
+def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
+    bot = calibrate(recording(), max_wrong_rate="0.2", features="1", provenance=recording().provenance)
+    chain = demo_chain(bot)
+    records = list(recording())[:800]
+    results = [chain.invoke(one.input) for one in records]
+    with watched(bot, tmp_path / "sound.db", records, results) as monitor:
+        sound = recalibrate(monitor)
+    assert sound.certifies
+    assert sound.artifact.policy is not None
+    with CFCMonitor(bot, tmp_path / "broken.db") as monitor:
+        for one, result in zip(records, results, strict=True):
+            monitor.see(result, one.id)
+        rng = np.random.default_rng(2)
+        monitor.label(*(Label(one.id, (rng.random(bot.n) < 0.5).tolist()) for one in records))
+        with pytest.raises(UnattainableTargetError, match=r"wrong-answer rate of 0\.2 cannot be certified"):
+            recalibrate(monitor)
