@@ -27,7 +27,9 @@ LIMITS = {
     "size_limit_bytes": 20_000_000,
     "scale_up_nthreads_limit": 4,
     "scale_up_qsize_trigger": 1000,
+    "scale_down_nempty_trigger": 4,
 }
+_PAGE = {"offset": "0", "limit": "100"}
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
@@ -152,6 +154,8 @@ class LangSmith:
                     return self._create_multipart(dataset, asked)
                 case ("POST", "runs", "multipart"):
                     return self._ingest(asked)
+                case ("GET", "feedback"):
+                    return 200, self._said(asked.query)
                 case ("POST", "feedback"):
                     return self._feedback(json.loads(asked.body))
         return 404, {"detail": f"{method} {asked.path}"}
@@ -265,6 +269,16 @@ class LangSmith:
             return 404, {"detail": "no such project"}
         self.feedback[said["id"]] = said
         return 200, said
+
+    def _said(self, query: dict[str, list[str]]) -> list[dict[str, Any]]:
+        """A page of feedback, as runs and keys ask for it."""
+        first, most = (int(query.get(name, [usual])[0]) for name, usual in _PAGE.items())
+        chosen = [
+            {"modified_at": one["created_at"], **one, "trace_id": one["run_id"]}
+            for one in self.feedback.values()
+            if one["run_id"] in query["run"] and one["key"] in query.get("key", [one["key"]])
+        ]
+        return chosen[first : first + most]
 
     def _by_id(self, dataset: str) -> Data | None:
         return next((one for one in self.datasets.values() if one.id == dataset), None)

@@ -3,6 +3,8 @@
 - `collect` reads datasets: `langchain-cfc collect --source langsmith:my-dataset`, or `dataset_rows`.
 - `push_records` and `pull_records` keep calibration records as a dataset, without loss.
 - `FeedbackHandler` writes what was decided for a served prompt to its run, in the background.
+- `feedback_labels` reads what people said of served results, for a monitor:
+  `langchain-cfc monitor labels artifact.json monitor.db langsmith:correct`.
 - `Experiment` measures a `CFCRunnable` under `langsmith.evaluate`, by the package's own `evaluate`.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from langchain_cfc_langsmith.experiment import Experiment
 from langchain_cfc_langsmith.feedback import FeedbackHandler
+from langchain_cfc_langsmith.labels import feedback_labels, plugged_labels
 from langchain_cfc_langsmith.records import Pushed, pull_records, push_records
 from langchain_cfc_langsmith.scores import scores_of
 from langchain_cfc_langsmith.source import dataset_rows, row_of, source_rows
@@ -19,6 +22,8 @@ __all__ = [
     "FeedbackHandler",
     "Pushed",
     "dataset_rows",
+    "feedback_labels",
+    "plugged_labels",
     "pull_records",
     "push_records",
     "row_of",

@@ -1,0 +1,113 @@
+"""Labels for a monitor: what people said of served results in LangSmith."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+from langsmith import Client
+from langsmith.schemas import Feedback
+
+from langchain_cfc.errors import CFCWarning, InputError
+from langchain_cfc.monitor import Label, labels_of
+from langchain_cfc_langsmith.asking import asking, client_of
+
+# Runs that one request asks for; their ids stand in its address.
+_AT_ONCE = 25
+
+
+def feedback_labels(
+    names: Sequence[str], key: str = "correct", *, probability: float = 1.0, client: Client | None = None
+) -> list[Label]:
+    """Labels out of the feedback on runs, for `CFCMonitor.label`.
+
+    The score 1 or 0 says whether the best answer is right. The value
+    `{"correct": [true, false, ...], "probability": 0.2}` speaks of all candidates, as `Label` does. The first
+    feedback of a run counts.
+
+    Args:
+        names: Names of results, such as `monitor.unlabelled()`: those that are ids of runs are asked for.
+        key: Key of the feedback.
+        probability: With what probability a result was chosen to be labelled, where its value does not say.
+        client: The client; made as the environment says if left out.
+
+    Returns:
+        The labels that there are.
+
+    Raises:
+        CollectionError: If LangSmith cannot be reached, or refuses.
+        InputError: If the probability is out of range.
+
+    Warns:
+        CFCWarning: If feedback says neither; it is left out.
+    """
+    if not 0.0 < probability <= 1.0:
+        msg = f"a probability lies in (0, 1], got {probability}"
+        raise InputError(msg)
+    asked = client_of(client)
+    runs = [name for name in names if _is_run(name)]
+    found: dict[str, Feedback] = {}
+    for start in range(0, len(runs), _AT_ONCE):
+        with asking(f"reading feedback {key!r}"):
+            page = list(asked.list_feedback(run_ids=runs[start : start + _AT_ONCE], feedback_key=[key]))
+        for one in sorted(page, key=lambda one: one.created_at):
+            found.setdefault(str(one.run_id), one)
+    return list(_labels(found, probability))
+
+
+def plugged_labels(rest: str, names: Sequence[str]) -> list[Label]:
+    """What `langchain-cfc monitor labels ... langsmith:KEY` takes; `KEY?probability=0.2` states that, too.
+
+    Args:
+        rest: What follows the colon.
+        names: Names of results that have no label yet.
+
+    Returns:
+        The labels that there are.
+
+    Raises:
+        InputError: If an option is unknown or out of range.
+        CollectionError: If LangSmith cannot be reached, or refuses.
+    """
+    key, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    text = options.pop("probability", "1")
+    if options or not key:
+        msg = f"langsmith:{rest}: expected KEY or KEY?probability=P"
+        raise InputError(msg)
+    try:
+        probability = float(text)
+    except ValueError as error:
+        msg = f"langsmith:{rest}: probability is a number in (0, 1]"
+        raise InputError(msg) from error
+    return feedback_labels(names, key, probability=probability)
+
+
+def _labels(found: dict[str, Feedback], probability: float) -> Iterator[Label]:
+    odd = []
+    for name, one in found.items():
+        said = one.value
+        try:
+            if isinstance(said, dict):
+                yield from labels_of([{"probability": probability, **said, "id": name}])
+            elif one.score in {0, 1}:
+                yield Label(name, bool(one.score), probability)
+            else:
+                odd.append(f"that of run {name} has the score {one.score!r}")
+        except InputError as error:
+            odd.append(f"that of run {name}: {error}")
+    if odd:
+        msg = (
+            f"LangSmith: {len(odd)} feedbacks are no labels and are left out; {odd[0]}; expected the score 1 "
+            'or 0 for the best answer, or a value {"correct": [true, false, ...]} for all candidates'
+        )
+        warnings.warn(msg, CFCWarning, stacklevel=3)
+
+
+def _is_run(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False

@@ -1,0 +1,170 @@
+"""What people said of served results in LangSmith, as labels of a monitor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langchain_cfc_langsmith import feedback_labels
+from langchain_core.tracers import LangChainTracer
+from langsmith import Client
+
+from integrations.langsmith.tests.conftest import KEY
+from integrations.langsmith.tests.endpoint import Fault, LangSmith
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc.errors import CFCWarning, CollectionError
+from langchain_cfc.monitor import CFCMonitor, Label
+from tests.cli.running import run
+
+MANY = 36
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "monitor.db"
+
+
+@pytest.fixture
+def monitor(saved: Path, store: Path) -> Iterator[CFCMonitor]:
+    with CFCMonitor(CalibrationArtifact.load(saved), store) as opened:
+        yield opened
+
+
+@pytest.fixture
+def served(
+    chain: CFCRunnable,
+    monitor: CFCMonitor,
+    endpoint: str,
+    langsmith: LangSmith,
+    new_facts: list[PromptRecord],
+) -> dict[str, tuple[PromptRecord, CFCResult]]:
+    """Traced results by the id of their run."""
+    tracer = LangChainTracer(project_name="served", client=Client(api_url=endpoint, api_key=KEY))
+    made = {}
+    for number in range(MANY):
+        one, name = new_facts[number % len(new_facts)], uuid4()
+        made[str(name)] = one, chain.invoke(one.input, {"callbacks": [tracer, monitor], "run_id": name})
+    tracer.client.flush()
+    assert set(made) <= set(langsmith.runs)
+    return made
+
+
+def say(client: Client, langsmith: LangSmith, name: str, key: str = "correct", **said: Any) -> None:
+    """Feedback of a person on a run."""
+    client.create_feedback(
+        run_id=name, key=key, session_id=langsmith.projects["served"]["id"], stop_after_attempt=1, **said
+    )
+
+
+def test_feedback_labels_the_results_that_it_speaks_of(
+    served: dict[str, tuple[PromptRecord, CFCResult]],
+    monitor: CFCMonitor,
+    client: Client,
+    saved: Path,
+    langsmith: LangSmith,
+) -> None:
+    command = ("monitor", "labels", saved, monitor.name, "langsmith:correct", "--least-probability", "0.5")
+    answered = [name for name, (_, result) in served.items() if not result.abstained]
+    whole = {name: [one.correct for one in record.candidates] for name, (record, _) in served.items()}
+    assert set(monitor.unlabelled()) == set(served)
+    for place, name in enumerate(answered):
+        if place % 3 == 0:
+            say(client, langsmith, name, score=place % 2)
+        elif place % 3 == 1:
+            say(client, langsmith, name, value={"correct": whole[name], "probability": 0.5})
+        else:
+            say(client, langsmith, name, key="liked", score=1)
+    ran = run(*command, "--json")
+    assert ran.code == 0, ran.err
+    asked = [name for place, name in enumerate(answered) if place % 3 != 2]
+    assert ran.data["labels"] == len(asked) > 15
+    assert {one for one in served if one not in monitor.unlabelled()} == set(asked)
+    labels = monitor.traffic().labels
+    for place, name in enumerate(answered):
+        if place % 3 == 0:
+            assert labels[name] == Label(name, bool(place % 2))
+        elif place % 3 == 1:
+            assert labels[name] == Label(name, whole[name], 0.5)
+    # Asked again, nothing is labelled twice.
+    again = run(*command, "--json")
+    assert again.data["labels"] == 0
+
+
+def test_the_first_feedback_of_a_run_counts(
+    served: dict[str, tuple[PromptRecord, CFCResult]], client: Client, langsmith: LangSmith
+) -> None:
+    name, *_ = served
+    say(client, langsmith, name, score=0)
+    for said in langsmith.feedback.values():
+        said["created_at"] = datetime(2026, 1, 2, tzinfo=timezone.utc).isoformat()
+    say(client, langsmith, name, score=1)
+    assert feedback_labels([name], client=client) == [Label(name, False)]
+    assert feedback_labels([name], client=client, probability=0.25) == [Label(name, False, 0.25)]
+    assert feedback_labels(["made up by hand"], client=client) == []
+
+
+@pytest.mark.parametrize(
+    "said", [{"score": 0.5}, {"value": "wrong"}, {"comment": "?"}, {"value": {"right": True}}]
+)
+def test_feedback_that_is_no_label_is_left_out(
+    said: dict[str, Any],
+    served: dict[str, tuple[PromptRecord, CFCResult]],
+    client: Client,
+    langsmith: LangSmith,
+) -> None:
+    odd, other, *_ = served
+    say(client, langsmith, odd, **said)
+    say(client, langsmith, other, value={"correct": None, "id": odd})
+    with pytest.warns(CFCWarning, match=f"1 feedbacks are no labels and are left out; that of run {odd}"):
+        assert feedback_labels([odd, other], client=client) == [Label(other, None)]
+
+
+def test_a_thumb_on_an_abstention_keeps_nothing_else_out(
+    served: dict[str, tuple[PromptRecord, CFCResult]],
+    monitor: CFCMonitor,
+    client: Client,
+    langsmith: LangSmith,
+    saved: Path,
+) -> None:
+    empty = next(name for name, (_, one) in served.items() if not any(it.accepted for it in one.candidates))
+    answered = next(name for name, (_, one) in served.items() if not one.abstained)
+    for name in (empty, answered):
+        say(client, langsmith, name, score=1)
+    ran = run("monitor", "labels", saved, monitor.name, "langsmith:correct", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.data["labels"] == 1
+    assert "1 labels do not fit their results and are left out" in " ".join(ran.err.split())
+    assert list(monitor.traffic().labels) == [answered]
+
+
+@pytest.mark.parametrize(
+    "rest", ["?probability=1", "correct?chance=1", "correct?probability=often", "correct?probability=2"]
+)
+def test_a_key_and_its_options_are_checked(rest: str, saved: Path, store: Path, monitor: CFCMonitor) -> None:
+    monitor.flush()
+    ran = run("monitor", "labels", saved, store, f"langsmith:{rest}")
+    assert ran.code == 2
+    assert "langsmith:" in ran.err or "a probability lies in (0, 1]" in ran.err
+
+
+def test_a_service_that_refuses_labels_nothing(
+    served: dict[str, tuple[PromptRecord, CFCResult]],
+    monitor: CFCMonitor,
+    langsmith: LangSmith,
+    client: Client,
+    saved: Path,
+) -> None:
+    for name, (_, result) in served.items():
+        if not result.abstained:
+            say(client, langsmith, name, score=1)
+    langsmith.faults.append(Fault("/feedback", status=403, method="GET", times=100))
+    ran = run("monitor", "labels", saved, monitor.name, "langsmith:correct")
+    assert ran.code == 2
+    assert "LangSmith: reading feedback 'correct' failed" in ran.err
+    assert monitor.status().labels == 0
+    with pytest.raises(CollectionError):
+        feedback_labels(list(served), client=client)
