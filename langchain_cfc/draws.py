@@ -208,6 +208,9 @@ class LabelledDraws:
         extracted: Whether an extractor made the answers, or they are the texts themselves; None where some
             are the one and some the other.
         raw: (N, n) raw outputs of each verifier that may be combined, by its name.
+        weights: (N,) in (0, 1], where prompts were chosen to be labelled with unequal probabilities: the
+            smallest of these probabilities, for whatever prompt, divided by the prompt's own; None where all
+            are equal.
     """
 
     draws: Draws
@@ -217,9 +220,12 @@ class LabelledDraws:
     recorded: int | None = None
     extracted: bool | None = False
     raw: Mapping[str, FloatArray] = field(default_factory=dict)
+    weights: FloatArray | None = None
 
     def __post_init__(self) -> None:
         """Refuse labels that do not fit the draws."""
+        if self.weights is not None:
+            _check_weights(self.weights, self.clusters)
         shapes = {self.draws.scores.shape, self.correct.shape, *(one.shape for one in self.raw.values())}
         if not (len(shapes) == 1 and len(self.ids) == len(self.clusters) == len(self.draws)):
             msg = "labels, ids, clusters and raw outputs must match the draws in number"
@@ -237,6 +243,7 @@ class LabelledDraws:
         metadata: Sequence[Mapping[str, Scalar]] | None = None,
         raw: Mapping[str, FloatArray | Sequence[Sequence[float]]] | None = None,
         extracted: bool | None = False,
+        weights: FloatArray | Sequence[float] | None = None,
     ) -> LabelledDraws:
         """Check and pack N labelled prompts, such as a batch out of a database; see `joined`.
 
@@ -249,6 +256,8 @@ class LabelledDraws:
             metadata: N mappings, perhaps a `JsonMetadata`; empty ones if left out.
             raw: (N, n) finite raw outputs of verifiers, by name.
             extracted: Whether an extractor made the answers; None where it made some.
+            weights: N numbers in (0, 1], where prompts were chosen to be labelled with unequal probabilities:
+                the smallest of these probabilities, for whatever prompt, divided by the prompt's own.
 
         Returns:
             The prompts, all their candidates recorded.
@@ -266,7 +275,8 @@ class LabelledDraws:
         outputs = {name: _finite(name, values) for name, values in (raw or {}).items()}
         alone = (None,) * len(draws)
         names = alone if clusters is None else tuple(clusters)
-        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs)
+        counted = None if weights is None else np.asarray(weights, dtype=np.float64)
+        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, counted)
 
     @classmethod
     def joined(cls, parts: Iterable[LabelledDraws]) -> LabelledDraws:
@@ -287,6 +297,7 @@ class LabelledDraws:
             raise InputError(msg)
         first = several[0]
         extracted = {part.extracted for part in several}
+        alike = all(part.weights is None for part in several)
         whole = cls(
             Draws.joined([part.draws for part in several]),
             np.concatenate([part.correct for part in several]),
@@ -295,6 +306,7 @@ class LabelledDraws:
             first.recorded,
             first.extracted if len(extracted) == 1 else None,
             {name: np.concatenate([part.raw[name] for part in several]) for name in first.raw},
+            None if alike else np.concatenate([_counted(part) for part in several]),
         )
         _check_different(whole.ids)
         return whole
@@ -318,6 +330,7 @@ class LabelledDraws:
             self.recorded,
             self.extracted,
             {name: outputs[rows] for name, outputs in self.raw.items()},
+            None if self.weights is None else self.weights[rows],
         )
 
     def first_slots(self, n: int) -> LabelledDraws:
@@ -342,6 +355,34 @@ class LabelledDraws:
         )
         raw = {name: outputs[:, :n].copy() for name, outputs in self.raw.items()}
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
+
+
+def check_alike(labelled: LabelledDraws) -> None:
+    """Refuse prompts that count differently, where nobody heeds it.
+
+    Raises:
+        InputError: If they have weights.
+    """
+    if labelled.weights is not None:
+        msg = (
+            "these prompts were chosen to be labelled with unequal probabilities, which only calibrate, "
+            "certify and evaluate heed: give a fair sample of them, such as SplitPlan.fair makes"
+        )
+        raise InputError(msg)
+
+
+def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
+    """Refuse weights that are no shares of a probability, or of prompts that are chosen together."""
+    if weights.shape != (len(clusters),) or not ((weights > 0.0) & (weights <= 1.0)).all():
+        msg = f"weights must be {len(clusters)} numbers in (0, 1], got an array of shape {weights.shape}"
+        raise InputError(msg)
+    if any(cluster is not None for cluster in clusters):
+        msg = "prompts of a cluster have no weights: choose one of each cluster, and leave clusters out"
+        raise InputError(msg)
+
+
+def _counted(part: LabelledDraws) -> FloatArray:
+    return np.ones(len(part)) if part.weights is None else part.weights
 
 
 def names_of(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:

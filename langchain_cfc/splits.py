@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from typing import Any, Literal, get_args
 
@@ -98,6 +99,20 @@ class SplitPlan(BaseModel):
         taken[members] = False
         taken[[row for _, row in chosen.values()]] = True
         return np.flatnonzero(taken)
+
+    def fair(self, labelled: LabelledDraws) -> LabelledDraws:
+        """Prompts distributed as those they were chosen from, without weights.
+
+        Of prompts with weights each stays with its weight as probability (rejection sampling, von Neumann
+        1951), by hash; without weights all stay.
+        """
+        stays = np.flatnonzero(self.stays(labelled))
+        return labelled if labelled.weights is None else replace(labelled.take(stays), weights=None)
+
+    def stays(self, labelled: LabelledDraws) -> BoolArray:
+        """(N,) which prompts are in the fair sample."""
+        weights = 1.0 if labelled.weights is None else labelled.weights
+        return np.asarray(self.uniforms("label", labelled.ids) < weights, dtype=np.bool_)
 
     def uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
         """A number in (0, 1) for each id, uniform over ids and purposes, the same each time."""

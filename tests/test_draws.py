@@ -101,6 +101,25 @@ def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
     assert Draws.of(SCORES).take(np.array([0])).answer_codes is None
 
 
+def test_weights_go_with_their_prompts() -> None:
+    given: dict[str, Any] = {"scores": SCORES, "correct": labelled().correct, "answers": ANSWERS}
+    weighted = LabelledDraws.of(["p", "q"], weights=[0.5, 1.0], **given)
+    other = LabelledDraws.of(["r", "s"], **given)
+    assert other.weights is None
+    assert LabelledDraws.joined([other, other.take(np.array([], dtype=np.int64))]).weights is None
+    for one, expected in (
+        (weighted.take(np.array([1, 0, 0])), [1.0, 0.5, 0.5]),
+        (weighted.first_slots(2), [0.5, 1.0]),
+        (LabelledDraws.joined([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
+    ):
+        np.testing.assert_array_equal(one.weights, expected)
+    for wrong in ([0.0, 1.0], [0.5, 1.1], [0.5, np.nan], [1.0], [[1.0], [1.0]]):
+        with pytest.raises(InputError, match=r"weights must be 2 numbers in \(0, 1\]"):
+            LabelledDraws.of(["p", "q"], weights=wrong, **given)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="prompts of a cluster have no weights"):
+        LabelledDraws.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
+
+
 @pytest.mark.parametrize("part", ["correct", "ids", "clusters"])
 def test_labels_that_do_not_fit_the_draws_are_refused(part: str) -> None:
     whole = labelled()

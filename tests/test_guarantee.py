@@ -225,6 +225,15 @@ def test_under_a_shift_the_sentence_says_by_what_prompts_are_reweighted() -> Non
     assert "the promise is as good as this ratio" in assumed[0]
 
 
+def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
+    weighted = promise("conditional", 0.9, 500, (ALL,), weighted=True)
+    assert "exchangeable with those of which the 500 calibration prompts were chosen" in weighted
+    assumed = assumptions(within_clusters="one", binding="matched", weighted=True)
+    assert "does not depend on what its labels say" in assumed[0]
+    assert "would not be smaller for any new prompt" in assumed[0]
+    assert "chosen to be labelled" not in assumptions(within_clusters="one", binding="matched")[0]
+
+
 def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
     exact = promise("conditional", 0.9, 500, (ALL,), randomised=True)
     assert "at least 90 % (and no more than that where success scores are continuous)" in exact

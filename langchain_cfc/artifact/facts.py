@@ -80,6 +80,8 @@ class CalibrationFacts(ArtifactData):
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: The same for every guaranteed weighting.
         certification_size: Number of prompts of the third split, for certificates.
+        weight: Sum of the weights of the calibration prompts, where they were chosen to be labelled with
+            unequal probabilities; None where each counts as one.
     """
 
     size: int
@@ -96,6 +98,7 @@ class CalibrationFacts(ArtifactData):
     attainable_coverage: float
     groups: list[AttainableGroup]
     certification_size: Count = 0
+    weight: float | None = None
 
 
 class Ridge(ArtifactData):

@@ -25,7 +25,8 @@ def held_out(
         part: Which part of the latter was held out for the purpose.
 
     Returns:
-        All of them if they are new, else the part held out of calibration; one prompt of each cluster.
+        All of them if they are new, else the part held out of calibration; one prompt of each cluster, and of
+        prompts with weights a fair sample.
 
     Raises:
         OverlapError: If these are the calibration records and none were held out.
@@ -62,7 +63,7 @@ def held_out(
                 "changed since calibration"
             )
             raise OverlapError(msg)
-    labelled = labelled.take(plan.one_per_cluster(labelled))
+    labelled = plan.fair(labelled.take(plan.one_per_cluster(labelled)))
     if len(labelled) == 0:
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)

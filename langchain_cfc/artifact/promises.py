@@ -49,7 +49,16 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
     target = float(exact_tau(alpha))
     # Where there are larger levels, the running maximum over them may keep more.
     exact = artifact.randomised and alpha == artifact.alphas[-1]
-    sentence = promise(kind, target, facts.size, weightings, shift=artifact.shift, randomised=exact)
+    weighted = facts.weight is not None
+    sentence = promise(
+        kind,
+        target,
+        facts.size,
+        weightings,
+        shift=artifact.shift,
+        weighted=weighted,
+        randomised=exact,
+    )
     if delta is not None:
         sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
     level = next(one for one in artifact.levels if one.alpha == alpha)
@@ -72,6 +81,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
             combined=() if artifact.combination is None else artifact.combination.names,
             independent=bool(confident) or certificate is not None,
             shift=artifact.shift,
+            weighted=weighted,
             randomised=artifact.randomised,
         ),
         not_promised=not_promised(

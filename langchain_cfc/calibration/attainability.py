@@ -24,17 +24,14 @@ def attainable_groups(
         weightings: The weightings.
         features: (N, d) features of the calibration prompts.
         reachable: (N,) whether a prompt's success score is below the cap.
-        weights: (N,) how much likelier each prompt is where it is served, in any unit; equally likely by
-            default.
+        weights: (N,) how much each prompt counts, one being a prompt; each as one by default.
 
     Returns:
         One entry per weighting, in their order.
     """
     groups = []
-    # In the unit in which they are one on average, sums of weights are numbers of prompts again.
-    ratios = 1.0 if weights is None else weights / weights.mean()
     for weight in weightings:
-        values = weight.values(features) * ratios
+        values = weight.values(features) * (1.0 if weights is None else weights)
         size, reached = float(values.sum()), float(values[reachable].sum())
         groups.append(
             AttainableGroup(

@@ -60,7 +60,10 @@ def calibrate(
 
     Args:
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
-            (`tabulate_raw` where verifiers are to be combined).
+            (`tabulate_raw` where verifiers are to be combined). Prompts of a table may have `weights`, where
+            they were chosen to be labelled with unequal probabilities: the conditional rule counts them so
+            (not with a ridge, a shift, stability or randomised thresholds), and for everything else a fair
+            sample of them is taken.
         alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
             left out with `max_wrong_rate`, which then chooses one among levels from 0.05 to 0.9.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
@@ -149,7 +152,7 @@ def calibrate(
     )
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    prompts = Prompts.of(records, combine, plan, n=n, provenance=provenance)
+    prompts = Prompts.of(records, combine, plan, n=n, provenance=provenance, weighs=request.weighs)
     ratio = None if request.shift is None else parse_statistic(request.shift)
     asks = given.needs_answers or rule.text.startswith("unique") or max_wrong_rate is not None
     asks = asks or (ratio is not None and ratio.needs_answers)
@@ -163,15 +166,14 @@ def calibrate(
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
             success_scores=rule.success_scores(labelled, cap),
-            weights=None if ratio is None else likelihood_ratios(ratio, labelled.draws),
+            ratios=None if ratio is None else likelihood_ratios(ratio, labelled.draws),
             units_of=None if request.ridge is None else units(feature_map, fit_split),
             cap=request.cap,
         )
     check_orientation(prompts.one_per_cluster(labelled), prompts.combination)
     alphas = _attainable_levels(request, data)
     check_attainable(
-        len(labelled),
-        int(data.reachable.sum()),
+        *data.counts,
         data.groups,
         alphas[0],
         promised=threshold_rule in {"conditional", "grouped"},
@@ -179,7 +181,8 @@ def calibrate(
     )
     steps = {one: request.steps(one) for one in alphas}
     tried = {step for one in steps.values() for step in one} if request.tested else alphas
-    levels, arrays = fit_levels(data, request, sorted(tried, key=float))
+    levels, arrays = fit_levels(data, request, sorted(tried, key=float), plan.stays(labelled))
+    alike = plan.fair(labelled)
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -206,12 +209,12 @@ def calibrate(
     )
     if request.tested:
         artifact = tested_levels(artifact, prompts.certification(), steps, request.delta)
-    artifact = artifact.model_copy(update={"reference": reference(artifact, prompts, labelled)})
+    artifact = artifact.model_copy(update={"reference": reference(artifact, prompts, alike)})
     if request.max_wrong_rate is None:
         return artifact
     return certified_policy(
         artifact,
-        labelled,
+        alike,
         prompts.certification(),
         max_wrong_rate=request.max_wrong_rate,
         delta=request.delta,
@@ -224,8 +227,7 @@ def _attainable_levels(request: Request, data: Calibration) -> tuple[str, ...]:
     """The levels to calibrate; of those that nobody named, the ones within reach."""
     if request.levels_named:
         return request.alphas
-    size, reached = len(data.labelled), int(data.reachable.sum())
-    within = tuple(one for one in request.alphas if target_is_attainable(one, size, reached))
+    within = tuple(one for one in request.alphas if target_is_attainable(one, *data.counts))
     return within or request.alphas[-1:]
 
 

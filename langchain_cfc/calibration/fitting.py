@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ class Calibration:
         feature_map: The fitted map.
         features: (N, d) their features.
         success_scores: (N,) their success scores, `cap` where none can be covered.
-        weights: (N,) how much likelier each is where it is served; None where there is no shift.
+        ratios: (N,) how much likelier each is where it is served; None where there is no shift.
         units_of: (M, d) features of the fit split, from which a ridge takes its units; None without one.
         cap: Number above 1.
     """
@@ -37,7 +38,7 @@ class Calibration:
     feature_map: FeatureMap
     features: FloatArray
     success_scores: FloatArray
-    weights: FloatArray | None
+    ratios: FloatArray | None
     units_of: FloatArray | None
     cap: float
 
@@ -47,6 +48,22 @@ class Calibration:
         return np.asarray(self.success_scores < self.cap, dtype=np.bool_)
 
     @property
+    def weights(self) -> FloatArray | None:
+        """(N,) how much each counts; None where all count as one.
+
+        Prompts that were chosen to be labelled with unequal probabilities count for less than one each. A
+        prompt to come counts as one, which is the most it could: thresholds never fall as its weight grows,
+        so that no promise is broken by that.
+        """
+        return self.labelled.weights if self.ratios is None else self.ratios
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """As how many prompts they count, and how many of those are reachable, rounded to be safe."""
+        counted = np.ones(len(self.labelled)) if self.labelled.weights is None else self.labelled.weights
+        return math.ceil(counted.sum()), math.floor(counted[self.reachable].sum())
+
+    @property
     def weightings(self) -> tuple[GuaranteedWeight, ...]:
         """The weightings that the feature map spans and that have a name, the constant first."""
         return self.feature_map.guaranteed_weights()
@@ -54,7 +71,11 @@ class Calibration:
     @cached_property
     def groups(self) -> list[AttainableGroup]:
         """Attainable coverage of all prompts first, then of every guaranteed weighting."""
-        return attainable_groups(self.weightings, self.features, self.reachable, self.weights)
+        weights = self.labelled.weights
+        if self.ratios is not None:
+            # In the unit in which they are one on average, sums of them are numbers of prompts again.
+            weights = self.ratios / self.ratios.mean()
+        return attainable_groups(self.weightings, self.features, self.reachable, weights)
 
 
 def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
@@ -94,9 +115,20 @@ def units(feature_map: FeatureMap, fit_split: LabelledDraws) -> FloatArray:
 
 
 def fit_levels(
-    data: Calibration, request: Request, alphas: Sequence[str]
+    data: Calibration, request: Request, alphas: Sequence[str], fair: BoolArray
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
-    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once."""
+    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once.
+
+    Args:
+        data: The calibration split in numbers.
+        request: What was asked for.
+        alphas: The levels.
+        fair: (N,) which prompts are a fair sample: on those the marginal rule is fitted, which knows no
+            weights and is compared with.
+
+    Returns:
+        Both.
+    """
     arrays: dict[str, PackedArray] = {}
 
     def stored(state: Mapping[str, FloatArray]) -> dict[str, str]:
@@ -111,7 +143,7 @@ def fit_levels(
             effective = request.stability.effective_alpha(alpha, len(data.labelled))
         rule = request.threshold_rule(alpha, effective)
         fitted = None if effective == "0" else _fit(rule, data)
-        marginal = MarginalThreshold(alpha, request.cap).fit(data.features, data.success_scores)
+        marginal = MarginalThreshold(alpha, request.cap).fit(data.features[fair], data.success_scores[fair])
         levels.append(
             LevelState(
                 alpha=alpha,

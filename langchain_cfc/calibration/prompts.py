@@ -28,11 +28,14 @@ class Prompts:
         plan: What assigns prompts to parts.
         labelled: All of them, scored.
         combination: What made the scores out of several verifiers' raw outputs; None where one gave them.
+        weighs: Whether those that calibrate keep their weights, where prompts have any. Of all other parts,
+            and of that one otherwise, a fair sample is taken.
     """
 
     plan: SplitPlan
     labelled: LabelledDraws
     combination: Combination | None
+    weighs: bool = False
 
     @classmethod
     def of(
@@ -43,6 +46,7 @@ class Prompts:
         *,
         n: int | None,
         provenance: Provenance | None,
+        weighs: bool,
     ) -> Prompts:
         """Read records, scored by one verifier or by a combination that the fit split makes.
 
@@ -51,26 +55,33 @@ class Prompts:
             CalibrationError: If a combination is to be fitted to candidates of one kind.
         """
         if combine is None:
-            return cls(plan, tabulate(records, n=n, provenance=provenance), None)
-        labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance)
+            return cls(plan, tabulate(records, n=n, provenance=provenance, weighted=True), None, weighs)
+        labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance, weighted=True)
         fit = cls(plan, labelled, None).rows["fit"]
         combination = fit_combination(combine, raw[fit], labelled.take(fit))
         # The raw outputs have done their part, and would be copied with every part of the table.
         scored = replace(with_scores(labelled, combination.score_all(raw)), raw={})
-        return cls(plan, scored, combination)
+        return cls(plan, scored, combination, weighs)
 
     @cached_property
     def rows(self) -> dict[Part, IntArray]:
-        """Rows of each part, by id: rounding follows the order, and a file's shall not change a bit."""
+        """Rows of each part that are used, by id: rounding follows the order, and no file's changes a bit."""
         ids = self.labelled.ids
         order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        return {name: rows[np.argsort(place[rows])] for name, rows in self.plan.rows(self.labelled).items()}
+        fair = self.plan.stays(self.labelled)
+        parts = self.plan.rows(self.labelled)
+        used = {name: rows if self._weighs(name) else rows[fair[rows]] for name, rows in parts.items()}
+        return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
 
     def part(self, name: Part) -> LabelledDraws:
         """The prompts of a part."""
-        return self.labelled.take(self.rows[name])
+        used = self.labelled.take(self.rows[name])
+        return used if self._weighs(name) else replace(used, weights=None)
+
+    def _weighs(self, name: Part) -> bool:
+        return self.weighs and name == "calibration"
 
     def calibration(self, within_clusters: str) -> LabelledDraws:
         """The prompts that calibrate: `one` of each cluster, or `all`.
@@ -138,6 +149,7 @@ class Prompts:
         sketched = names_of([one for name in known for one in ids[name]], clusters)
         return CalibrationFacts(
             size=len(data.labelled),
+            weight=None if data.labelled.weights is None else float(data.labelled.weights.sum()),
             recorded_candidates=labelled.recorded or labelled.draws.n,
             extracted_answers=labelled.extracted,
             map_came_fitted=came_fitted,
@@ -152,7 +164,7 @@ class Prompts:
                 if members or name != "certification"
             },
             sketch=list(self.plan.sketch(sketched)),
-            attainable_coverage=float(np.mean(data.reachable)),
+            attainable_coverage=float(np.average(data.reachable, weights=data.labelled.weights)),
             groups=data.groups,
             certification_size=len(ids["certification"]),
         )

@@ -142,6 +142,16 @@ class Request:
         return self.confident and self.rule == "conditional"
 
     @property
+    def weighs(self) -> bool:
+        """Whether thresholds heed weights of calibration prompts, and no more than these.
+
+        The law of an order statistic knows none, the paper's slack counts prompts, and with a ridge or
+        randomised thresholds the weight of a prompt to come must be known. With a shift it is another one.
+        """
+        extras = self.ridge or self.shift or self.randomised or self.stability
+        return self.rule == "conditional" and not extras
+
+    @property
     def certifies(self) -> bool:
         """Whether the third split is used up to choose a level or a policy."""
         return self.tested or self.max_wrong_rate is not None

@@ -71,7 +71,7 @@ def certify(
             "certify nothing about this artifact; collect records with the one that it was calibrated for"
         )
         raise FingerprintError(msg)
-    table = tabulate(records, n=artifact.n, combination=artifact.combination)
+    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
     artifact.check_answers(table)
     labelled, _ = held_out(artifact, table, "certification")
     digest = records_digest(labelled)

@@ -59,7 +59,7 @@ def evaluate(
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     _compare_provenance(artifact, provenance)
-    table = tabulate(records, n=artifact.n, combination=artifact.combination)
+    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
     artifact.check_answers(table)
     labelled, which = held_out(artifact, table)
     level = artifact.level(alpha)

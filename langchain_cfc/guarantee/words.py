@@ -94,6 +94,7 @@ def promise(
     weightings: tuple[Weighting, ...],
     *,
     shift: str | None = None,
+    weighted: bool = False,
     randomised: bool = False,
     listed: bool = True,
 ) -> str:
@@ -106,6 +107,7 @@ def promise(
         weightings: Those covered.
         shift: What says how much likelier a prompt is where it is served than where it was calibrated; None
             where it is equally likely.
+        weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether thresholds are randomised.
         listed: Whether to list every weighting, or to say how many there are.
 
@@ -117,11 +119,12 @@ def promise(
         return (
             f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."
         )
-    who = (
-        f"exchangeable with the {calibration_size} calibration prompts"
-        if shift is None
-        else f"distributed as the {calibration_size} calibration prompts reweighted by {shift}"
-    )
+    calibrated = f"the {calibration_size} calibration prompts"
+    who = f"exchangeable with {calibrated}"
+    if shift is not None:
+        who = f"distributed as {calibrated} reweighted by {shift}"
+    elif weighted:
+        who = f"exchangeable with those of which {calibrated} were chosen to be labelled"
     sentence = (
         f"For a new prompt {who}, the answer set holds a correct answer, or the prompt is flagged as not "
         f"certifiable, with probability at least {percent}"
@@ -168,6 +171,7 @@ def assumptions(
     combined: tuple[str, ...] = (),
     independent: bool = False,
     shift: str | None = None,
+    weighted: bool = False,
     randomised: bool = False,
 ) -> tuple[str, ...]:
     """What the promise rests on; the last one speaks of the binding."""
@@ -177,6 +181,12 @@ def assumptions(
         "all": "Several calibration prompts share a cluster and are not exchangeable: no theorem covers "
         "that.",
     }[within_clusters]
+    if weighted:
+        exchangeable = (
+            "New prompts are exchangeable with all those of which the calibration prompts were chosen to be "
+            "labelled. With what probability each was chosen is as stated, does not depend on what its "
+            "labels say, and would not be smaller for any new prompt."
+        )
     if shift is not None and within_clusters == "one":
         exchangeable = (
             f"New prompts differ from the calibration prompts in how likely they are only, and {shift} says "

@@ -51,10 +51,14 @@ class Label:
         """Whether it says of every candidate whether it is correct."""
         return not (self.correct is None or isinstance(self.correct, bool) or None in self.correct)
 
-    def fair(self, one: Observed, least: float) -> bool:
-        """Whether it counts, where one that was chosen with probability p counts with probability least / p.
+    def weight(self, least: float) -> float:
+        """For how much of a result it speaks: least / p, where it was chosen with probability p.
 
-        So those that count are a fair sample of all results (rejection sampling).
+        Args:
+            least: The smallest probability with which any result is chosen.
+
+        Returns:
+            The weight in (0, 1].
 
         Raises:
             InputError: If it was chosen more rarely than `least`.
@@ -65,7 +69,17 @@ class Label:
                 f"below least_probability = {least}: state the smallest there is (--least-probability)"
             )
             raise InputError(msg)
-        return bool(one.uniforms("label", 1)[0] < least / self.probability)
+        return least / self.probability
+
+    def fair(self, one: Observed, least: float) -> bool:
+        """Whether it counts, where one counts with its weight as probability.
+
+        So those that count are a fair sample of all results (rejection sampling).
+
+        Raises:
+            InputError: If it was chosen more rarely than `least`.
+        """
+        return bool(one.uniforms("label", 1)[0] < self.weight(least))
 
     def of(self, one: Observed) -> tuple[bool | None, bool | None]:
         """What it says of a result.

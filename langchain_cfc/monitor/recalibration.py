@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact, held_out
@@ -58,10 +58,11 @@ def recalibrate(
 ) -> Recalibration:
     """Calibrate anew on the labelled results of a monitor, as the artifact that serves was calibrated.
 
-    Labels whose results were drawn with unequal probabilities are weighted by chance: one that was drawn with
-    probability p counts with probability least / p (rejection sampling, von Neumann 1951), so that those that
-    count are distributed as all results are, and whatever is promised is about all of them. Part of them is
-    held out: on one part the new artifact is certified, on another both are compared. It does not certify
+    Where results were chosen to be labelled with unequal probabilities, one that was chosen with probability
+    p counts least / p in the threshold's regression (weighted exchangeability: Tibshirani, Barber, Candes and
+    Ramdas 2019), and with that probability at all for everything else, from the certificate to the counts for
+    drift (rejection sampling, von Neumann 1951): so whatever is promised is about all results. Part of them
+    is held out: on one part the new artifact is certified, on another both are compared. It does not certify
     where labelled results look unlike the others, or where what is served changed among them.
 
     Args:
@@ -105,9 +106,10 @@ def recalibrate(
     if tests_itself and delta is not None:
         asked["delta"] = delta
     everything = monitor.traffic(since)
-    traffic = everything.labelled(monitor.least_probability, leave_out_incomplete=leave_out_incomplete)
+    traffic = everything.labelled(leave_out_incomplete=leave_out_incomplete)
     _check_usable(monitor, traffic, since)
-    table, provenance = traffic.table(), _provenance(traffic)
+    least = monitor.least_probability
+    table, provenance = replace(traffic.table(), weights=traffic.weights(least)), _provenance(traffic)
     new = calibrate(
         table,
         **asked,
@@ -128,8 +130,8 @@ def recalibrate(
         certified=certified,
         objections=(
             *_too_rarely(certified, wanted),
-            *unlike(everything, traffic, monitor.level),
-            *changed(traffic, monitor.level),
+            *unlike(everything, traffic.fair(least), monitor.level),
+            *changed(traffic.fair(least), monitor.level),
         ),
     )
 

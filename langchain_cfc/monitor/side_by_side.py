@@ -103,7 +103,7 @@ class SideBySide(_Data):
 
         Args:
             traffic: What was served; its labels count as they are, so that they should speak of all results
-                (`Traffic.labelled`) or not be there.
+                (`Traffic.fair`) or not be there.
             other: The other artifact; in bot mode if it holds a certified policy.
             alpha: Level of both.
 
@@ -158,8 +158,8 @@ def shadow(
             Of results that it was calibrated on, those held out from that count.
 
     Returns:
-        The comparison at every level that both hold and that results were asked for; labels count as often as
-        makes them fair, and incomplete ones not at all.
+        The comparison at every level that both hold and that results were asked for; of labels a
+        fair sample counts, and incomplete ones do not.
 
     Raises:
         InputError: If the other artifact cannot decide on these draws, or there are none.
@@ -174,7 +174,7 @@ def shadow(
     traffic = monitor.traffic(since)
     if traffic.results:
         traffic = traffic.take(held_out(other, traffic.table())[0].ids)
-    fair = traffic.labelled(monitor.least_probability, leave_out_incomplete=True)
+    fair = traffic.labelled(leave_out_incomplete=True).fair(monitor.least_probability)
     judged = {one.id for one in fair.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})
     both = [alpha for alpha in other.alphas if alpha in monitor.artifact.alphas]

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
+from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
@@ -37,31 +38,42 @@ class Traffic:
         """The number of results N."""
         return len(self.results)
 
-    def labelled(self, least: float, *, leave_out_incomplete: bool = False) -> Traffic:
-        """The results whose labels speak of all: complete ones, chosen as if each had the same chance.
-
-        A result that was chosen with probability p stays with probability least / p (rejection sampling), so
-        that those that stay are distributed as all results are.
+    def labelled(self, *, leave_out_incomplete: bool = False) -> Traffic:
+        """The results with complete labels.
 
         Args:
-            least: The smallest probability with which any result was chosen.
             leave_out_incomplete: Whether to pass over labels that do not speak of every candidate.
 
         Raises:
             InputError: If there is such a label and it is not to be passed over.
         """
-        fair = [one for one in self.results if one.id in self.labels and self.labels[one.id].fair(one, least)]
-        whole = [one for one in fair if self.labels[one.id].complete]
-        if len(whole) < len(fair) and not leave_out_incomplete:
+        known = [one for one in self.results if one.id in self.labels]
+        whole = [one for one in known if self.labels[one.id].complete]
+        if len(whole) < len(known) and not leave_out_incomplete:
             msg = (
-                f"{len(fair) - len(whole)} of {len(fair)} labels do not say of every candidate whether it is "
-                "correct, so nobody knows what a new threshold would have let in. Without them, the others "
-                "would be chosen by how they turned out: label all candidates, those of empty sets included; "
-                "or leave them out, if whether a label is complete depends neither on what is correct nor on "
-                "what results look like"
+                f"{len(known) - len(whole)} of {len(known)} labels do not say of every candidate whether it "
+                "is correct, so nobody knows what a new threshold would have let in. Without them, the "
+                "others would be chosen by how they turned out: label all candidates, those of empty sets "
+                "included; or leave them out, if whether a label is complete depends neither on what is "
+                "correct nor on what results look like"
             )
             raise InputError(msg)
         return replace(self, results=tuple(whole))
+
+    def fair(self, least: float) -> Traffic:
+        """Labelled results that speak of all alike: those that count, see `Label.fair`.
+
+        Args:
+            least: The smallest probability with which any result was chosen.
+        """
+        return replace(
+            self, results=tuple(one for one in self.results if self.labels[one.id].fair(one, least))
+        )
+
+    def weights(self, least: float) -> FloatArray | None:
+        """(N,) for how much each labelled result speaks, see `Label.weight`; None where each is one."""
+        weights = np.array([self.labels[one.id].weight(least) for one in self.results], dtype=np.float64)
+        return None if (weights == 1.0).all() else weights
 
     def take(self, ids: Sequence[str]) -> Traffic:
         """Some of the results, in the order of their ids."""

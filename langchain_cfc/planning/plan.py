@@ -12,7 +12,7 @@ from numbers import Integral
 from langchain_cfc._arrays import BoolArray
 from langchain_cfc.calibration.attainability import smallest_size
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.draws import LabelledDraws, check_alike
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.planning.advice import advise
@@ -139,7 +139,7 @@ def plan_from_pilot(
         The plan.
 
     Raises:
-        InputError: If there are no prompts or an argument is out of range.
+        InputError: If there are no prompts, they have weights, or an argument is out of range.
         FeatureError: If a prompt's metadata lacks the key, or holds a number with decimals under it.
         MissingExtraError: If SciPy is not installed.
 
@@ -160,6 +160,7 @@ def plan_from_pilot(
     if len(labelled) == 0:
         msg = "a pilot of 0 prompts says nothing: bring labelled prompts, or plan from assumptions"
         raise InputError(msg)
+    check_alike(labelled)
     drawn = labelled.draws.n
     n = drawn if n is None else _candidates("n", n, drawn)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)

@@ -10,7 +10,7 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.combination import Combination, check_names
-from langchain_cfc.draws import LabelledDraws, check_slots
+from langchain_cfc.draws import LabelledDraws, check_alike, check_slots
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, missing_output
 from langchain_cfc.records.checks import checked
@@ -24,6 +24,7 @@ def tabulate(
     n: int | None = None,
     provenance: Provenance | None = None,
     combination: Combination | None = None,
+    weighted: bool = False,
 ) -> LabelledDraws:
     """Turn N records into arrays, without holding their texts.
 
@@ -34,6 +35,7 @@ def tabulate(
         provenance: What the records must agree with, where they do not come with a header of their own.
         combination: What makes the scores out of the candidates' `scores`, such as an artifact's; their
             `score` if left out.
+        weighted: Whether a table with weights may be given, since whoever asks heeds them.
 
     Returns:
         The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
@@ -41,12 +43,12 @@ def tabulate(
     Raises:
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
             a candidate lacks a raw output that the combination needs.
-        InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance or
-            lacks a raw output.
+        InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
+            lacks a raw output or has weights that nobody heeds.
     """
     if combination is None:
-        return _table(records, (), n, provenance)
-    labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance)
+        return _table(records, (), n, provenance, weighted=weighted)
+    labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance, weighted=weighted)
     return with_scores(labelled, combination.score_all(raw))
 
 
@@ -56,6 +58,7 @@ def tabulate_raw(
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
+    weighted: bool = False,
 ) -> tuple[LabelledDraws, FloatArray]:
     """The same with the raw outputs of several verifiers beside it, for a combination to be fitted to them.
 
@@ -64,6 +67,7 @@ def tabulate_raw(
         names: Names of k verifiers in the candidates' `scores`.
         n: See there.
         provenance: See there.
+        weighted: See there.
 
     Returns:
         The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs; the draws hold
@@ -74,7 +78,7 @@ def tabulate_raw(
         InputError: As in `tabulate`, or if the names do not tell verifiers apart.
     """
     check_names(names)
-    labelled = _table(records, names, n, provenance)
+    labelled = _table(records, names, n, provenance, weighted=weighted)
     return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
 
 
@@ -97,8 +101,12 @@ def _table(
     names: Sequence[str],
     n: int | None,
     provenance: Provenance | None,
+    *,
+    weighted: bool,
 ) -> LabelledDraws:
     if isinstance(records, LabelledDraws):
+        if not weighted:
+            check_alike(records)
         return _same(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:

@@ -8,6 +8,7 @@ rule sounds with probability at most `FALSE_ALARM`, for any number of repetition
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from langchain_cfc import FeatureMap, calibrate
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
+from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from tests.lengths import repetitions
 
@@ -267,4 +269,45 @@ def test_weighted_calibration_keeps_the_promise_where_it_is_served(
     for name in weighted[0]:
         assert evidence([one[name] for one in weighted], 1.0 - TAU) < ALARM
         assert evidence([one[name] for one in unshifted], 1.0 - TAU) < ALARM
+    assert evidence([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
+
+
+# Labels chosen with unequal probabilities -------------------------------------------------------------------
+# Of equally frequent difficulties hard ones are labelled more rarely: p = 1 - 0.9 T, which prompts tell of by
+# their weight least / p. Weights keep the promise for all prompts, labelled or not, although a prompt to come
+# counts as one; so do rules that know no weights, on a fair sample. Without weights it is broken.
+CHOSEN = 1.0 - 0.9 * GRID
+
+
+def chosen(rng: np.random.Generator, size: int) -> LabelledDraws:
+    """The labelled ones of so many prompts, with their weights."""
+    asked = prompts(rng, size)
+    chances = CHOSEN[[round(8 * float(one["difficulty"])) for one in asked.draws.metadata]]
+    labelled = np.flatnonzero(rng.random(size) < chances)
+    return replace(asked.take(labelled), weights=CHOSEN.min() / chances[labelled])
+
+
+@pytest.mark.parametrize("features", ["1", "hat(min_score, 3)"])
+def test_labels_chosen_unequally_keep_the_promise_by_their_weights(
+    features: str, reloaded: Reloaded, evidence: Evidence
+) -> None:
+    rng = np.random.default_rng(6)
+    feature_map = fitted(features, rng)
+    weighted, marginal, unweighted = [], [], []
+    for number in range(repetitions(300)):
+        calibration = chosen(rng, 300)
+        options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
+        own = reloaded(calibrate(calibration, **options))
+        weighted.append(gains(own, rng))
+        fair = reloaded(calibrate(calibration, **options, threshold_rule="marginal"))
+        marginal.append(gains(fair, rng)["1"])
+        unweighted.append(gains(reloaded(calibrate(replace(calibration, weights=None), **options)), rng))
+        if number < 3:
+            test = prompts(rng, 20)
+            assert same_as_served(decide(own, test.draws), serve(own, test))
+            # A weighted threshold rests on all labels, and a fair sample is a part of them.
+            assert own.calibration.size == len(calibration) > 2 * fair.calibration.size
+    for name in weighted[0]:
+        assert evidence([one[name] for one in weighted], 1.0 - TAU) < ALARM
+    assert evidence(marginal, 1.0 - TAU) < ALARM
     assert evidence([one["1"] for one in unweighted], 1.0 - TAU) > ALARM

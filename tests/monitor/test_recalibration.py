@@ -148,7 +148,7 @@ def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_t
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_labels_that_were_sampled_weigh_as_they_should(
+def test_labels_that_were_sampled_count_as_they_should(
     told: bool,
     old: CalibrationArtifact,
     asked: Sequence[PromptRecord],
@@ -167,17 +167,29 @@ def test_labels_that_were_sampled_weigh_as_they_should(
             if rng.random() < probability:
                 labels.append(Label(one.id, truths(one), probability if told else 1.0))
         monitor.label(*labels)
-        traffic = monitor.traffic().labelled(monitor.least_probability)
+        everyone = monitor.traffic().labelled()
+        traffic = everyone.fair(monitor.least_probability)
+        assert len(everyone) == len(labels)
+        weights = everyone.weights(monitor.least_probability)
+        found = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
     hard_ones = np.mean([one.features["mean_score"] > 0.6 for one in results])
     mean = np.mean([one.scores for one in traffic.results], axis=1)
     share = float(np.mean(mean > 0.6))
     deviation = 0.5 / np.sqrt(len(traffic))
+    assert found.results == len(labels)
     if told:
         assert abs(share - hard_ones) < 5 * deviation
         assert len(traffic) < len(labels)
+        assert weights is not None
+        assert weights.tolist() == [0.25 / one.probability for one in labels]
+        # As many results as there are, but for chance: each is chosen with probability p and counts 1 / p.
+        assert abs(weights.sum() / 0.25 - len(asked)) < 5 * np.sqrt(3 * len(asked))
+        assert found.artifact.calibration.weight is not None
     else:
         assert share > hard_ones + 5 * deviation
         assert len(traffic) == len(labels)
+        assert weights is None
+        assert found.artifact.calibration.weight is None
 
 
 @pytest.fixture(scope="module")

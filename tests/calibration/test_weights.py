@@ -1,0 +1,149 @@
+"""Prompts that were chosen to be labelled with unequal probabilities: weighed where weights are understood.
+
+That the promise holds so is in `tests/guarantees/test_exactness.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import calibrate, evaluate
+from langchain_cfc.certificates import certify
+from langchain_cfc.comparison import compare
+from langchain_cfc.demo import recording
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import InputError, UnattainableTargetError
+from langchain_cfc.planning import plan_from_pilot
+from langchain_cfc.records import tabulate
+from langchain_cfc.splits import split_plan
+from langchain_cfc.stability import PaperStability
+from langchain_cfc.suggestion import suggest
+
+ALPHA = "0.4"
+OPTIONS: dict[str, Any] = {"alpha": ALPHA, "features": "mean_score", "allow_unattainable": True}
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+
+
+@pytest.fixture(scope="module")
+def table() -> LabelledDraws:
+    return tabulate(recording())
+
+
+@pytest.fixture(scope="module")
+def weighted(table: LabelledDraws) -> LabelledDraws:
+    """Every other prompt was labelled four times as likely as the others."""
+    return replace(table, weights=np.where(np.arange(len(table)) % 2, 1.0, 0.25))
+
+
+def test_weights_of_one_change_nothing(table: LabelledDraws) -> None:
+    ones = replace(table, weights=np.ones(len(table)))
+    expected, artifact = calibrate(table, **OPTIONS), calibrate(ones, **OPTIONS)
+    assert artifact.arrays == expected.arrays
+    assert artifact.levels == expected.levels
+    assert artifact.reference == expected.reference
+    assert artifact.calibration.weight == artifact.calibration.size == expected.calibration.size
+    assert artifact.calibration.groups == expected.calibration.groups
+
+
+def test_the_artifact_says_what_its_labels_count(weighted: LabelledDraws) -> None:
+    artifact = calibrate(weighted, **OPTIONS)
+    facts, promise = artifact.calibration, artifact.guarantee(ALPHA)
+    plan = facts.split
+    ids = {weighted.ids[row] for row in plan.rows(weighted)["calibration"].tolist()}
+    assert weighted.weights is not None
+    known = dict(zip(weighted.ids, weighted.weights.tolist(), strict=True))
+    assert facts.size == len(ids)
+    assert facts.weight == sum(known[name] for name in ids)
+    assert facts.groups[0].size == pytest.approx(facts.weight)
+    assert f"exchangeable with those of which the {facts.size} calibration prompts" in promise.sentence
+    assert "With what probability each was chosen is as stated" in promise.assumptions[0]
+    alike = calibrate(replace(weighted, weights=None), **OPTIONS).guarantee(ALPHA)
+    assert "chosen" not in alike.sentence + alike.assumptions[0]
+
+
+def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledDraws) -> None:
+    """Four prompts of weight 1/4, equal but for their names, are one prompt."""
+    part = table.take(np.arange(200))
+    four = LabelledDraws.joined(
+        [
+            replace(part, ids=tuple(f"{name}, time {time}" for name in part.ids), weights=np.full(200, 0.25))
+            for time in range(4)
+        ]
+    )
+    once, repeated = (
+        calibrate(one, alpha=ALPHA, features="1", allow_unattainable=True) for one in (part, four)
+    )
+    assert repeated.calibration.size == 4 * once.calibration.size
+    assert repeated.calibration.weight == once.calibration.size
+    probe = part.draws.take(np.array([0]))
+    phi = once.feature_map.transform(probe)
+    assert repeated.solve(phi).values == once.solve(phi).values
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threshold_rule": "marginal"},
+        {"threshold_rule": "learned"},
+        {"ridge": 1.0},
+        {"randomised": True},
+        {"stability": PaperStability(constant=0.1)},
+        {"threshold_rule": "marginal", "confident": True},
+    ],
+)
+def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledDraws, options: dict[str, Any]) -> None:
+    artifact = calibrate(weighted, **OPTIONS | options)
+    facts = artifact.calibration
+    assert facts.weight is None
+    # Half of the prompts stay, and a quarter of the others: 0.625 of them, five deviations give or take.
+    everyone = calibrate(replace(weighted, weights=None), **OPTIONS | options).calibration
+    for mine, all_of_them in ((facts.size, everyone.size), (facts.fit_size, everyone.fit_size)):
+        assert abs(mine - 0.625 * all_of_them) <= 5 * np.sqrt(all_of_them) / 2
+    assert "exchangeable with those of which" not in artifact.guarantee(ALPHA).sentence
+
+
+def test_all_but_the_threshold_rests_on_a_fair_sample(weighted: LabelledDraws) -> None:
+    artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS)
+    facts = artifact.calibration
+    assert weighted.weights is not None
+    stays = facts.split.uniforms("label", weighted.ids) < weighted.weights
+    rows = facts.split.rows(weighted)
+    stayed = {name: int(stays[members].sum()) for name, members in rows.items()}
+    sizes = {"fit": facts.fit_size, "certification": facts.certification_size, "test": facts.held_out_size}
+    assert sizes == {name: size for name, size in stayed.items() if name != "calibration"}
+    assert all(0 < size < len(rows[name]) for name, size in stayed.items())
+    assert evaluate(artifact, weighted).n_test == sizes["test"]
+    certificate = certify(artifact, weighted).certificates[0]
+    assert certificate.prompts == sizes["certification"]
+    # What is counted to tell drift by is what later prompts are like.
+    counted = next(one for one in artifact.reference if one.alpha is None)
+    assert sum(counted.counts["1"]) == stayed["calibration"] < facts.size
+
+
+def test_what_is_attainable_is_counted_by_weights(table: LabelledDraws) -> None:
+    few = table.take(np.arange(100))
+    options: dict[str, Any] = {"alpha": "0.3", "features": "1", "fit_fraction": 0.0}
+    reached = few.correct.any(axis=1)
+    assert calibrate(few, **options).calibration.attainable_coverage == reached.mean()
+    # Prompts without a correct candidate count four times as much as the others.
+    hard = replace(few, weights=np.where(reached, 0.25, 1.0))
+    with pytest.raises(UnattainableTargetError, match="out of reach"):
+        calibrate(hard, **options)
+
+
+def test_who_does_not_heed_weights_refuses_them(weighted: LabelledDraws) -> None:
+    refused = pytest.raises(InputError, match="only calibrate, certify and evaluate heed")
+    with refused:
+        plan_from_pilot(weighted, alpha=ALPHA)
+    with refused:
+        compare(weighted, alpha=ALPHA)
+    with refused:
+        suggest(weighted, alpha=ALPHA)
+    with refused:
+        tabulate(weighted)
+    # A fair sample of them will do.
+    assert tabulate(split_plan(0, fit=0.0, test=0.0).fair(weighted)).weights is None
