@@ -9,6 +9,7 @@ recorded answers.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import subprocess
@@ -19,8 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from uuid import UUID
 
 import pytest
+from langchain_core.callbacks import manager
 from sybil import Example, Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
@@ -46,7 +49,11 @@ def _set_up(namespace: dict[str, Any]) -> None:
     # As hosted models do, it answers under a longer name than it is asked by.
     script = replace(Script.of(facts), model="gpt-4o-mini-2024-07-18")
     url = stack.enter_context(serving(script))
-    stack.enter_context(mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}))
+    # The same names of runs and the same time of making each time: what chance decides goes by their hashes.
+    names = map(_run_id, itertools.count(1))
+    stack.enter_context(mock.patch.object(manager, "uuid7", names.__next__))
+    known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "SOURCE_DATE_EPOCH": "1767225600"}
+    stack.enter_context(mock.patch.dict(os.environ, known))
     _write_questions(facts)
     _capitals_artifact().save("artifact.json")
 
@@ -57,6 +64,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, SybilItem):
             item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind.__module__}.{kind.__name__}"))
+
+
+def _run_id(number: int) -> UUID:
+    return UUID(int=number)
 
 
 def _without_answers(record: PromptRecord) -> PromptRecord:

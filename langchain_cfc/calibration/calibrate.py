@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Literal
@@ -16,6 +18,7 @@ from langchain_cfc.calibration.reference import reference
 from langchain_cfc.calibration.request import Request
 from langchain_cfc.certificates import certified_policy, tested_levels
 from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, naming, parse_statistic
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
@@ -109,10 +112,12 @@ def calibrate(
         provenance: Header of the records where they do not carry one themselves.
 
     Returns:
-        The artifact.
+        The artifact, the same each time but for when it was made; `SOURCE_DATE_EPOCH` in the environment
+        states that (reproducible-builds.org).
 
     Raises:
-        InputError: If an argument or a record cannot be used, or two arguments do not go together.
+        InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments do not go
+            together.
         FeatureError: If the feature text is wrong, or calibration meets a category that the fit split did
             not hold.
         CalibrationError: If a split is empty, or a combination is to be fitted to candidates of one kind.
@@ -185,7 +190,7 @@ def calibrate(
     alike = plan.fair(labelled)
     artifact = CalibrationArtifact(
         library_version=__version__,
-        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created_at=_now(),
         n=labelled.draws.n,
         cap=data.cap,
         set_rule=rule.text,
@@ -221,6 +226,18 @@ def calibrate(
         by_group=request.by_group,
         keep_levels=request.levels_named,
     )
+
+
+def _now() -> str:
+    """The time of making; `SOURCE_DATE_EPOCH` states it for files that are to be made again byte for byte."""
+    stated = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        seconds = time.time() if stated is None else int(stated)
+        made = datetime.fromtimestamp(seconds, timezone.utc)
+    except (ValueError, OverflowError, OSError) as error:
+        msg = f"SOURCE_DATE_EPOCH must be a whole number of seconds since 1970, got {stated!r}"
+        raise InputError(msg) from error
+    return made.isoformat(timespec="seconds")
 
 
 def _attainable_levels(request: Request, data: Calibration) -> tuple[str, ...]:

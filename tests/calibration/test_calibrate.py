@@ -226,3 +226,18 @@ def test_the_artifact_says_when_and_by_which_version_it_was_made(prompts: Prompt
     made = datetime.fromisoformat(artifact.created_at)
     assert made.utcoffset() == timedelta(0)
     assert abs(datetime.now(timezone.utc) - made) < timedelta(hours=1)
+
+
+def test_its_time_may_be_stated_for_files_that_are_to_be_made_again(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    made = [calibrate(prompts(0, 30), alpha="0.2", features="1") for _ in range(2)]
+    assert made[0].created_at == "2026-01-01T00:00:00+00:00"
+    for one in made:
+        one.save(tmp_path / f"{id(one)}.json")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    for wrong in ("yesterday", "1e9", "99999999999999999999"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
+        with pytest.raises(InputError, match="SOURCE_DATE_EPOCH must be a whole number of seconds"):
+            calibrate(prompts(0, 30), alpha="0.2", features="1")

@@ -74,6 +74,14 @@ def visit(browser: Browser, path: Path, *, width: int = 1280, **options: Any) ->
         context.close()
 
 
+def views(page: Page) -> Iterator[bytes]:
+    """Pictures of a page from top to bottom, as large as the window; what moves to and fro stands still."""
+    height = page.viewport_size["height"] if page.viewport_size else 0
+    for top in range(0, int(page.evaluate("() => document.documentElement.scrollHeight")), height):
+        page.evaluate("top => window.scrollTo({ top, behavior: 'instant' })", top)
+        yield page.screenshot(animations="disabled")
+
+
 def overflowing(page: Page) -> list[str]:
     """Elements that stick out of the viewport, but for what scrolls in a box of its own."""
     return _strings(
