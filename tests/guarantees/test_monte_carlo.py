@@ -2,7 +2,7 @@
 
 Every repetition draws fresh prompts, calibrates, saves, loads and decides. Each law below says which event
 has which probability; a false alarm, a failing assertion although the law holds, has probability at most
-1e-8 per test, and seeds are fixed. A negative control breaks one rule of calibration and is put to the same
+1e-6 per test, and seeds are fixed. A negative control breaks one rule of calibration and is put to the same
 check, which must raise the alarm.
 """
 
@@ -24,6 +24,7 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import accepted, parse_set_rule
 from langchain_cfc.thresholds import ConditionalThreshold, conformal_rank, exact_tau
+from tests.lengths import repetitions
 
 from .laws import tail
 
@@ -32,7 +33,7 @@ Gaps = Callable[..., dict[str, float]]
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
-FALSE_ALARM = 1e-8
+FALSE_ALARM = 1e-6
 ALPHA = "0.2"
 TAU = 0.8
 
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def alarm(weightings: int) -> float:
-    """The log wealth that a sound rule reaches for any of so many weightings with probability <= 1e-8."""
+    """The log wealth that a sound rule reaches for any of so many weightings with probability <= 1e-6."""
     return math.log(weightings / FALSE_ALARM)
 
 
@@ -77,7 +78,7 @@ def agrees(counts: IntArray, law: Any, largest: int, tests: int = 1) -> bool:
 # rank; given the calibration set, its coverage is Beta(k, N + 1 - k) with k = ceil((N + 1) tau), and of m
 # test prompts BetaBinomial(m, k, N + 1 - k) are covered. Every prompt here has a correct candidate, so that
 # success scores are continuous.
-REPETITIONS, SIZE, TESTED = 400, 10, 40
+REPETITIONS, SIZE, TESTED = repetitions(400), 10, 40
 
 
 def coverage_law(size: int, alpha: str = ALPHA) -> Any:
@@ -137,9 +138,9 @@ def test_covered_prompts_of_each_group_follow_the_beta_binomial_law(
 # Linear classes: an expectation ---------------------------------------------------------------------------
 # For every f >= 0 in the span, E f(X) (kept - tau) >= 0, over calibration sets and the test prompt together,
 # given whatever the fit split taught the map. Repetitions are independent, and the mean over the test prompts
-# of one repetition has the expectation of a single one. At R = 300 the test resolves x = 0.014 in the mean of
-# f (kept - tau). The alarm must not sound for a sound rule; a broken one has to reach its square.
-ROUNDS = 300
+# of one repetition has the expectation of a single one. In the long form, R = 300, x = 0.014 in the mean of
+# f (kept - tau) is resolved. The alarm must not sound for a sound rule; a broken one has to reach its square.
+ROUNDS = repetitions(300, share=0.7)
 
 LINEAR = [
     "hat(meta(difficulty), 4)",

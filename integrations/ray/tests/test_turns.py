@@ -24,10 +24,10 @@ from tests.calls.parts import auntil, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
-PROMPTS, ACTORS, CONCURRENCY = 44, 3, 3
-# So slow that three times as much is in reach of a slow machine, where the control has to show.
-RATE = 10
-WINDOW, DELAY = 4.0, 0.5
+PROMPTS, ACTORS, CONCURRENCY = 30, 3, 3
+# So slow that three times as much is in reach of a busy machine, where the control has to show.
+RATE = 5
+WINDOW, DELAY = 8.0, 2.0
 UNDER_WAY = Pace(CONCURRENCY).at_once * N
 PACES = {
     "requests": (Pace(CONCURRENCY, requests_per_second=RATE), RATE),
