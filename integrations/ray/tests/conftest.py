@@ -18,6 +18,8 @@ def cluster() -> Iterator[Cluster]:
     """Three nodes with one processor each, to which this process is connected."""
     # Workers import what these tests share as well.
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    # Ray's workers let all else go first, and on a busy machine that is for minutes.
+    os.environ["RAY_worker_niceness"] = "0"
     started = Cluster()
     for _ in range(3):
         add_node(started)
