@@ -275,7 +275,7 @@ class LabelledDraws:
         outputs = {name: _finite(name, values) for name, values in (raw or {}).items()}
         alone = (None,) * len(draws)
         names = alone if clusters is None else tuple(clusters)
-        counted = None if weights is None else np.asarray(weights, dtype=np.float64)
+        counted = None if weights is None else _floats(weights)
         return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, counted)
 
     @classmethod
@@ -373,12 +373,25 @@ def check_alike(labelled: LabelledDraws) -> None:
 
 def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
     """Refuse weights that are no shares of a probability, or of prompts that are chosen together."""
-    if weights.shape != (len(clusters),) or not ((weights > 0.0) & (weights <= 1.0)).all():
-        msg = f"weights must be {len(clusters)} numbers in (0, 1], got an array of shape {weights.shape}"
+    if weights.shape != (len(clusters),):
+        msg = f"weights must be {len(clusters)} numbers, got an array of shape {weights.shape}"
+        raise InputError(msg)
+    wrong = np.flatnonzero(~((weights > 0.0) & (weights <= 1.0)))
+    if len(wrong):
+        row = int(wrong[0])
+        msg = f"the weight of prompt {row} is {weights[row]}; expected one in (0, 1]"
         raise InputError(msg)
     if any(cluster is not None for cluster in clusters):
         msg = "prompts of a cluster have no weights: choose one of each cluster, and leave clusters out"
         raise InputError(msg)
+
+
+def _floats(weights: Any) -> FloatArray:
+    try:
+        return np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"weights must be numbers in (0, 1]: {error}"
+        raise InputError(msg) from error
 
 
 def _counted(part: LabelledDraws) -> FloatArray:

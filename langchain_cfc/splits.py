@@ -106,13 +106,15 @@ class SplitPlan(BaseModel):
         Of prompts with weights each stays with its weight as probability (rejection sampling, von Neumann
         1951), by hash; without weights all stay.
         """
-        stays = np.flatnonzero(self.stays(labelled))
-        return labelled if labelled.weights is None else replace(labelled.take(stays), weights=None)
+        if labelled.weights is None:
+            return labelled
+        return replace(labelled.take(np.flatnonzero(self.stays(labelled))), weights=None)
 
     def stays(self, labelled: LabelledDraws) -> BoolArray:
         """(N,) which prompts are in the fair sample."""
-        weights = 1.0 if labelled.weights is None else labelled.weights
-        return np.asarray(self.uniforms("label", labelled.ids) < weights, dtype=np.bool_)
+        if labelled.weights is None:
+            return np.ones(len(labelled), dtype=np.bool_)
+        return np.asarray(self.uniforms("label", labelled.ids) < labelled.weights, dtype=np.bool_)
 
     def uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
         """A number in (0, 1) for each id, uniform over ids and purposes, the same each time."""

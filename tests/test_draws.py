@@ -113,9 +113,18 @@ def test_weights_go_with_their_prompts() -> None:
         (LabelledDraws.joined([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
     ):
         np.testing.assert_array_equal(one.weights, expected)
-    for wrong in ([0.0, 1.0], [0.5, 1.1], [0.5, np.nan], [1.0], [[1.0], [1.0]]):
-        with pytest.raises(InputError, match=r"weights must be 2 numbers in \(0, 1\]"):
-            LabelledDraws.of(["p", "q"], weights=wrong, **given)  # type: ignore[arg-type]
+    refused: list[tuple[Any, str]] = [
+        ([0.0, 1.0], r"the weight of prompt 0 is 0\.0; expected one in \(0, 1\]"),
+        ([0.5, 1.1], "the weight of prompt 1 is 1.1"),
+        ([0.5, np.nan], "the weight of prompt 1 is nan"),
+        ([1.0], r"weights must be 2 numbers, got an array of shape \(1,\)"),
+        ([[1.0], [1.0]], r"weights must be 2 numbers, got an array of shape \(2, 1\)"),
+        (["a", "b"], r"weights must be numbers in \(0, 1\]"),
+        ([[1.0], 1.0], r"weights must be numbers in \(0, 1\]"),
+    ]
+    for wrong, said in refused:
+        with pytest.raises(InputError, match=said):
+            LabelledDraws.of(["p", "q"], weights=wrong, **given)
     with pytest.raises(InputError, match="prompts of a cluster have no weights"):
         LabelledDraws.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
 

@@ -229,7 +229,7 @@ def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
     weighted = promise("conditional", 0.9, 500, (ALL,), weighted=True)
     assert "exchangeable with those of which the 500 calibration prompts were chosen" in weighted
     assumed = assumptions(within_clusters="one", binding="matched", weighted=True)
-    assert "does not depend on what its labels say" in assumed[0]
+    assert "does not depend on what labels say" in assumed[0]
     assert "would not be smaller for any new prompt" in assumed[0]
     assert "chosen to be labelled" not in assumptions(within_clusters="one", binding="matched")[0]
 

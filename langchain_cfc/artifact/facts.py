@@ -80,8 +80,9 @@ class CalibrationFacts(ArtifactData):
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: The same for every guaranteed weighting.
         certification_size: Number of prompts of the third split, for certificates.
-        weight: Sum of the weights of the calibration prompts, where they were chosen to be labelled with
-            unequal probabilities; None where each counts as one.
+        sampled: Whether prompts were chosen to be labelled with unequal probabilities.
+        weight: Sum of the weights of the calibration prompts, where they weigh for that; None where each
+            counts as one.
     """
 
     size: int
@@ -98,7 +99,18 @@ class CalibrationFacts(ArtifactData):
     attainable_coverage: float
     groups: list[AttainableGroup]
     certification_size: Count = 0
+    sampled: bool = False
     weight: float | None = None
+
+    @property
+    def by_weight(self) -> str:
+        """What is to be said of shares of the calibration prompts; empty where each counts as one."""
+        return "" if self.weight is None else " by weight"
+
+    @property
+    def weighing(self) -> str:
+        """What the calibration prompts weigh, to be said behind their number, in the same way."""
+        return "" if self.weight is None else f" (weighing {self.weight:.4g})"
 
 
 class Ridge(ArtifactData):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.draws import LabelledDraws
-from langchain_cfc.errors import CalibrationError, OverlapError
+from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 
 _FLAGS = {"test": "test_fraction", "certification": "certification_fraction"}
 _USES = {"test": "evaluate on other records", "certification": "certify on other records"}
@@ -31,10 +31,17 @@ def held_out(
     Raises:
         OverlapError: If these are the calibration records and none were held out.
         CalibrationError: If no prompt is left.
+        InputError: If these are the calibration records, but without their weights.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = "all records: none of them was recognised as a calibration record"
     if plan.meets(facts.sketch, labelled.names):
+        if facts.sampled and labelled.weights is None:
+            msg = (
+                "these are the records that the artifact was calibrated on, of which some were likelier to "
+                "be labelled than others, and they come without the weights that say so: give the same table"
+            )
+            raise InputError(msg)
         if part == "certification" and artifact.spent:
             msg = (
                 "the part of these records held out for certificates has chosen the artifact's level or its "

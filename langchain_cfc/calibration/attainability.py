@@ -45,31 +45,31 @@ def attainable_groups(
     return groups
 
 
-def target_is_attainable(alpha: Level, size: int, reachable: int) -> bool:
+def target_is_attainable(alpha: Level, size: float, reachable: float) -> bool:
     """Whether the marginal order statistic lies below the cap.
 
     Args:
         alpha: Error level.
-        size: Number N of calibration prompts.
-        reachable: Number of them with a success score below the cap.
+        size: Number N of calibration prompts, or the sum of their weights.
+        reachable: Number of those with a success score below the cap, or the sum of theirs.
 
     Returns:
-        Whether ceil((N + 1) tau) <= reachable, in exact arithmetic.
+        Whether (N + 1) tau <= reachable, in exact arithmetic.
     """
-    return conformal_rank(size, exact_tau(alpha)) <= reachable
+    return (Fraction(size) + 1) * exact_tau(alpha) <= Fraction(reachable)
 
 
-def smallest_alpha(size: int, reachable: int) -> float:
+def smallest_alpha(size: float, reachable: float) -> float:
     """The smallest error level with an order statistic below the cap, rounded up to four decimals.
 
     Args:
-        size: Number N of calibration prompts.
-        reachable: Number of them with a success score below the cap.
+        size: Number N of calibration prompts, or the sum of their weights.
+        reachable: Number of those with a success score below the cap, or the sum of theirs.
 
     Returns:
         1 - reachable / (N + 1).
     """
-    return math.ceil(10_000 * (1 - Fraction(reachable, size + 1))) / 10_000
+    return math.ceil(10_000 * (1 - Fraction(reachable) / (Fraction(size) + 1))) / 10_000
 
 
 def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:

@@ -61,8 +61,8 @@ def check_orientation(prompts: LabelledDraws, combination: Combination | None) -
 
 
 def check_attainable(
-    size: int,
-    reached: int,
+    size: float,
+    reached: float,
     groups: Sequence[AttainableGroup],
     strictest: str,
     *,
@@ -72,8 +72,8 @@ def check_attainable(
     """Refuse a target out of reach overall, warn of guaranteed groups where it is.
 
     Args:
-        size: Number N of calibration prompts.
-        reached: How many of them a threshold below the cap can cover.
+        size: Number N of calibration prompts, or the sum of their weights.
+        reached: How many of them a threshold below the cap can cover, or the sum of their weights.
         groups: All prompts first, then every guaranteed weighting.
         strictest: The smallest error level.
         promised: Whether anything is promised for groups.
@@ -86,15 +86,15 @@ def check_attainable(
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
     """
     if not target_is_attainable(strictest, size, reached) and not allow_unattainable:
-        needed = smallest_size(strictest, Fraction(reached, size))
+        needed = smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"
         least = f"Smallest alpha here: {smallest_alpha(size, reached):g}" if reached else "No alpha would do"
         msg = (
-            f"alpha = {strictest} is out of reach: {reached} of {size} calibration prompts have a correct "
-            f"candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; for "
-            f"alpha = {strictest} {more}. Draw more candidates, improve the model, choose a larger alpha, "
-            "or pass allow_unattainable=True (on the command line --allow-unattainable) to have prompts "
-            "flagged as not certifiable"
+            f"alpha = {strictest} is out of reach: {reached:.9g} of {size:.9g} calibration prompts have a "
+            f"correct candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; "
+            f"for alpha = {strictest} {more}. Draw more candidates, improve the model, choose a larger "
+            "alpha, or pass allow_unattainable=True (on the command line --allow-unattainable) to have "
+            "prompts flagged as not certifiable"
         )
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.allows(strictest)]

@@ -58,10 +58,11 @@ class Calibration:
         return self.labelled.weights if self.ratios is None else self.ratios
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """As how many prompts they count, and how many of those are reachable, rounded to be safe."""
+    def counts(self) -> tuple[float, float]:
+        """As how many prompts they count, and as how many those that are reachable."""
         counted = np.ones(len(self.labelled)) if self.labelled.weights is None else self.labelled.weights
-        return math.ceil(counted.sum()), math.floor(counted[self.reachable].sum())
+        # Sums that do not depend on the order, so that all of them are as many as all.
+        return math.fsum(counted), math.fsum(counted[self.reachable])
 
     @property
     def weightings(self) -> tuple[GuaranteedWeight, ...]:
@@ -124,7 +125,7 @@ def fit_levels(
         request: What was asked for.
         alphas: The levels.
         fair: (N,) which prompts are a fair sample: on those the marginal rule is fitted, which knows no
-            weights and is compared with.
+            weights and is compared with. Where there are none it flags every prompt.
 
     Returns:
         Both.
@@ -143,12 +144,13 @@ def fit_levels(
             effective = request.stability.effective_alpha(alpha, len(data.labelled))
         rule = request.threshold_rule(alpha, effective)
         fitted = None if effective == "0" else _fit(rule, data)
-        marginal = MarginalThreshold(alpha, request.cap).fit(data.features[fair], data.success_scores[fair])
+        marginal = MarginalThreshold(alpha, request.cap)
+        compared = marginal.fit(data.features[fair], data.success_scores[fair]) if fair.any() else None
         levels.append(
             LevelState(
                 alpha=alpha,
-                rule=stored(_nothing(data) if fitted is None else fitted.state_data()),
-                marginal=stored(marginal.state_data()),
+                rule=stored(_state(fitted, data)),
+                marginal=stored(_state(compared, data)),
                 effective_alpha=effective,
                 slack=_slack(fitted, data),
             )
@@ -162,8 +164,10 @@ def _fit(rule: ThresholdRule[Any], data: Calibration) -> ThresholdRule[Any]:
     return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of)
 
 
-def _nothing(data: Calibration) -> dict[str, FloatArray]:
-    """The state of a marginal rule that has no order statistic: every prompt is flagged."""
+def _state(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, FloatArray]:
+    """The state of a rule; of None that of one that flags every prompt."""
+    if fitted is not None:
+        return fitted.state_data()
     return {"quantile": np.empty(0), "dimension": np.array([float(data.feature_map.dimension)])}
 
 

@@ -149,6 +149,7 @@ class Prompts:
         sketched = names_of([one for name in known for one in ids[name]], clusters)
         return CalibrationFacts(
             size=len(data.labelled),
+            sampled=labelled.weights is not None,
             weight=None if data.labelled.weights is None else float(data.labelled.weights.sum()),
             recorded_candidates=labelled.recorded or labelled.draws.n,
             extracted_answers=labelled.extracted,

@@ -241,11 +241,12 @@ def facts_lines(artifact: CalibrationArtifact) -> Iterator[str]:
     if combination is not None:
         fitted = "the combination" if facts.map_came_fitted else "features and combination"
     yield (
-        f"prompts       {facts.size} calibrated, {facts.fit_size} fitted {fitted}, "
+        f"prompts       {facts.size}{facts.weighing} calibrated, {facts.fit_size} fitted {fitted}, "
         f"{facts.held_out_size} held out"
         + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
     )
-    yield f"attainable    {percent(facts.attainable_coverage)} of calibration prompts can be covered"
+    attainable = percent(facts.attainable_coverage)
+    yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
     for part in ("generator", "verifier", "answer"):
         yield f"{part:<13} {identity(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"

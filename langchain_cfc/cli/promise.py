@@ -74,14 +74,15 @@ def _rows(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield (
         "Flagged",
         (
-            f"{percent(facts.attainable_coverage)} of the calibration prompts have a correct candidate that "
-            "can enter the set. Where too few do, prompts are flagged as not certifiable and abstained on."
+            f"{percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight} have a "
+            "correct candidate that can enter the set. Where too few do, prompts are flagged as not "
+            "certifiable and abstained on."
         ),
     )
     yield (
         "Made from",
         (
-            f"{facts.size} calibration prompts, {artifact.n} candidates each; features "
+            f"{facts.size} calibration prompts{facts.weighing}, {artifact.n} candidates each; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule}; threshold rule "
             f"{artifact.threshold_rule}"
         ),
@@ -138,11 +139,11 @@ def _confidence_rows(artifact: CalibrationArtifact, promise: Guarantee) -> Itera
 
 
 def _basis(artifact: CalibrationArtifact) -> str:
-    alike = (
-        f"new prompts differing from those calibrated on by the ratio {artifact.shift} only"
-        if artifact.shift is not None
-        else "new prompts like those calibrated on (exchangeable)"
-    )
+    alike = "new prompts like those calibrated on (exchangeable)"
+    if artifact.shift is not None:
+        alike = f"new prompts differing from those calibrated on by the ratio {artifact.shift} only"
+    elif artifact.calibration.weight is not None:
+        alike = "new prompts like those of which some were chosen to be labelled, with known probabilities"
     named = [identity(artifact, part) for part in ("generator", "verifier", "answer")]
     bound = (
         "generator and verifier as calibrated (unbound: the records did not name them)"

@@ -184,8 +184,8 @@ def assumptions(
     if weighted:
         exchangeable = (
             "New prompts are exchangeable with all those of which the calibration prompts were chosen to be "
-            "labelled. With what probability each was chosen is as stated, does not depend on what its "
-            "labels say, and would not be smaller for any new prompt."
+            "labelled. With what probability each was chosen is as stated, does not depend on what "
+            "labels say, its own or others', and would not be smaller for any new prompt."
         )
     if shift is not None and within_clusters == "one":
         exchangeable = (

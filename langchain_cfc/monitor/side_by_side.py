@@ -173,7 +173,9 @@ def shadow(
     check_time(since)
     traffic = monitor.traffic(since)
     if traffic.results:
-        traffic = traffic.take(held_out(other, traffic.table())[0].ids)
+        # All of them count here, labelled or not.
+        table = replace(traffic.table(), weights=np.ones(len(traffic)))
+        traffic = traffic.take(held_out(other, table)[0].ids)
     fair = traffic.labelled(leave_out_incomplete=True).fair(monitor.least_probability)
     judged = {one.id for one in fair.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})

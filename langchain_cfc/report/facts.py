@@ -18,9 +18,14 @@ def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
-    yield "Prompts", f"{facts.size:,} calibrated the thresholds{fitted}, and {tested}"
+    yield "Prompts", f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}, and {tested}"
     yield "Candidates", f"{artifact.n} for each prompt"
-    yield "Attainable", _attainable(facts.attainable_coverage, facts.size, "calibration prompts")
+    yield (
+        "Attainable",
+        _attainable(
+            facts.attainable_coverage, facts.weight or facts.size, f"calibration prompts{facts.by_weight}"
+        ),
+    )
     for part, heading in _PARTS:
         yield heading, _identity(artifact, part)
     if artifact.combination is not None:
@@ -53,8 +58,8 @@ def comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
     yield "Groups", comparison.groups
 
 
-def _attainable(share: float, size: int, prompts: str) -> str:
-    interval = percent_interval(clopper_pearson(round(share * size), size))
+def _attainable(share: float, size: float, prompts: str) -> str:
+    interval = percent_interval(clopper_pearson(share * size, size))
     return f"{percent(share)} of the {prompts} ({interval}) have a correct candidate"
 
 

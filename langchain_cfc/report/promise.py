@@ -132,11 +132,11 @@ def promise_of_comparison(comparison: ComparisonReport) -> Promise:
 def _scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
     yield FLAGGED
     size = f"the {guarantee.calibration_size:,} calibrated on"
-    prompts = (
-        f"like {size}"
-        if artifact.shift is None
-        else f"where it is served, which differ from {size} by the ratio {artifact.shift} only"
-    )
+    prompts = f"like {size}"
+    if artifact.shift is not None:
+        prompts = f"where it is served, which differ from {size} by the ratio {artifact.shift} only"
+    elif artifact.calibration.weight is not None:
+        prompts = f"like those of which {size} were chosen to be labelled"
     others = counted(guarantee.weightings)
     if others:
         yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."

@@ -6,6 +6,7 @@ That the promise holds so is in `tests/guarantees/test_exactness.py`.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.planning import plan_from_pilot
 from langchain_cfc.records import tabulate
+from langchain_cfc.report import write_report
 from langchain_cfc.splits import split_plan
 from langchain_cfc.stability import PaperStability
 from langchain_cfc.suggestion import suggest
+from tests.cli.running import run
 
 ALPHA = "0.4"
 OPTIONS: dict[str, Any] = {"alpha": ALPHA, "features": "mean_score", "allow_unattainable": True}
@@ -147,3 +150,56 @@ def test_who_does_not_heed_weights_refuses_them(weighted: LabelledDraws) -> None
         tabulate(weighted)
     # A fair sample of them will do.
     assert tabulate(split_plan(0, fit=0.0, test=0.0).fair(weighted)).weights is None
+
+
+def test_the_same_records_without_their_weights_are_refused(weighted: LabelledDraws) -> None:
+    alike = replace(weighted, weights=None)
+    for rule in ("conditional", "marginal"):
+        artifact = calibrate(
+            weighted, test_fraction=0.3, certification_fraction=0.3, threshold_rule=rule, **OPTIONS
+        )
+        for use in (evaluate, certify):
+            with pytest.raises(InputError, match="come without the weights that say so"):
+                use(artifact, alike)
+    # Other prompts may be anything.
+    first, second = np.array_split(np.arange(len(weighted)), 2)
+    artifact = calibrate(weighted.take(first), **OPTIONS)
+    assert evaluate(artifact, alike.take(second)).n_test == len(second)
+
+
+@pytest.mark.parametrize(("weight", "size"), [(0.5, 39), (0.1, 190), (0.1, 20)])
+def test_what_weighs_as_much_as_prompts_reaches_as_far(
+    table: LabelledDraws, weight: float, size: int
+) -> None:
+    reached = np.flatnonzero(table.correct.any(axis=1))[:size]
+    given = replace(table.take(reached), weights=np.full(size, weight))
+    # Sums of weights of 0.1 are no whole numbers but for rounding.
+    lowest = 1.0 / (weight * size + 1.0)
+    options: dict[str, Any] = {"features": "1", "fit_fraction": 0.0}
+    artifact = calibrate(given, alpha=f"{lowest + 1e-4:.4f}", **options)
+    assert np.isfinite(artifact.solve(np.ones((1, 1))).values).all()
+    with pytest.raises(UnattainableTargetError, match=f"{weight * size:g} of {weight * size:g} calibration"):
+        calibrate(given, alpha=f"{lowest - 1e-3:.4f}", **options)
+
+
+def test_without_a_fair_sample_only_the_comparison_is_lost(table: LabelledDraws) -> None:
+    tiny = replace(table, weights=np.full(len(table), 1e-6))
+    artifact = calibrate(tiny, alpha="0.3", features="1", fit_fraction=0.0, allow_unattainable=True)
+    assert artifact.calibration.size == len(table)
+    assert np.isinf(artifact.solve(np.ones((1, 1)), marginal=True).values).all()
+    assert all(sum(one.counts["1"]) == 0 for one in artifact.reference)
+
+
+def test_a_page_and_the_command_line_say_what_labels_weigh(weighted: LabelledDraws, tmp_path: Path) -> None:
+    artifact = calibrate(weighted, test_fraction=0.3, **OPTIONS)
+    facts = artifact.calibration
+    page = tmp_path / "page.html"
+    write_report(page, artifact=artifact, evaluation=evaluate(artifact, weighted))
+    said = page.read_text(encoding="utf-8")
+    assert f"{facts.size:,} (weighing {facts.weight:.4g}) calibrated" in said
+    assert f"like those of which the {facts.size:,} calibrated on were chosen to be labelled" in said
+    assert "of the calibration prompts by weight" in said
+    artifact.save(tmp_path / "artifact.json")
+    shown = run("inspect", tmp_path / "artifact.json").out
+    assert f"{facts.size} calibration prompts (weighing {facts.weight:.4g})" in " ".join(shown.split())
+    assert "some were chosen to be labelled" in " ".join(shown.split())

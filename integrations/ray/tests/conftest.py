@@ -19,7 +19,7 @@ def cluster() -> Iterator[Cluster]:
     # Workers import what these tests share as well.
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     # Ray's workers let all else go first, and on a busy machine that is for minutes.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray spells it so
     started = Cluster()
     for _ in range(3):
         add_node(started)
