@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
 from langchain_cfc.records import read_records, tabulate, write_records
 from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from tests.cli.running import run
+from tests.collect.postgres import Server, postgres
 
 WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
@@ -84,7 +85,7 @@ def truths(record: PromptRecord) -> list[bool]:
 
 def watched(
     artifact: CalibrationArtifact,
-    store: Path,
+    store: Path | str,
     asked: Sequence[PromptRecord],
     results: Sequence[CFCResult],
     **settings: Any,
@@ -97,11 +98,29 @@ def watched(
     return monitor
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with postgres() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new store."""
+    if request.param == "sqlite":
+        return str(tmp_path / "monitor.db")
+    server: Server = request.getfixturevalue("server")
+    return server.database()
+
+
 def test_traffic_is_what_was_recorded(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+    where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
 ) -> None:
-    with watched(old, tmp_path / "monitor.db", asked[:200], results[:200]) as monitor:
+    with watched(old, where, asked[:200], results[:200]) as monitor:
         table = monitor.traffic().table()
+        assert monitor.unlabelled() == []
+        found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
+        assert shadow(monitor, found.artifact, since=0.0) == found.compared
     expected = tabulate(asked[:200])
     assert table.ids == expected.ids
     assert np.array_equal(table.draws.scores, expected.draws.scores)
