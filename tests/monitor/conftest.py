@@ -1,0 +1,65 @@
+"""A chain on recorded answers of a real model, and what watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.certificates import certify
+from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+)
+from langchain_cfc.monitor import CFCMonitor
+from tests.collect.postgres import Server, postgres
+
+
+@pytest.fixture(scope="session")
+def artifact() -> CalibrationArtifact:
+    """Calibrated and certified on two thirds of the recording; the rest is what it serves."""
+    with pytest.warns(AttainabilityWarning):
+        made = calibrate(
+            recording(),
+            alpha="0.2",
+            features="mean_score + group(topic)",
+            set_rule="unique(all)",
+            test_fraction=0.4,
+            certification_fraction=0.5,
+        )
+    # Randomised ranks take their numbers from its digest, which another time of making would change.
+    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), recording())
+
+
+@pytest.fixture(scope="session")
+def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
+    """Prompts that the artifact has not seen, in an order that is not theirs."""
+    split = artifact.calibration.split
+    held_out = [one for one in recording() if split.part(one.id, one.cluster) == "test"]
+    return [held_out[place] for place in np.random.default_rng(0).permutation(len(held_out))]
+
+
+@pytest.fixture(scope="session")
+def chain(artifact: CalibrationArtifact) -> CFCRunnable:
+    return demo_chain(artifact)
+
+
+@pytest.fixture(scope="session")
+def results(chain: CFCRunnable, served: Sequence[PromptRecord]) -> list[CFCResult]:
+    """What it answers to each of them."""
+    return [chain.invoke(one.input) for one in served]
+
+
+@pytest.fixture
+def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonitor]:
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with postgres() as started:
+        yield started

@@ -1,0 +1,151 @@
+"""Many threads, processes and databases: what is lost, and what is not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
+from langchain_cfc.errors import (
+    StoreError,
+)
+from langchain_cfc.monitor import CFCMonitor
+from tests.lengths import LONG
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_many_threads_and_a_fork_lose_nothing(
+    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    result = chain.invoke(served[0].input)
+    threads = [threading.Thread(target=lambda: [monitor.see(result) for _ in range(250)]) for _ in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    monitor.flush()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        try:
+            monitor.see(result)
+            monitor.flush()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert monitor.status().results == 8 * 250 + 1
+
+
+def test_while_the_database_is_away_results_wait(
+    monitor: CFCMonitor,
+    chain: CFCRunnable,
+    served: Sequence[PromptRecord],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    result = chain.invoke(served[0].input)
+
+    def away(*_: Any) -> None:
+        msg = "the disk is full"
+        raise StoreError(msg)
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(monitor._store, "add", away)
+        for _ in range(10):
+            monitor.see(result)
+        end = time.monotonic() + 10.0
+        while "the disk is full" not in caplog.text and time.monotonic() < end:
+            time.sleep(0.05)
+        with pytest.raises(StoreError, match="the disk is full"):
+            monitor.flush()
+    assert "wait to be written" in caplog.text
+    assert monitor.status().results == 10
+    assert monitor.lost == 0
+
+
+def started(where: str, artifact: Path, names: Sequence[str], results: int, rate: float) -> list[Any]:
+    command = [sys.executable, "-m", "tests.monitor.writing", where, str(artifact)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    found: list[Any] = [subprocess.Popen([*command, one, str(results), str(rate)], **pipes) for one in names]
+    for process in found:
+        assert process.stdout.readline() == "ready\n"
+    for process in found:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return found
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("sqlite", 300), ("postgres", 1000)])
+def test_eight_processes_lose_and_double_nothing(
+    kind: str, rate: int, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    where = str(tmp_path / "monitor.db")
+    if kind == "postgres":
+        where = request.getfixturevalue("server").database()
+    saved = tmp_path / "artifact.json"
+    artifact.save(saved)
+    each = rate // 8 * 4
+    # Told a quarter faster than they need be, so that the rate is reached with what closing takes.
+    processes = started(where, saved, [f"p{number}" for number in range(8)], each, 1.25 * rate / 8)
+    told = [process.communicate()[0].split() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8
+    # A machine that does other things takes longer, and loses nothing either.
+    seconds = max(float(one[-1]) for one in told)
+    assert not LONG or 8 * each / seconds >= rate
+    with CFCMonitor(artifact, where) as monitor:
+        assert monitor.status().results == 8 * each
+        assert max(one.outcomes for one in monitor.status().tests) == 8 * each
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_writer_that_is_killed_loses_its_last_second(
+    kind: str, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    where = str(tmp_path / "monitor.db")
+    if kind == "postgres":
+        where = request.getfixturevalue("server").database()
+    saved = tmp_path / "artifact.json"
+    artifact.save(saved)
+    processes = started(where, saved, [f"p{number}" for number in range(3)], 10_000, 100)
+    time.sleep(3.0)
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    told = [process.communicate()[0].split() for process in processes]
+    with CFCMonitor(artifact, where) as monitor:
+        kept = monitor.status().results
+    # Written every second: of each, those of a second and of a write are the most that may be missing; a
+    # machine that does other things may be later.
+    missing = 3 * 100 * (1.5 if LONG else 2.5)
+    assert sum(map(len, told)) - missing <= kept <= sum(map(len, told)) + 3
+    assert kept > 0
+
+
+def test_two_that_look_at_the_same_time_show_each_result_once(
+    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    result = chain.invoke(served[0].input)
+    for _ in range(3000):
+        monitor.see(result)
+    monitor.flush()
+    found: list[int] = []
+
+    def look() -> None:
+        with CFCMonitor(artifact, monitor._store.name) as other:
+            found.append(max(one.outcomes for one in other.status().tests))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert found == [3000] * 4
