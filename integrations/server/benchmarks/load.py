@@ -123,6 +123,9 @@ def measure(plan: Plan) -> Load:
         for turn in range(plan.rounds):
             for name, reached in rates.items():
                 reached.append(found[name][0].saturated(plan.saturated))
+                if not reached[-1]:
+                    msg = f"the {name} answered nothing in {plan.saturated:g} s: this machine is too busy"
+                    raise RuntimeError(msg)
             for name in ordered(list(found), turn):
                 rounds[name].append(taken(name, half(rates["server"][turn]), turn))
     return Load(

@@ -147,7 +147,7 @@ def test_one_bad_round_widens_the_interval() -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_slower_is_said_to_be() -> None:
-    load = measure(Plan(rounds=6, seconds=SECONDS, saturated=0.5))
+    load = measure(Plan(rounds=6, seconds=SECONDS, saturated=1.0))
     # All were asked at the same times, half as often as the server could answer.
     asked = [[len(one.seconds) for one in rounds] for rounds in load.rounds.values()]
     assert asked == [asked[0]] * 4

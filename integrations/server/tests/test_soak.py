@@ -48,5 +48,5 @@ def test_a_server_that_keeps_them_is_found(bots: dict[str, str]) -> None:
     with mock.patch.object(parts, "COMMAND", BROKEN):
         found = soak(HEAVY, {**bots, "BROKEN": "keeps bodies"})
     shown(found)
-    (said,) = found.violations
-    assert said.startswith("memory grew by")
+    # On a busy machine more may be found of a server that is broken.
+    assert any(said.startswith("memory grew by") for said in found.violations)
