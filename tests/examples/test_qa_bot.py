@@ -364,6 +364,8 @@ def test_a_person_answers_what_the_bot_could_not_and_a_reload_keeps_it_all(
         answer.fill("*It* is $5$, I think")
         answer.press("Enter")
         expect(form).to_have_count(0)
+        # What is opened while the page is still being made anew is closed again.
+        somebody.settle()
         somebody.page.locator("summary", has_text="Done").click()
         expect(somebody.page.get_by_text("*It* is $5$, I think")).to_be_visible()
     # Nobody reloads the asker's page here; and no Markdown is made of what a person typed.
