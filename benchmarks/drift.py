@@ -173,7 +173,7 @@ def _alarms(artifact: CalibrationArtifact, *parts: LabelledDraws) -> tuple[float
     from langchain_cfc.monitor.kept import Kept, Label
 
     drift, kept = Drift.begun(artifact, 0.0), Kept.begun(artifact, 0.0)
-    needed = [np.log(one.capital.log.size / LEVEL) for one in (drift, kept)]
+    needed = -np.log(LEVEL)
     alarms = [np.inf, np.inf]
     number = 0
     for part in parts:
@@ -181,8 +181,8 @@ def _alarms(artifact: CalibrationArtifact, *parts: LabelledDraws) -> tuple[float
             number += 1
             drift = drift.after(one)
             kept = kept.after(one, Label(one.id, correct), one.at, 1.0)
-            for place, capital in enumerate((drift.capital, kept.capital)):
-                if alarms[place] == np.inf and (capital.peak >= needed[place]).any():
+            for place, mean in enumerate((drift.mean, kept.mean)):
+                if alarms[place] == np.inf and mean.peak >= needed:
                     alarms[place] = number
     return alarms[0], alarms[1]
 

@@ -14,7 +14,7 @@ from benchmarks.in_memory import FEATURES, FEW, N, by_hand, by_hand_async, calib
 from benchmarks.serving_results import Http, Requests, Way
 from benchmarks.slow_server import JUDGE, counted, slow_server
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-from langchain_cfc.verifiers import pairwise
+from langchain_cfc.verifiers import pointwise
 
 WARM = 1  # rounds before any counts: connections are made then
 BOUNDS = (None, N)
@@ -35,7 +35,7 @@ class Line:
         self._judge: Runnable[Any, float] = (
             RunnableLambda(_question) | ChatOpenAI(model=JUDGE, **client) | RunnableLambda(_number)
         )
-        self._chain = CFCRunnable(generator=self._model, verifier=pairwise(self._judge), artifact=artifact)
+        self._chain = CFCRunnable(generator=self._model, verifier=pointwise(self._judge), artifact=artifact)
 
     def invoke(self, number: int, config: RunnableConfig | None = None) -> object:
         """Ours."""

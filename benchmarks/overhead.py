@@ -18,7 +18,7 @@ from benchmarks.in_memory import (
 )
 from benchmarks.serving_results import Overhead, Way
 from langchain_cfc import CFCRunnable
-from langchain_cfc.verifiers import pairwise
+from langchain_cfc.verifiers import pointwise
 
 
 class Pair:
@@ -77,7 +77,7 @@ def overhead(rounds: int) -> list[Overhead]:
     rows: list[Overhead] = []
     for distinct in (N, FEW):
         model = InMemoryModel(distinct=distinct)
-        chain = CFCRunnable(generator=model, verifier=pairwise(in_memory_judge()), artifact=artifact)
+        chain = CFCRunnable(generator=model, verifier=pointwise(in_memory_judge()), artifact=artifact)
         pair = Pair(chain, model)
         pair.check()
         rows += [

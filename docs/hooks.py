@@ -8,20 +8,21 @@ are written for readers of the repository; what they mean on the site is settled
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import posixpath
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, SubElement
 
+import typer.main
 from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
@@ -37,6 +38,7 @@ BROUGHT = (
     "integrations/README.md",
     "integrations/*/README.md",
     "integrations/*/RESULTS.md",
+    "examples/README.md",
     "examples/*/README.md",
     "benchmarks/*.md",
     "CHANGELOG.md",
@@ -69,6 +71,7 @@ ROOMS = (
     "paper",
     "planning",
     "plots",
+    "prompts",
     "records",
     "replay",
     "report",
@@ -83,8 +86,9 @@ ROOMS = (
     "verifiers",
 )
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s:]+)\)|<img [^>]*src=\"([^\":]+)\"")
-_DESCRIBED = re.compile(r"^##+ `([^`]+)`\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
-_LISTED = re.compile(r"^\* `([a-z][a-z0-9-]*)`: .*$", re.MULTILINE)
+# What mkdocstrings breaks signatures into lines with, if it is installed; it does not say so if it is not.
+_FORMATTERS = ("black", "ruff")
+_LONGEST_VALUE = 80
 _log = logging.getLogger("mkdocs.hooks.site")
 
 
@@ -110,6 +114,8 @@ _SITE = Site()
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Find the pages, complete the navigation, and see to it that links are translated."""
+    if not any(map(find_spec, _FORMATTERS)):
+        _log.warning("signatures would be single lines: install ruff, as the extra [docs] does")
     pages = [path.relative_to(ROOT).as_posix() for form in BROUGHT for path in sorted(ROOT.glob(form))]
     _SITE.brought = tuple(dict.fromkeys([*pages, *_pictures(pages)]))
     _SITE.addresses = START | {path: path for path in _SITE.brought}
@@ -167,34 +173,69 @@ def _completed(nav: Any, known: Mapping[str, str | None]) -> Any:
 
 
 def _command_line() -> str:
-    """What the application says of itself, commands of installed integrations included."""
-    command = [
-        sys.executable,
-        "-m",
-        "typer",
-        f"{PACKAGE}.cli.app",
-        "utils",
-        "docs",
-        "--name",
-        "langchain-cfc",
+    """What the application says of itself by topic, commands of installed integrations included."""
+    from langchain_cfc.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    root = typer.Context(group, info_name="langchain-cfc", **group.context_settings)
+    topics: dict[str, list[typer.Context]] = {}
+    for name in group.list_commands(root):
+        context = typer.Context(group.load_command(root, name), info_name=name, parent=root)
+        topics.setdefault(group.get_command(root, name).rich_help_panel, []).append(context)
+    parts = [_listed(topic, contexts) for topic, contexts in topics.items()]
+    parts.append(_described(root, "## `langchain-cfc`"))
+    for topic, contexts in topics.items():
+        parts += [f"## {topic}", *(_with_subcommands(context) for context in contexts)]
+    return "\n\n".join(parts)
+
+
+def _with_subcommands(context: typer.Context) -> str:
+    inner = [
+        typer.Context(command, info_name=name, parent=context)
+        for name, command in getattr(context.command, "commands", {}).items()
     ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - written above
-    _heading, _, text = ran.stdout.partition("\n")
-    # Lists of commands are cut for terminals; each command's first sentence stands where it is described.
-    told = {command.split()[-1]: (command, words) for command, words in _DESCRIBED.findall(text)}
+    parts = [
+        _described(context, f"### `{context.command_path}`"),
+        *([_listed("Commands", inner)] if inner else []),
+    ]
+    return "\n\n".join([*parts, *(_described(one, f"#### `{one.command_path}`") for one in inner)])
 
-    def in_full(entry: re.Match[str]) -> str:
-        command, words = told[entry[1]]
-        return f"* [`{entry[1]}`](#{command.replace(' ', '-')}): {' '.join(words.split())}"
 
-    return _LISTED.sub(in_full, text)
+def _listed(title: str, contexts: Iterable[typer.Context]) -> str:
+    """Commands by their full names, each with its own first sentence and a link to where it is described."""
+    rows = [
+        f"| [`{one.command_path}`](#{one.command_path.replace(' ', '-')}) | {_paragraphs(one)[0]} |"
+        for one in contexts
+    ]
+    return "\n".join([f"| {title} | |", "| --- | --- |", *rows])
+
+
+def _paragraphs(context: typer.Context) -> list[str]:
+    """The help of a command; its first paragraph in one line."""
+    first, *others = inspect.cleandoc(context.command.help or "").split("\n\n")
+    return [" ".join(first.split()), *others]
+
+
+def _described(context: typer.Context, heading: str) -> str:
+    """One command: its help, how it is called, and its parameters under the headings of `--help`."""
+    usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+    panels: dict[str, list[str]] = {"Arguments": [], "Options": []}
+    for parameter in context.command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panel = getattr(parameter, "rich_help_panel", None) or usual
+            panels.setdefault(panel, []).append(f"* `{record[0]}`: {record[1]}")
+    listed = [f"**{panel}**\n\n" + "\n".join(lines) for panel, lines in panels.items() if lines]
+    return "\n\n".join([heading, *_paragraphs(context), f"```console\n$ {usage}\n```", *listed])
 
 
 def _top() -> str:
     """The modules, and the names at the top of the package."""
     rows = [f"| [`{PACKAGE}.{name}`]({name}.md) | {_docstring(name).splitlines()[0]} |" for name in ROOMS]
     table = "\n".join(["| module | holds |", "| --- | --- |", *rows])
-    return "\n\n".join([table, *(f"::: {PACKAGE}.{name}" for name in _at_the_top())])
+    package = importlib.import_module(PACKAGE)
+    return "\n\n".join([table, *(_reference(package, name) for name in _at_the_top())])
 
 
 def _room(name: str) -> str:
@@ -207,7 +248,21 @@ def _room(name: str) -> str:
         f"- [`{one}`](index.md#{PACKAGE}.{one}){{ #{module.__name__}.{one} }} is described at the top."
         for one in above
     ]
-    return "\n\n".join([*parts, *(f"::: {module.__name__}.{one}" for one in names if one not in above)])
+    return "\n\n".join([*parts, *(_reference(module, one) for one in names if one not in above)])
+
+
+def _reference(module: ModuleType, name: str) -> str:
+    """What mkdocstrings replaces by the description of a public name."""
+    value = getattr(module, name)
+    # A text is no code: it is described without its value.
+    is_long_text = isinstance(value, str) and len(value) > _LONGEST_VALUE
+    options = "\n    options:\n      show_attribute_values: false" if is_long_text else ""
+    path = f"{module.__name__}.{name}"
+    home = str(getattr(value, "__module__", ""))
+    if home.endswith(f".{name}"):
+        # By its public name, the module of the same name would be described instead.
+        return f"[](){{ #{path} }}\n\n::: {home}.{name}{options}"
+    return f"::: {path}{options}"
 
 
 def _at_the_top() -> list[str]:

@@ -1,8 +1,10 @@
-"""Late imports of what only an extra brings, with an error that names the extra."""
+"""Late imports of what only an extra brings, with an error that names the command that installs it."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from langchain_cfc.errors import MissingExtraError
@@ -25,8 +27,29 @@ def require(module: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        msg = (
-            f"{purpose} needs {module.partition('.')[0]}, which is not installed: pip install "
-            f"'langchain-cfc[{extra}]'"
-        )
-        raise MissingExtraError(msg) from error
+        raise _missing({module: extra}, purpose) from error
+
+
+def check_installed(extras: Mapping[str, str], purpose: str) -> None:
+    """Check that modules of optional dependencies are installed, before the first of them is needed.
+
+    Args:
+        extras: By top-level module, such as `sqlalchemy`, the extra that brings it.
+        purpose: What needs them, as the subject of a sentence.
+
+    Raises:
+        MissingExtraError: If any is not installed; the message names all that are missing.
+    """
+    missing = {module: extra for module, extra in extras.items() if find_spec(module) is None}
+    if missing:
+        raise _missing(missing, purpose)
+
+
+def _missing(extras: Mapping[str, str], purpose: str) -> MissingExtraError:
+    modules = [module.partition(".")[0] for module in extras]
+    listed = " and ".join(filter(None, [", ".join(modules[:-1]), modules[-1]]))
+    verb = "is" if len(modules) == 1 else "are"
+    named = ",".join(dict.fromkeys(extras.values()))
+    return MissingExtraError(
+        f"{purpose} needs {listed}, which {verb} not installed: pip install 'langchain-cfc[{named}]'"
+    )

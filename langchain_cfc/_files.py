@@ -1,16 +1,25 @@
-"""Writing a file as a whole or not at all."""
+"""Writing a file as a whole or not at all, and reading one that cannot be trusted."""
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from langchain_cfc.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
+
+# Of a long name, temporary files bear the beginning: names have at most 255 bytes.
+_NAME_CHARACTERS = 40
+_RANDOM_BYTES = 8
 
 
 @contextmanager
@@ -18,7 +27,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for writing that takes the place of `path` only once everything is on disk.
 
     Whoever reads `path` meanwhile, or after a failure, sees the old content or none, never part of the new.
-    The mode is what `open()` would have left: that of the file replaced, else what the umask allows.
+    The mode is what `open()` would have left: that of the file replaced, else what the umask allows. What a
+    killed process left beside `path` is removed.
 
     Args:
         path: Where the file shall be. A symbolic link is followed, not replaced.
@@ -27,24 +37,78 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         A binary file in the same folder; leaving the block by an exception removes it.
 
     Raises:
-        InputError: If the folder does not exist or cannot be written to, or `path` is something that `open()`
-            could not write either, or not a regular file.
+        InputError: If the folder does not exist or cannot be written to, the disk is full, or `path` is
+            something that `open()` could not write either, or not a regular file.
     """
     target = Path(os.path.realpath(path))
     mode = _mode_to_keep(target)
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    file = _created(temporary, target)
+    _remove_stale(target)
+    temporary, file = _create(target)
     try:
         with file:
             if mode is not None:
                 temporary.chmod(mode)
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+            with _failures_named(target):
+                file.flush()
+                os.fsync(file.fileno())
+                if sys.platform != "win32":
+                    # While it is locked, or another process might take it for stale.
+                    temporary.replace(target)
+        if sys.platform == "win32":  # which renames no open file
+            with _failures_named(target):
+                temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Read a whole file that may be anything.
+
+    Args:
+        path: The file.
+        most_bytes: Most that is read.
+
+    Returns:
+        Its content.
+
+    Raises:
+        OSError: If it cannot be read.
+        InputError: If it is a pipe, a device or the like, which may never end, or larger.
+    """
+    # Opening a pipe waits for a writer.
+    if not stat.S_ISREG(path.stat().st_mode):
+        msg = "not a regular file"
+        raise InputError(msg)
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        msg = f"larger than {most_bytes >> 20} MiB"
+        raise InputError(msg)
+    return data
+
+
+class _NewFile(io.FileIO):
+    """A new file whose failed writes name the target; other errors in the block are none of the target's."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        super().__init__(path, "xb")
+        self._target = target
+
+    def write(self, data: Any, /) -> int:
+        """Write, as much as the system takes."""
+        with _failures_named(self._target):
+            return super().write(data)
+
+
+@contextmanager
+def _failures_named(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        msg = f"cannot write {target}: {error.strerror or error}; nothing was written"
+        raise InputError(msg) from error
 
 
 def _mode_to_keep(target: Path) -> int | None:
@@ -58,13 +122,52 @@ def _mode_to_keep(target: Path) -> int | None:
     return stat.S_IMODE(target.stat().st_mode)
 
 
-def _created(temporary: Path, target: Path) -> BinaryIO:
-    """A new file with the mode that the umask gives, which one made by `tempfile` would not have."""
+def _create(target: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside the target, locked for as long as it is open.
+
+    It has the mode that the umask gives, which one made by `tempfile` would not have.
+    """
+    while True:
+        temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
+        try:
+            file = io.BufferedWriter(_NewFile(temporary, target))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            msg = f"cannot write {target}: the folder {target.parent} does not exist"
+            raise InputError(msg) from error
+        except OSError as error:
+            msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
+            raise InputError(msg) from error
+        # Another process may have taken it for stale before it was locked.
+        if not _can_lock(file) or temporary.exists():
+            return temporary, file
+        file.close()
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove temporary files that killed processes left beside the target: those without a lock."""
+    prefix, length = _prefix(target), 2 * _RANDOM_BYTES
+    with suppress(OSError):
+        for path in target.parent.iterdir():
+            name = path.name
+            if not (name.startswith(prefix) and name.endswith(".tmp")):
+                continue
+            if len(name) != len(prefix) + length + len(".tmp") or not path.is_file():
+                continue
+            with path.open("rb") as file:
+                if _can_lock(file):
+                    path.unlink(missing_ok=True)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name[:_NAME_CHARACTERS]}."
+
+
+def _can_lock(file: BinaryIO) -> bool:
+    """Lock a file until it is closed; return false where it is locked already or cannot be locked."""
+    if sys.platform == "win32":
+        return False
     try:
-        return temporary.open("xb")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"cannot write {target}: the folder {target.parent} does not exist"
-        raise InputError(msg) from error
-    except OSError as error:
-        msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
-        raise InputError(msg) from error
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

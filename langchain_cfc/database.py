@@ -19,6 +19,9 @@ from langchain_cfc.errors import StoreError
 _LOCK = 0x1A7C_CFC0
 # What SQLite says of a folder that is not there, or may not be written.
 _UNOPENED = "unable to open database file"
+# Linux lists here what is mounted where; mount points are in the fifth column, with these characters escaped.
+_MOUNTS = Path("/proc/self/mountinfo")
+_MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 class Database:
@@ -28,7 +31,8 @@ class Database:
         where: Path of an SQLite file, or the URL of a database, such as `postgresql://user@host/name`.
 
     Raises:
-        StoreError: If the URL cannot be read, or its driver is not installed.
+        StoreError: If the URL cannot be read, its driver is not installed, or an SQLite file has a second
+            name (a hard link, or a file mounted by itself) that locks and journals cannot follow.
     """
 
     def __init__(self, where: str | os.PathLike[str]) -> None:
@@ -46,6 +50,7 @@ class Database:
             msg = f"{self.name} is no database that can be used: {error}"
             raise StoreError(msg) from error
         if self.embedded:
+            _check_one_name(self.path)
             event.listen(self.engine, "connect", _set_up)
 
     @property
@@ -82,6 +87,35 @@ class Database:
         """A connection to read with."""
         with self.explained("read"), self.engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database, whatever is written meanwhile."""
+        with self.reading() as connection:
+            if self.embedded:
+                # The driver begins transactions for writes only.
+                connection.exec_driver_sql("BEGIN")
+                yield connection
+            else:
+                yield connection.execution_options(isolation_level="REPEATABLE READ")
+
+    def check_pages(self, *, thoroughly: bool = False) -> None:
+        """Let SQLite check its file; does nothing on PostgreSQL, whose server keeps checksums of its own.
+
+        Args:
+            thoroughly: Whether indexes are compared with their tables as well.
+
+        Raises:
+            StoreError: If the file is damaged.
+        """
+        if not self.embedded:
+            return
+        with self.reading() as connection:
+            pragma = "integrity_check" if thoroughly else "quick_check"
+            found = [str(row[0]) for row in connection.exec_driver_sql(f"PRAGMA {pragma}(3)")]
+        if found != ["ok"]:
+            msg = f"{self.name} is damaged: {'; '.join(found)}. Go back to a copy of it"
+            raise StoreError(msg)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -121,7 +155,8 @@ class Database:
             with self._advisory_lock():
                 yield
             return
-        # One lock, by whatever links the file is reached.
+        _check_one_name(self.path)
+        # One lock, by whatever symbolic links the file is reached.
         lock = FileLock(f"{self.path.resolve()}.lock", timeout=0)
         try:
             lock.acquire()
@@ -171,6 +206,49 @@ def _url(where: str | os.PathLike[str]) -> URL:
         raise StoreError(msg) from error
     # Which driver is nobody's business but ours.
     return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgresql", "postgres"} else url
+
+
+def _check_one_name(path: Path) -> None:
+    """Refuse an SQLite file that can be reached by a second name.
+
+    SQLite keeps its journal and its shared memory beside the name by which a file was opened, and the lock
+    file lies there as well. Two processes that use two names of one file see different ones, and corrupt it
+    (https://www.sqlite.org/howtocorrupt.html, "Multiple links to the same file"). Symbolic links are followed
+    and do no harm, nor does a folder that is mounted elsewhere.
+
+    Raises:
+        StoreError: If the file has more than one hard link, or is a mount point itself.
+    """
+    real = path.resolve()
+    if not real.is_file():
+        return
+    links = real.stat().st_nlink
+    if links > 1:
+        msg = (
+            f"{path} has {links} names (hard links), and SQLite would keep a journal for each of them: two "
+            "runs could write it at once and corrupt it. Remove the other name, or replace this one by a copy"
+        )
+        raise StoreError(msg)
+    if str(real) in _mount_points():
+        msg = (
+            f"{path} is a file that is mounted by itself, and SQLite's journal beside it would not be shared "
+            "with the original: mount the folder that holds it"
+        )
+        raise StoreError(msg)
+
+
+def _mount_points() -> set[str]:
+    try:
+        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+    except OSError:  # not Linux
+        return set()
+    return {_unescape(fields[4]) for line in lines if len(fields := line.split(" ")) > 4}  # noqa: PLR2004
+
+
+def _unescape(path: str) -> str:
+    for escape, character in _MOUNT_ESCAPES.items():
+        path = path.replace(escape, character)
+    return path
 
 
 def _set_up(connection: Any, record: Any) -> None:

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Reason = Literal[
-    "answered", "no_candidate_accepted", "not_certifiable", "too_many_answers", "too_little_agreement"
+    "answered",
+    "no_candidate_accepted",
+    "only_blank_answers",
+    "not_certifiable",
+    "too_many_answers",
+    "too_little_agreement",
 ]
 EVERY_SET = AnswerPolicy()
 
@@ -35,7 +40,8 @@ class AnswerSets:
 
     Attributes:
         draws: The candidates of these prompts.
-        accepted: (N, n) the answer sets; empty where the prompt is flagged.
+        accepted: (N, n) the answer sets; empty where the prompt is flagged, and else only where empty sets
+            are allowed.
         not_certifiable: (N,) whether the prompt is flagged.
     """
 
@@ -44,19 +50,30 @@ class AnswerSets:
     not_certifiable: BoolArray
 
     @classmethod
-    def within(cls, draws: Draws, levels: FloatArray, thresholds: Thresholds) -> Self:
+    def within(cls, draws: Draws, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool) -> Self:
         """The sets that thresholds make of entry levels.
+
+        With `never_empty`, a prompt that is not flagged and whose candidates all lie above its threshold gets
+        the set of its best candidate: the one of smallest level, the earliest of several in draw order. Sets
+        only grow by that and flags stay, so whatever is promised about coverage still holds. Sets stay nested
+        in the threshold as well, for every set that is not empty holds the best candidate.
 
         Args:
             draws: N prompts with n candidates each.
             levels: (N, n) their entry levels.
             thresholds: N thresholds; a prompt whose threshold is `inf` is flagged.
+            never_empty: Whether the best candidate is returned where no candidate reaches the threshold.
 
         Returns:
             The sets.
         """
-        flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf: an empty set
-        return cls(draws, accepted(levels, thresholds) & ~flagged[:, np.newaxis], flagged)
+        flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
+        inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
+        if never_empty:
+            # Where all answers are blank there is no best one: no level is finite, and the set stays empty.
+            rows = np.flatnonzero(~inside.any(axis=1) & ~flagged & np.isfinite(levels).any(axis=1))
+            inside[rows, levels[rows].argmin(axis=1)] = True
+        return cls(draws, inside, flagged)
 
     @cached_property
     def best(self) -> IntArray:
@@ -97,12 +114,15 @@ class Decisions(AnswerSets):
     Attributes:
         features: (N, d) features.
         thresholds: (N,) unclipped thresholds; `inf` where none can be certified.
+        refused: (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts
+            to know its threshold.
         levels: (N, n) entry levels.
         policy: Which sets are answered.
     """
 
     features: FloatArray
     thresholds: FloatArray
+    refused: BoolArray
     levels: FloatArray
     policy: AnswerPolicy
 
@@ -122,6 +142,8 @@ class Decisions(AnswerSets):
             return "not_certifiable"
         if self.answered[row]:
             return "answered"
+        if not np.isfinite(self.levels[row]).any():
+            return "only_blank_answers"
         if not self.accepted[row].any():
             return "no_candidate_accepted"
         most = self.policy.max_answers
@@ -153,7 +175,9 @@ def decide(
         policy: Which sets are answered; by default all that are not empty.
         uniforms: (N,) independent uniform random numbers in (0, 1), for an artifact whose thresholds are
             randomised, and for no other.
-        marginal: Whether to use the marginal rule instead of the artifact's own, to compare with.
+        marginal: Whether to use the marginal rule instead of the artifact's own, to compare with. Its sets
+            are made in the same way, never empty where the artifact's are not: the two differ in their
+            thresholds alone.
 
     Returns:
         The decisions, in the order of the draws.
@@ -161,15 +185,25 @@ def decide(
     Raises:
         InputError: If the number of candidates is not the artifact's, the level is not held, uniforms are
             missing or not wanted, or a prompt has no weight where the artifact's promise is for a shift.
-        FeatureError: If the feature map does not know a category or misses metadata.
+        FeatureError: If the feature map misses metadata. A prompt of a category that it does not know is
+            flagged.
     """
     if draws.n != artifact.n:
         msg = f"the artifact was calibrated with n = {artifact.n} candidates per prompt, got {draws.n}"
         raise InputError(msg)
-    features = artifact.feature_map.transform(draws)
+    features = artifact.feature_map.transform(draws, allow_unknown=True)
     thresholds = artifact.solve(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
     )
     levels = artifact.parsed_set_rule.levels(draws)
-    sets = AnswerSets.within(draws, levels, thresholds)
-    return Decisions(draws, sets.accepted, sets.not_certifiable, features, thresholds.values, levels, policy)
+    sets = AnswerSets.within(draws, levels, thresholds, never_empty=artifact.never_empty)
+    return Decisions(
+        draws,
+        sets.accepted,
+        sets.not_certifiable,
+        features=features,
+        thresholds=thresholds.values,
+        refused=thresholds.outside,
+        levels=levels,
+        policy=policy,
+    )

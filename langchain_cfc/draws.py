@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
 
 Scalar: TypeAlias = str | int | float | bool
+PromptKind: TypeAlias = Literal["text", "messages", "object"]
+_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
+_KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +99,7 @@ class Draws:
         scores: (N, n) verifier scores in [0, 1], smaller is better.
         answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None where
             unknown.
-        lengths: (N, n) number of characters of each answer; None where unknown.
+        lengths: (N, n) number of characters of each answer, 0 for a blank one; None where unknown.
         metadata: N mappings of what the prompt's metadata function (or record) says.
         measured: (N,) values of statistics, by their feature text, that need not be computed again.
     """
@@ -158,7 +161,8 @@ class Draws:
                 msg = f"answers must be {size} lists of {n} texts, like the scores"
                 raise InputError(msg)
             codes = np.array([answer_codes(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
-            lengths = np.array([[len(a) for a in row_] for row_ in answers], dtype=np.int64).reshape(size, n)
+            lengths = np.array([[answer_length(a) for a in row_] for row_ in answers], dtype=np.int64)
+            lengths = lengths.reshape(size, n)
         if metadata is not None and len(metadata) != size:
             msg = f"metadata must hold {size} mappings, got {len(metadata)}"
             raise InputError(msg)
@@ -176,6 +180,11 @@ class Draws:
     def n(self) -> int:
         """The number of candidates per prompt."""
         return int(self.scores.shape[1])
+
+    @property
+    def blank(self) -> BoolArray | None:
+        """(N, n) whether a candidate gives no answer: its answer is blank; None where answers are unknown."""
+        return None if self.lengths is None else np.asarray(self.lengths == 0, dtype=np.bool_)
 
     def take(self, rows: IntArray) -> Draws:
         """The same draws for some of the prompts.
@@ -195,6 +204,20 @@ class Draws:
         )
 
 
+def kinds_of_prompts(inputs: Iterable[object]) -> frozenset[PromptKind]:
+    """Return the kinds of prompts as records hold them.
+
+    Args:
+        inputs: Texts, lists of messages or JSON objects.
+    """
+    return frozenset(_KINDS[kind] for kind in {type(one) for one in inputs})
+
+
+def kinds_of_json_prompts(inputs: Iterable[str]) -> frozenset[PromptKind]:
+    """Return the kinds of prompts that are written as JSON."""
+    return frozenset(_KINDS_OF_JSON[first] for first in {one.lstrip()[:1] for one in inputs})
+
+
 @dataclass(frozen=True)
 class LabelledDraws:
     """Draws with what only calibration and evaluation may see.
@@ -211,6 +234,7 @@ class LabelledDraws:
         weights: (N,) in (0, 1], where prompts were chosen to be labelled with unequal probabilities: the
             smallest of these probabilities, for whatever prompt, divided by the prompt's own; None where all
             are equal.
+        prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None where they are unknown.
     """
 
     draws: Draws
@@ -221,6 +245,7 @@ class LabelledDraws:
     extracted: bool | None = False
     raw: Mapping[str, FloatArray] = field(default_factory=dict)
     weights: FloatArray | None = None
+    prompt_kinds: frozenset[PromptKind] | None = None
 
     def __post_init__(self) -> None:
         """Refuse labels that do not fit the draws."""
@@ -244,6 +269,7 @@ class LabelledDraws:
         raw: Mapping[str, FloatArray | Sequence[Sequence[float]]] | None = None,
         extracted: bool | None = False,
         weights: FloatArray | Sequence[float] | None = None,
+        prompt_kinds: frozenset[PromptKind] | None = None,
     ) -> LabelledDraws:
         """Check and pack N labelled prompts, such as a batch out of a database; see `joined`.
 
@@ -258,6 +284,7 @@ class LabelledDraws:
             extracted: Whether an extractor made the answers; None where it made some.
             weights: N numbers in (0, 1], where prompts were chosen to be labelled with unequal probabilities:
                 the smallest of these probabilities, for whatever prompt, divided by the prompt's own.
+            prompt_kinds: The kinds of the prompts, see `kinds_of_prompts`; None where they are unknown.
 
         Returns:
             The prompts, all their candidates recorded.
@@ -276,7 +303,7 @@ class LabelledDraws:
         alone = (None,) * len(draws)
         names = alone if clusters is None else tuple(clusters)
         counted = None if weights is None else _floats(weights)
-        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, counted)
+        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, counted, prompt_kinds)
 
     @classmethod
     def joined(cls, parts: Iterable[LabelledDraws]) -> LabelledDraws:
@@ -298,6 +325,7 @@ class LabelledDraws:
         first = several[0]
         extracted = {part.extracted for part in several}
         alike = all(part.weights is None for part in several)
+        kinds = [part.prompt_kinds for part in several]
         whole = cls(
             Draws.joined([part.draws for part in several]),
             np.concatenate([part.correct for part in several]),
@@ -307,6 +335,7 @@ class LabelledDraws:
             first.extracted if len(extracted) == 1 else None,
             {name: np.concatenate([part.raw[name] for part in several]) for name in first.raw},
             None if alike else np.concatenate([_counted(part) for part in several]),
+            None if None in kinds else frozenset().union(*(one for one in kinds if one is not None)),
         )
         _check_different(whole.ids)
         return whole
@@ -331,6 +360,7 @@ class LabelledDraws:
             self.extracted,
             {name: outputs[rows] for name, outputs in self.raw.items()},
             None if self.weights is None else self.weights[rows],
+            self.prompt_kinds,
         )
 
     def first_slots(self, n: int) -> LabelledDraws:
@@ -417,6 +447,11 @@ def check_slots(n: int, recorded: int) -> None:
     if not 1 <= n <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
         raise InputError(msg)
+
+
+def answer_length(answer: str) -> int:
+    """Return the number of characters of an answer, 0 for one of whitespace alone."""
+    return 0 if answer.isspace() else len(answer)
 
 
 def answer_codes(answers: Sequence[str]) -> list[int]:

@@ -5,7 +5,8 @@ A caller may catch any branch of the tree:
     CFCError
     ├── InputError (ValueError)          an argument or array that cannot be used
     │   ├── RecordError                  one line of a records file
-    │   └── FeatureError                 feature text, a category or metadata unknown to the feature map
+    │   ├── PromptKindError              text, messages or an object, other than the calibration prompts
+    │   └── FeatureError                 feature text, or metadata unknown to the feature map
     ├── NotFittedError                   a rule or feature map used before it was fitted
     ├── ThresholdError                   the solver could not prove its threshold
     │   └── OutsideCertifiedRegionError  the calibration data kept does not decide the threshold
@@ -24,6 +25,7 @@ A caller may catch any branch of the tree:
     │   ├── VerifierError                the verifier failed or returned something that is no score
     │   ├── DescriptionError             the answer extractor or metadata function failed
     │   └── ServingTimeoutError (TimeoutError)  the prompt was not decided in time
+    ├── AbstentionError                  an abstention, where the runnable is asked to raise it
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
     CFCWarning (UserWarning)
@@ -35,6 +37,8 @@ A caller may catch any branch of the tree:
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class CFCError(Exception):
@@ -66,6 +70,10 @@ class RecordError(InputError):
     def __reduce__(self) -> tuple[type[RecordError], tuple[str, int, str, str]]:
         """Pickle by the four parts, so that the error survives a worker process."""
         return type(self), (self.source, self.line, self.field, self.problem)
+
+
+class PromptKindError(InputError):
+    """A prompt of another kind than the calibration prompts: text, messages or an object."""
 
 
 class FeatureError(InputError):
@@ -155,7 +163,7 @@ class StoreError(CollectionError):
 class ServingError(CFCError):
     """A prompt could not be served; no answer set was made.
 
-    Metadata that the feature map does not know is a `FeatureError`, when serving as in calibration.
+    Metadata that the feature map needs is a `FeatureError` where a prompt lacks it, as in calibration.
     """
 
 
@@ -173,6 +181,27 @@ class DescriptionError(ServingError):
 
 class ServingTimeoutError(ServingError, TimeoutError):
     """The prompt was not decided in the time that it was given."""
+
+
+class AbstentionError(CFCError):
+    """An abstention of a runnable with `on_abstain="raise"`; never raised by any other.
+
+    Not a `ServingError`: nothing failed, and what is drawn again after an abstention carries no guarantee.
+
+    Attributes:
+        result: The `CFCResult`, whose `reason` says why.
+    """
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__(
+            f"abstained with the reason {result.reason!r}, and on_abstain='raise' makes an error of it; the "
+            "error's attribute `result` holds the decision"
+        )
+
+    def __reduce__(self) -> tuple[type[AbstentionError], tuple[Any]]:
+        """Pickle by the result, so that the error survives a worker process."""
+        return type(self), (self.result,)
 
 
 class MissingExtraError(CFCError, ImportError):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from langchain_cfc._text import quote
 from langchain_cfc.errors import InputError
 
 FACTORY = "MODULE:NAME of a function without arguments that returns it, of a class, or of the object itself"
@@ -34,8 +35,8 @@ def imported(path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the user's module does while it is imported
         msg = (
-            f"cannot import {path!r}: {type(error).__name__}: {error}; expected MODULE:NAME, such as "
-            "mybot:model"
+            f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME, "
+            "such as mybot:model"
         )
         raise InputError(msg) from error
 
@@ -60,7 +61,7 @@ def made(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
     try:
         return part(**(arguments or {}))
     except Exception as error:
-        msg = f"the factory {path} failed with {type(error).__name__}: {error}"
+        msg = f"the factory {path} failed with {type(error).__name__}: {quote(str(error))}"
         raise InputError(msg) from error
 
 

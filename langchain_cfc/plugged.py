@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TypeVar
 
+from langchain_cfc._text import quote
 from langchain_cfc.errors import CFCError, InputError, RecordError
 
 Kind = TypeVar("Kind")
@@ -62,7 +63,7 @@ def brought(group: str, kind: str, returns: type[Kind], source: str, *given: obj
     except CFCError:
         raise
     except Exception as error:  # whatever another distribution raises
-        msg = f"{source}: {_owner(point)} failed with {type(error).__name__}: {error}"
+        msg = f"{source}: {_owner(point)} failed with {type(error).__name__}: {quote(str(error))}"
         raise InputError(msg) from error
     if not isinstance(made, returns):
         msg = f"{source}: {_owner(point)} returned a {type(made).__name__}; expected {returns.__name__}"

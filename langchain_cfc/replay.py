@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from textwrap import shorten
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers._prompts import read_prompt
 
 _SCORE = "cfc_recorded_score"
 _OUTPUTS = "cfc_recorded_outputs"
+# How much of a recording is searched for prompts like one that it lacks: characters of each, and prompts.
+_COMPARED, _MOST_COMPARED = 200, 5_000
 
 
 class ReplayChatModel(BaseChatModel):
@@ -60,6 +66,31 @@ class ReplayChatModel(BaseChatModel):
         generator = provenance.generator if provenance is not None else None
         return cls(records=by_input, fingerprint=dict(generator or {}))
 
+    def find_record(self, prompt: Any) -> PromptRecord:
+        """Find what was recorded for a prompt.
+
+        Args:
+            prompt: Text, messages or a JSON object.
+
+        Returns:
+            The record of this very prompt.
+
+        Raises:
+            DrawError: If the recording does not hold it; the message names the recorded prompts that are
+                most like it.
+        """
+        key = prompt_key(prompt)
+        if key in self.records:
+            return self.records[key]
+        # Comparing takes time with the square of the length.
+        starts = [known[:_COMPARED] for known in itertools.islice(self.records, _MOST_COMPARED)]
+        nearest = get_close_matches(key[:_COMPARED], starts, n=3, cutoff=0.0)
+        msg = (
+            f"this prompt was not recorded, so there is nothing to replay: {_quoted(key)}. Recorded prompts "
+            f"near it: {', '.join(map(_quoted, nearest)) or 'none'}"
+        )
+        raise DrawError(msg)
+
     def __repr__(self) -> str:
         """How many prompts it can replay."""
         return f"ReplayChatModel({len(self.records)} prompts)"
@@ -76,11 +107,7 @@ class ReplayChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         del stop, run_manager, kwargs
-        key = prompt_key(messages)
-        record = self.records.get(key)
-        if record is None:
-            msg = f"this prompt was not recorded, so there is nothing to replay: {key!r:.120}"
-            raise DrawError(msg)
+        key, record = prompt_key(messages), self.find_record(messages)
         with self._lock:
             slot = self._served[key] % len(record.candidates)
             self._served[key] += 1
@@ -185,19 +212,46 @@ def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, An
 
 
 def prompt_key(prompt: Any) -> str:
-    """The text by which a prompt is found again, the same for text and for the human message made of it.
+    """Return the text by which a prompt is found again.
+
+    A text and the single human message that a chat model makes of it have the same key. Everything that a
+    model is shown counts: two prompts with one text and different images have different keys.
 
     Args:
         prompt: Text, messages or a JSON object.
 
     Returns:
-        The text itself, or canonical JSON of anything longer.
+        The text itself, or canonical JSON of anything else.
+
+    Raises:
+        InputError: If the prompt is of another kind.
     """
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, Mapping):
-        return json.dumps(prompt, sort_keys=True, ensure_ascii=False)
-    messages = convert_to_messages(prompt)
-    if len(messages) == 1 and isinstance(messages[0], HumanMessage):
-        return str(messages[0].text)
-    return json.dumps([[message.type, message.content] for message in messages], ensure_ascii=False)
+    content = read_prompt(prompt, "only text, messages and JSON objects can be replayed", InputError)
+    if content.kind != "messages":
+        return content.text
+    identities = [_identity(message) for message in content.messages]
+    return json.dumps(identities, sort_keys=True, ensure_ascii=False, default=repr)
+
+
+def _identity(message: BaseMessage) -> dict[str, Any]:
+    """Return all that a model is shown of a message.
+
+    Content is compared as LangChain's standard blocks, for chat models are handed some blocks in that form,
+    whatever form they were recorded in. Ids that LangChain makes up while it converts them are left out.
+    """
+    blocks = [
+        {key: value for key, value in block.items() if key != "id" or not str(value).startswith("lc_")}
+        for block in message.content_blocks
+    ]
+    shown = {
+        "role": getattr(message, "role", None),
+        "name": message.name,
+        "tool_call_id": getattr(message, "tool_call_id", None),
+        "invalid_tool_calls": getattr(message, "invalid_tool_calls", None),
+    }
+    stated = {name: value for name, value in shown.items() if value}
+    return {"type": message.type, "content": blocks, **stated}
+
+
+def _quoted(prompt: str) -> str:
+    return repr(shorten(prompt, 100, placeholder="..."))

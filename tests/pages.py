@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from uuid import UUID
 
 import pytest
 from langchain_core.callbacks import manager
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 from sybil import Example, Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
@@ -31,8 +34,13 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from langchain_cfc import Candidate, PromptRecord, calibrate, write_records
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance
+from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_server import Script, serving
+
+# What README.md says before each question.
+INSTRUCTION = "Give the answer alone:"
 
 
 def _set_up(namespace: dict[str, Any]) -> None:
@@ -40,15 +48,12 @@ def _set_up(namespace: dict[str, Any]) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     stack.callback(os.chdir, Path.cwd())
     os.chdir(folder)
-    # README.md: the recording, with a header that names the model the page uses.
-    hosted = {"model": "gpt-4o-mini", "temperature": 0.7}
+    # README.md: the recording, with the header that `collect` writes for the model and verifier of the page.
+    hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True, api_key=SecretStr("none"))
     facts = [_without_answers(record) for record in recording()]
-    write_records(
-        "records.jsonl", facts, Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"})
-    )
-    # As hosted models do, it answers under a longer name than it is asked by.
-    script = replace(Script.of(facts), model="gpt-4o-mini-2024-07-18")
-    url = stack.enter_context(serving(script))
+    header = Provenance(n=10, generator=fingerprint(hosted), verifier=fingerprint(SequenceProbability()))
+    write_records("records.jsonl", facts, header)
+    url = stack.enter_context(serving(hosted_model(facts)))
     # The same names of runs and the same time of making each time: what chance decides goes by their hashes.
     names = map(_run_id, itertools.count(1))
     stack.enter_context(mock.patch.object(manager, "uuid7", names.__next__))
@@ -56,6 +61,15 @@ def _set_up(namespace: dict[str, Any]) -> None:
     stack.enter_context(mock.patch.dict(os.environ, known))
     _write_questions(facts)
     _capitals_artifact().save("artifact.json")
+
+
+def hosted_model(facts: Sequence[PromptRecord]) -> Script:
+    """The model of the pages: it answers recorded questions, with README.md's instruction or without.
+
+    As hosted models do, it answers under a longer name than it is asked by.
+    """
+    instructed = [one.model_copy(update={"input": f"{INSTRUCTION} {one.input}"}) for one in facts]
+    return replace(Script.of([*facts, *instructed]), model="gpt-4o-mini-2024-07-18")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -113,7 +127,7 @@ def _capitals_artifact() -> Any:
         for number in range(40)
     ]
     named = Provenance(n=2, generator={"id": "capitals-bot"}, verifier={"id": "capitals-judge"})
-    return calibrate(records, alpha=0.1, features="1", provenance=named)
+    return calibrate(records, alpha=0.1, features="1", never_empty=False, provenance=named)
 
 
 def _tear_down(namespace: dict[str, Any]) -> None:

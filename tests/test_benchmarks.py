@@ -12,7 +12,7 @@ from scipy.stats import binom
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run_of_ours_alone_measures_and_agrees_with_itself(tmp_path: Path) -> None:
     found = tmp_path / "results.json"
     command = [sys.executable, "benchmarks/thresholds.py", "--json", str(found), "--only", "sizes"]
@@ -45,6 +45,7 @@ def served_in_a_quick_run(tmp_path: Path, *parts: str) -> tuple[str, str]:
     return found.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
     found, page = served_in_a_quick_run(tmp_path, "overhead")
     from benchmarks.serving_page import figures
@@ -63,6 +64,7 @@ def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
     assert str(ROOT) not in page
 
 
+@pytest.mark.long
 def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
     found, _ = served_in_a_quick_run(tmp_path, "arithmetic")
     from benchmarks.serving_results import Served
@@ -76,7 +78,7 @@ def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -
         assert case.decide.count == case.again.count == case.after.count == 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
     found, _ = served_in_a_quick_run(tmp_path, "http")
     from benchmarks.serving_results import Served

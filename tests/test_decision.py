@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_every_prompt_has_one_of_three_reasons() -> None:
     # Two candidates; on topic c most prompts are hopeless, on the others hardly any.
     known = [one for one in records(0, 180, n=2, right=0.95) if one.metadata["topic"] != "c"]
     known += [one for one in records(1, 180, n=2, right=0.2) if one.metadata["topic"] == "c"]
-    artifact = calibrate(known, alpha="0.4", features="group(topic)")
+    artifact = calibrate(known, alpha="0.4", features="group(topic)", never_empty=False)
     asked = tabulate(records(2, 200, n=2)).draws
     decisions = decide(artifact, asked)
     reasons = [decisions.reason(row) for row in range(200)]
@@ -100,6 +101,45 @@ def test_every_prompt_has_one_of_three_reasons() -> None:
         assert decisions.accepted[row].any() == (reason == "answered")
         assert np.isinf(decisions.thresholds[row]) == (reason == "not_certifiable")
         assert (asked.metadata[row]["topic"] == "c") == (reason == "not_certifiable")
+
+
+@pytest.mark.parametrize("set_rule", ["all", "best_prefix", "unique(all)"])
+@pytest.mark.parametrize("marginal", [False, True])
+def test_never_empty_adds_the_best_candidate_to_empty_sets_and_changes_nothing_else(
+    set_rule: str, marginal: bool
+) -> None:
+    known = [one for one in records(0, 240, n=3, decimals=1) if one.metadata["topic"] != "c"]
+    known += [one for one in records(1, 120, n=3, right=0.2, decimals=1) if one.metadata["topic"] == "c"]
+    filled = calibrate(known, alpha="0.5", features="mean_score + group(topic)", set_rule=set_rule)
+    asked = tabulate(records(2, 300, n=3, decimals=1)).draws
+    # Far out a threshold lies below zero, so that even levels of 0 are above it.
+    asked = replace(asked, scores=np.where(np.arange(300)[:, None] < 100, asked.scores / 10, asked.scores))
+    plain = decide(filled.model_copy(update={"never_empty": False}), asked, marginal=marginal)
+    found = decide(filled, asked, marginal=marginal)
+    assert found.thresholds.tobytes() == plain.thresholds.tobytes()
+    assert found.not_certifiable.tolist() == plain.not_certifiable.tolist()
+    added = found.accepted & ~plain.accepted
+    for row in range(300):
+        empty = not plain.accepted[row].any() and not plain.not_certifiable[row]
+        best = min(range(3), key=lambda slot: (asked.scores[row, slot], slot))
+        assert np.flatnonzero(added[row]).tolist() == ([best] if empty else [])
+        assert not (plain.accepted & ~found.accepted)[row].any()
+        if empty:
+            assert (plain.reason(row), found.reason(row)) == ("no_candidate_accepted", "answered")
+            assert (found.best[row], found.best_first(row).tolist()) == (best, [best])
+    assert marginal or plain.not_certifiable.any()
+    assert added.any()
+
+
+def test_sets_that_are_never_empty_are_nested_over_levels() -> None:
+    artifact = calibrate(records(0, 300), alpha=["0.2", "0.5", "0.8"], features=FEATURES[-1])
+    draws = tabulate(records(1, 300)).draws
+    strict, middle, loose = (decide(artifact, draws, alpha) for alpha in artifact.alphas)
+    for larger, smaller in ((strict, middle), (middle, loose)):
+        kept = smaller.accepted & ~larger.accepted
+        assert not kept[~larger.not_certifiable].any()
+    # Some of the sets are the best candidate alone, by which they are not empty.
+    assert (loose.levels.min(axis=1) > loose.thresholds).sum() > 20
 
 
 def test_flagged_prompts_have_empty_sets_under_every_set_rule() -> None:
@@ -125,7 +165,7 @@ def certain(scores: list[float]) -> list[PromptRecord]:
 def test_a_score_equal_to_the_threshold_is_in_and_the_next_float_is_out() -> None:
     # An order statistic has no round-off, so that not even a neighbour of it is let in.
     known = certain([row / 10 for row in range(1, 10)])
-    artifact = calibrate(known, alpha="0.4", features="1", threshold_rule="marginal")
+    artifact = calibrate(known, alpha="0.4", features="1", threshold_rule="marginal", never_empty=False)
     above, below = (float(np.nextafter(0.6, end)) for end in (1.0, 0.0))
     decisions = decide(artifact, Draws.of([[0.6], [above], [below]]))
     assert decisions.thresholds.tolist() == [0.6] * 3  # the sixth of nine
@@ -137,7 +177,7 @@ def test_a_threshold_within_its_round_off_of_a_score_reaches_it() -> None:
     # are accepted, with a plain comparison of floats those whose threshold was rounded down are lost.
     rng = np.random.default_rng(0)
     features = FeatureMap.parse("hat(min_score, 5)").fit(Draws.of(rng.random((50, 1))))
-    artifact = calibrate(certain(rng.random(60).tolist()), alpha="0.2", features=features)
+    artifact = calibrate(certain(rng.random(60).tolist()), alpha="0.2", features=features, never_empty=False)
     decisions = decide(artifact, Draws.of(rng.random((300, 1))))
     plain = decisions.levels <= decisions.thresholds[:, None]
     assert (~plain).sum() > 10
@@ -157,7 +197,7 @@ def test_a_threshold_below_all_scores_accepts_nothing_and_one_above_all_accepts_
         for row, t in enumerate(np.linspace(0.35, 0.65, 60))
     ]
     line = FeatureMap.parse("meta(t)").fit(Draws.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}]))
-    artifact = calibrate(known, alpha="0.5", features=line)
+    artifact = calibrate(known, alpha="0.5", features=line, never_empty=False)
     asked = Draws.of([[0.0], [1.0], [0.0]], metadata=[{"t": 0.2}, {"t": 0.8}, {"t": 1.0}])
     decisions = decide(artifact, asked)
     assert decisions.thresholds[:2] == pytest.approx([-0.4, 1.4])
@@ -172,7 +212,7 @@ def test_a_threshold_below_all_scores_accepts_nothing_and_one_above_all_accepts_
 
 def test_the_answer_set_is_listed_best_first_with_ties_in_draw_order() -> None:
     known = [one.model_copy(update={"candidates": one.candidates * 5}) for one in certain([0.8] * 9)]
-    artifact = calibrate(known, alpha="0.2", features="1")
+    artifact = calibrate(known, alpha="0.2", features="1", never_empty=False)
     scores = np.array([[0.5, 0.2, 0.9, 0.2, 0.0], [0.8, 0.8, 0.1, 0.8, 0.81], [0.9] * 5])
     decisions = decide(artifact, Draws.of(scores))
     listed = [decisions.best_first(row).tolist() for row in range(3)]

@@ -5,11 +5,13 @@ import copy
 import inspect
 import pickle
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from langchain_cfc import errors
 from langchain_cfc.errors import (
+    AbstentionError,
     CFCError,
     CFCWarning,
     InputError,
@@ -86,10 +88,17 @@ def test_a_record_error_survives_a_worker_process(protocol: int) -> None:
 
 
 def test_every_other_error_survives_one_too() -> None:
-    for name in actual_bases().keys() - {"RecordError", "OutsideCertifiedRegionError"}:
+    for name in actual_bases().keys() - {"RecordError", "OutsideCertifiedRegionError", "AbstentionError"}:
         error = getattr(errors, name)("what happened")
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
         assert (type(again), str(again)) == (type(error), "what happened")
+
+
+def test_an_abstention_that_is_raised_survives_one_with_its_result() -> None:
+    error = AbstentionError(SimpleNamespace(reason="not_certifiable"))
+    assert "abstained with the reason 'not_certifiable'" in str(error)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert (type(again), str(again), again.result) == (type(error), str(error), error.result)
 
 
 def test_a_refusal_outside_the_certified_region_names_prompts_and_survives_one() -> None:

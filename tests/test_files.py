@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from langchain_cfc._files import atomic_writer
+from langchain_cfc._files import atomic_writer, read_regular
 from langchain_cfc.errors import InputError
 
 
@@ -62,9 +65,96 @@ def test_a_failure_of_the_disk_leaves_nothing_new(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(step, full)
-    with pytest.raises(OSError, match="No space left"), atomic_writer(tmp_path / "file") as file:
+    with (
+        pytest.raises(InputError, match=r"cannot write .*file: No space left on device; nothing was written"),
+        atomic_writer(tmp_path / "file") as file,
+    ):
         file.write(b"new")
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit is the system's")
+def test_a_write_that_fails_half_way_leaves_nothing_new(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: writes fail after some have succeeded."""
+    program = (
+        "import resource, signal, sys\n"
+        "from langchain_cfc._files import atomic_writer\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try:\n"
+        "    with atomic_writer(sys.argv[1]) as file:\n"
+        "        for _ in range(100):\n"
+        "            file.write(b'x' * 10_000)\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    ran = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stdout.strip() == f"InputError cannot write {path}: File too large; nothing was written"
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_an_error_of_another_file_is_its_own(tmp_path: Path) -> None:
+    def write() -> None:
+        with atomic_writer(tmp_path / "file") as file:
+            file.write(b"new")
+            raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        write()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there in this way")
+@pytest.mark.parametrize("name", ["file", "ñ" * 120])
+def test_what_a_killed_process_left_is_removed_next_time(tmp_path: Path, name: str) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from langchain_cfc._files import atomic_writer\n"
+        "with atomic_writer(sys.argv[1]) as file:\n"
+        "    file.write(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / name
+    ran = subprocess.run([sys.executable, "-c", program, path], check=False, timeout=60)
+    assert ran.returncode == -signal.SIGKILL
+    left = names(tmp_path)
+    assert len(left) == 1
+    assert left[0].endswith(".tmp")
+    # Neither are files of other targets touched, nor those that only look like it.
+    others = {f".other.{'0' * 16}.tmp", ".file.tmp", f"x.file.{'0' * 16}.tmp"}
+    for other in others:
+        (tmp_path / other).touch()
+    with atomic_writer(path) as file:
+        file.write(b"new")
+    assert set(names(tmp_path)) == {name, *others}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there in this way")
+def test_what_is_being_written_is_not_taken_for_left_over(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic_writer(path) as first:
+        first.write(b"first")
+        with atomic_writer(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first"
+    assert names(tmp_path) == ["file"]
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match="not a regular file"):
+            read_regular(path, 10)
+    (tmp_path / "file").write_bytes(b"0123456789")
+    assert read_regular(tmp_path / "file", 10) == b"0123456789"
+    with pytest.raises(InputError, match="larger than 0 MiB"):
+        read_regular(tmp_path / "file", 9)
 
 
 def test_content_is_on_disk_before_the_file_is_replaced(

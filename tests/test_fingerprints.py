@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, fingerprint
 
 
 class TracedModel(FakeListChatModel):
@@ -60,7 +60,9 @@ class NamedModel(TracedModel):
     fingerprint: dict[str, Any]
 
 
-BASE = {"model": "m-1", "temperature": 0.7}
+# What every chat model states, also where it is unset.
+UNSET = dict.fromkeys([*SAMPLING_PARAMETERS, "tools_digest", "prompt_digest", "steps_digest", "settings"])
+BASE = {**UNSET, "model": "m-1", "temperature": 0.7}
 OWN = {"id": "mine", "temperature": 0.7}
 
 
@@ -73,7 +75,7 @@ def test_parameters_that_tracers_do_not_ask_for_count_as_well() -> None:
         "presence_penalty": 0.5,
     }
     passed_on = Sampled(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
-    assert fingerprint(passed_on) == {**BASE, "top_k": 40}
+    assert fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
     assert fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, calibrated was 0\.8"):
         compare_fingerprints("generator", fingerprint(Sampled()), fingerprint(Sampled(top_p=0.1)))
@@ -81,12 +83,12 @@ def test_parameters_that_tracers_do_not_ask_for_count_as_well() -> None:
 
 def test_a_chat_model_is_asked_for_its_parameters() -> None:
     assert fingerprint(TracedModel()) == BASE
-    assert fingerprint(TracedModel(temperature=None)) == {"model": "m-1"}
+    assert fingerprint(TracedModel(temperature=None)) == {**UNSET, "model": "m-1"}
 
 
 def test_bound_arguments_are_part_of_it() -> None:
     bound = TracedModel().bind(temperature=0.2, stop=["\n"], max_tokens=16)
-    assert fingerprint(bound) == {"model": "m-1", "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
+    assert fingerprint(bound) == {**BASE, "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
 
 
 def test_the_outer_of_two_bindings_wins() -> None:
@@ -105,9 +107,7 @@ def test_a_model_is_found_in_retries_and_sequences() -> None:
     template = ChatPromptTemplate.from_template("{input}")
     model = TracedModel()
     for part in (model.with_retry(), template | model, template | model.bind() | StrOutputParser()):
-        found = fingerprint(part)
-        found.pop("prompt_digest", None)
-        assert found == BASE
+        assert {**fingerprint(part), "prompt_digest": None} == BASE
 
 
 def test_the_last_model_of_a_sequence_is_the_one_that_answers() -> None:
@@ -184,7 +184,7 @@ def test_a_sequence_states_a_digest_of_its_prompt_templates() -> None:
     assert of("Be brief.") == of("Be brief.")
     assert of("Be brief.")["prompt_digest"] != of("Be long.")["prompt_digest"]
     made_by_code = ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today")
-    assert "prompt_digest" not in fingerprint(made_by_code | TracedModel())
+    assert fingerprint(made_by_code | TracedModel())["unnamed"] == ["ChatPromptTemplate"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,14 @@ def test_a_sequence_states_a_digest_of_its_prompt_templates() -> None:
     [
         ({"id": "a"}, {"id": "a"}, "matched"),
         ({"model": "m"}, {"model": "m"}, "matched"),
-        ({"model": "m", "temperature": 0.7}, {"model": "m", "temperature": 0.7, "stop": []}, "matched"),
+        ({"model": "m", "temperature": 0.7}, {"model": "m", "temperature": 0.7, "stop": []}, "unverified"),
+        ({"model": "m"}, {"model": "m", "stop": None}, "unverified"),
+        ({"id": "a"}, {"id": "a", "model": "m", "stop": ["x"]}, "matched"),
+        ({"id": "a", "model": "m"}, {"id": "a", "model": "m", "stop": None}, "matched"),
+        ({"id": "a", "model": "m"}, {"id": "a", "model": "m", "stop": ["x"]}, "unverified"),
+        ({"id": "a"}, {"id": "a", "unnamed": ["RunnableLambda"]}, "unverified"),
+        ({"id": "a", "unnamed": ["RunnableLambda"]}, {"id": "a"}, "unverified"),
+        ({"id": "a", "model.unnamed": ["f"]}, {"id": "a", "model.unnamed": ["f"]}, "unverified"),
         ({"id": "a", "model": "m", "temperature": 0.7}, {"id": "a"}, "matched"),
         # What was calibrated and is not stated may be anything.
         ({"id": "a", "model": "m", "temperature": 0.7}, {"model": "m", "temperature": 0.7}, "unverified"),
@@ -268,8 +275,11 @@ def test_refused_exactly_where_a_shared_statement_differs(a: dict[str, int], b: 
         with pytest.raises(FingerprintError):
             compare_fingerprints("generator", a, b)
     else:
-        identified = "id" in a.keys() & b.keys() or ("model" in a.keys() & b.keys() and a.keys() <= b.keys())
-        assert compare_fingerprints("generator", a, b) == ("matched" if identified else "unverified")
+        if "id" in a.keys() & b.keys():
+            is_same = "model" not in a or b.keys() <= a.keys()
+        else:
+            is_same = a.keys() == b.keys() and "model" in a
+        assert compare_fingerprints("generator", a, b) == ("matched" if is_same else "unverified")
 
 
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
@@ -278,7 +288,7 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
 def test_tools_make_another_generator_of_a_model() -> None:
     model = TracedModel(responses=["x"])
     plain, bound = fingerprint(model), fingerprint(model.bind(tools=[TOOL]))
-    assert set(bound) - set(plain) == {"tools_digest"}
+    assert {key for key in bound if bound[key] != plain[key]} == {"tools_digest"}
     assert fingerprint(model.bind(tools=[TOOL])) == bound
     other = fingerprint(model.bind(tools=[TOOL], tool_choice="look_up"))
     assert other["tools_digest"] != bound["tools_digest"]
@@ -286,13 +296,17 @@ def test_tools_make_another_generator_of_a_model() -> None:
     for calibrated in (plain, other):
         with pytest.raises(FingerprintError, match="tools_digest is 'sha256:"):
             compare_fingerprints("generator", calibrated, bound)
-    # The other way round something calibrated is not stated.
+    # The other way round tools may still be bound to each call.
     assert compare_fingerprints("generator", bound, plain) == "unverified"
+    # Records of earlier versions state tools where there are some, and nothing else.
+    with pytest.raises(FingerprintError, match="tools_digest is 'sha256:"):
+        compare_fingerprints("generator", {"model": "m-1"}, bound)
 
 
-def test_an_id_vouches_for_the_tools() -> None:
+def test_an_id_vouches_for_the_tools_unless_the_records_describe_the_model() -> None:
     bound = fingerprint(TracedModel(responses=["x"]).bind(tools=[TOOL]), "mine")
-    assert compare_fingerprints("generator", {"id": "mine", "model": bound["model"]}, bound) == "matched"
+    assert compare_fingerprints("generator", {"id": "mine"}, bound) == "matched"
+    assert compare_fingerprints("generator", {"id": "mine", "model": bound["model"]}, bound) == "unverified"
 
 
 def test_a_format_that_is_a_class_goes_by_its_name() -> None:

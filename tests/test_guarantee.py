@@ -25,7 +25,7 @@ from langchain_cfc.guarantee import (
     promise,
     with_confidence,
 )
-from langchain_cfc.guarantee.words import ON_AVERAGE
+from langchain_cfc.guarantee.words import BEST_ALONE, EMPTY_IS_A_MISS, ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.stability import PaperStability
 
@@ -163,7 +163,10 @@ def test_a_promise_carries_all_it_depends_on() -> None:
     assert found.failure_probability is None
     assert (found.confident, found.heuristics, found.estimated_slack) == ((), (), {})
     assert (found.certificate, found.wrong_answers) == (None, None)
-    assert found.not_promised == NOT_PROMISED
+    assert found.not_promised == (*NOT_PROMISED, BEST_ALONE, ON_AVERAGE)
+    allowing = artifact.model_copy(update={"never_empty": False}).guarantee(0.25)
+    assert allowing.not_promised == (*NOT_PROMISED, EMPTY_IS_A_MISS, ON_AVERAGE)
+    assert allowing.sentence == found.sentence
     assert "covered or flagged" in found.not_certifiable
     assert "75 %" in found.sentence
     assert "90 %" in artifact.guarantee("0.1").sentence

@@ -38,6 +38,7 @@ PROMISED = {
     "langchain_cfc.certificates": {"certify"},
     "langchain_cfc.chat_model": {"CFCChatModel", "served_first"},
     "langchain_cfc.demo": {"demo_chain", "recording"},
+    "langchain_cfc.prompts": {"messages_to_text"},
     "langchain_cfc.runnable": {"ABSTAIN_MESSAGE"},
     "langchain_cfc.sampling": {"Draw", "inside", "quiet"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
@@ -49,7 +50,7 @@ PROMISED = {
         "SelfConsistency",
         "SequenceProbability",
         "from_evaluator",
-        "pairwise",
+        "pointwise",
     },
     "langchain_cfc.records": {"Candidate", "PromptRecord", "Provenance", "read_records", "write_records"},
 }
@@ -65,6 +66,7 @@ INNER = {
     "langchain_cfc.labelers.strict": {"unique_keys"},
     "langchain_cfc.records.checks": {"checked"},
     "langchain_cfc.verifiers.asking": {"Question"},
+    "langchain_cfc.verifiers.evaluators": {"evaluator_inputs"},
     "langchain_cfc.verifiers.model_judge": {"CRITERION", "Mode"},
     "langchain_cfc.verifiers.p_true": {"Wording"},
     "langchain_cfc.verifiers.parts": {"plain", "together"},
@@ -77,16 +79,17 @@ BASE = {"_arrays", "errors"}
 DATA = BASE | {"draws", "thresholds", "set_rules", "features"}
 FILES = DATA | {"_files", "combination", "records", "splits", "guarantee", "stability"}
 OFFLINE = FILES | {"_extras", "_version", "discrimination", "artifact", "decision", "certificates"}
-SERVING = {"calls", "sampling", "verifiers", "fingerprints", "combination"}
+SERVING = {"calls", "sampling", "verifiers", "fingerprints", "prompts", "combination"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "_arrays": set(),
     "_version": set(),
     "_lazy": set(),
+    "_text": set(),
     "_extras": {"errors"},
     "_files": {"errors"},
-    "imports": {"errors"},
-    "plugged": {"errors"},
+    "imports": {"errors", "_text"},
+    "plugged": {"errors", "_text"},
     "draws": BASE,
     "thresholds": BASE,
     "set_rules": BASE | {"draws", "thresholds"},
@@ -109,14 +112,15 @@ ROOMS: dict[str, set[str]] = {
     "suggestion": OFFLINE | {"calibration", "comparison"},
     "paper": OFFLINE | {"comparison"},
     "plots": {"errors", "_extras", "features", "artifact", "evaluation", "comparison"},
-    "report": OFFLINE | {"evaluation", "comparison", "plots"},
+    "report": OFFLINE | {"calibration", "evaluation", "comparison", "plots"},
     "fingerprints": {"errors"},
-    "calls": {"errors"},
-    "sampling": {"errors", "_extras", "calls"},
+    "prompts": {"errors", "draws"},
+    "calls": {"errors", "_text"},
+    "sampling": {"errors", "_extras", "calls", "fingerprints"},
     "verifiers": {"errors", "_lazy", "fingerprints", "calls", "sampling"},
     "labelers": {"errors", "_lazy", "calls", "sampling", "verifiers"},
     "description": {"errors", "draws", "calls", "sampling"},
-    "replay": {"errors", "records", "sampling"},
+    "replay": {"errors", "records", "sampling", "verifiers"},
     "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
     "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
     "collect": {"imports", "plugged", "_lazy", "database"}
@@ -127,6 +131,7 @@ ROOMS: dict[str, set[str]] = {
     "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
     "cli": OFFLINE
     | {
+        "_text",
         "imports",
         "plugged",
         "calibration",
@@ -153,7 +158,7 @@ PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(
-        ["errors", "_version", "_lazy", "_extras", "_files", "imports", "plugged", "demo"], NOTHING
+        ["errors", "_version", "_lazy", "_text", "_extras", "_files", "imports", "plugged", "demo"], NOTHING
     ),
     **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
     "discrimination": NUMPY,
@@ -168,6 +173,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "report": PLAIN | {"jinja2", "markupsafe"},
     **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
     "description": LANGCHAIN,
+    "prompts": LANGCHAIN,
     "chat_model": LANGCHAIN,
     "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "sampling": LANGCHAIN | {"langchain"},
@@ -396,7 +402,7 @@ HEAVY = {"scipy", "cvxpy", "matplotlib", "pandas", "typer", "rich", "openai", "a
         "from langchain_cfc import CFCRunnable, CFCResult",
         "from langchain_cfc import CFCChatModel",
         "from langchain_cfc import CalibrationArtifact",
-        "from langchain_cfc.verifiers import SequenceProbability, pairwise",
+        "from langchain_cfc.verifiers import SequenceProbability, pointwise",
         "from langchain_cfc.replay import ReplayChatModel",
         "from langchain_cfc import calibrate, read_records",
     ],

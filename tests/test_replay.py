@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import DrawError, VerifierError
+from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.replay import (
@@ -90,6 +91,20 @@ def test_a_prompt_that_was_not_recorded_has_nothing_to_replay() -> None:
         replayed().invoke("question 99")
 
 
+def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
+    model = ReplayChatModel.of(RECORDS)
+    assert model.find_record([HumanMessage("question 7")]) is RECORDS[6]
+    with pytest.raises(DrawError, match=r"near it: 'question 3', 'question \d+', 'question \d+'$"):
+        model.find_record("question 3x")
+    # However long prompts are, and however many were recorded, this takes no time to speak of.
+    long = [record(1).model_copy(update={"id": str(k), "input": f"{k} " * 20_000}) for k in range(300)]
+    before = time.process_time()
+    with pytest.raises(DrawError) as failure:
+        ReplayChatModel.of(long).find_record("5 " * 30_000)
+    assert time.process_time() - before < 2.0
+    assert len(str(failure.value)) < 600
+
+
 def test_served_as_recorded() -> None:
     chain = replayed(show_rejected=True)
     decisions = decide(chain.artifact, tabulate(RECORDS).draws)
@@ -148,10 +163,62 @@ def test_metadata_are_those_recorded_for_a_prompt() -> None:
     assert metadata("question 99") == {}
 
 
+def image(pixels: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixels}"}}
+
+
+def illustrated(pixels: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, image(pixels)]}]
+
+
+def called(query: str) -> list[Any]:
+    call: Any = {"name": "search", "args": {"query": query}, "id": "1", "type": "tool_call"}
+    return [HumanMessage("x"), AIMessage("", tool_calls=[call]), ToolMessage("found", tool_call_id="1")]
+
+
+def test_two_images_with_one_text_are_two_prompts() -> None:
+    candidates = {name: Candidate(text=name, score=0.5, correct=True) for name in ("cat", "rocket")}
+    records = [
+        PromptRecord(id=name, input=illustrated(pixels), candidates=(candidates[name],))
+        for name, pixels in (("cat", "aaaa"), ("rocket", "bbbb"))
+    ]
+    model = ReplayChatModel.of(records)
+    assert [model.invoke(illustrated(pixels)).text for pixels in ("bbbb", "aaaa")] == ["rocket", "cat"]
+    metadata = RecordedMetadata(one.model_copy(update={"metadata": {"name": one.id}}) for one in records)
+    assert metadata(illustrated("bbbb")) == {"name": "rocket"}
+    with pytest.raises(DrawError, match="not recorded"):
+        model.invoke("What is this?")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image", "source_type": "base64", "data": "aaaa", "mime_type": "image/png"},
+        {"type": "image", "base64": "aaaa", "mime_type": "image/png"},
+        {"type": "input_audio", "input_audio": {"format": "wav", "data": "aaaa"}},
+        {"type": "file", "file": {"filename": "x.pdf", "file_data": "data:application/pdf;base64,aaaa"}},
+    ],
+)
+def test_parts_are_found_again_in_the_form_that_a_chat_model_is_given(block: dict[str, Any]) -> None:
+    # Chat models convert some blocks to LangChain's standard form before they see them.
+    asked = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, block]}]
+    record = PromptRecord(id="a", input=asked, candidates=(Candidate(text="it", score=0.5, correct=True),))
+    assert ReplayChatModel.of([record]).invoke(asked).text == "it"
+
+
+def test_a_record_that_holds_no_messages_cannot_be_replayed() -> None:
+    record = PromptRecord(
+        id="a", input=[{"no": "message"}], candidates=(Candidate(text="it", score=0.5, correct=True),)
+    )
+    with pytest.raises(InputError, match="only text, messages and JSON objects can be replayed"):
+        ReplayChatModel.of([record])
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         ("x", [HumanMessage("x")]),
+        ("x", [{"role": "user", "content": [{"type": "text", "text": "x"}]}]),
         ("x", [{"role": "user", "content": "x"}]),
         ([("system", "s"), ("human", "x")], [SystemMessage("s"), HumanMessage("x")]),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
@@ -169,6 +236,10 @@ def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
         ([HumanMessage("x")], [HumanMessage("x"), AIMessage("y")]),
         ([("system", "s"), ("human", "x")], [("human", "s"), ("human", "x")]),
         ({"a": 1}, {"a": 2}),
+        (illustrated("aaaa"), illustrated("bbbb")),
+        (illustrated("aaaa"), "What is this?"),
+        (called("llama"), called("alpaca")),
+        ([HumanMessage("x", name="a")] * 2, [HumanMessage("x", name="b")] * 2),
     ],
 )
 def test_keys_differ_for_different_prompts(one: Any, other: Any) -> None:
@@ -177,4 +248,4 @@ def test_keys_differ_for_different_prompts(one: Any, other: Any) -> None:
 
 def test_a_text_that_looks_like_an_object_is_not_one() -> None:
     # A known limit, written down here: the key of an object is its JSON, and a text may be the same JSON.
-    assert prompt_key('{"a": 1}') == prompt_key({"a": 1})
+    assert prompt_key('{"a":1}') == prompt_key({"a": 1})

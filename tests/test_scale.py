@@ -42,7 +42,7 @@ def child(program: str, *arguments: object) -> str:
     return run.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is what Linux tells")
 @pytest.mark.parametrize(
     ("kind", "prompts", "n", "most"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from unittest import mock
 from urllib.parse import unquote, urlsplit
 
@@ -162,13 +165,28 @@ def test_pages_are_read_as_they_were_meant(site: Path, pages: dict[Path, Seen]) 
             assert not odd, f"{path.relative_to(site)}: {odd}"
 
 
-def test_every_command_has_its_place(pages: dict[Path, Seen], site: Path) -> None:
-    group = typer.main.get_command(app)
+def all_commands() -> dict[str, str]:
+    """The first sentence of every command, by its full name."""
+    group: Any = typer.main.get_command(app)
     context = typer.Context(group)
-    names = group.list_commands(context)  # type: ignore[attr-defined]
-    assert {"demo", "calibrate", "ask"} <= set(names)
-    anchors = pages[site / "command-line" / "index.html"].ids
-    assert not {f"langchain-cfc-{name}" for name in names} - anchors
+    found = {name: group.load_command(context, name) for name in group.list_commands(context)}
+    for name, command in list(found.items()):
+        found |= {f"{name} {inner}": one for inner, one in getattr(command, "commands", {}).items()}
+    return {name: " ".join(one.help.partition("\n\n")[0].split()) for name, one in found.items()}
+
+
+def test_every_command_is_described_under_its_full_name(site: Path) -> None:
+    page = (site / "command-line" / "index.html").read_text(encoding="utf-8")
+    described = re.findall(r'<h\d id="langchain-cfc-([a-z0-9-]+)">.*?</h\d>\s*<p>(.*?)</p>', page, re.DOTALL)
+    commands = all_commands()
+    assert {"demo", "status", "monitor status", "monitor report", "paper gsm8k"} <= set(commands)
+    assert {name: html.unescape(words) for name, words in described} == {
+        name.replace(" ", "-"): words for name, words in commands.items()
+    }
+    # Where commands are listed, each has its own first sentence as well.
+    listed = dict(re.findall(r'<td><a href="#langchain-cfc-([a-z0-9-]+)">.*?</td>\s*<td>(.*?)</td>', page))
+    for name, words in commands.items():
+        assert html.unescape(listed[name.replace(" ", "-")]) == words
 
 
 def test_every_promised_name_has_its_place(pages: dict[Path, Seen], site: Path) -> None:
@@ -182,6 +200,72 @@ def test_examples_and_integrations_have_pages(site: Path) -> None:
     for readme in ROOT.glob("*/*/README.md"):
         if readme.parts[-3] in {"examples", "integrations"}:
             assert (site / readme.relative_to(ROOT).parent / "index.html").is_file()
+
+
+def code_blocks(page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        html.unescape(re.sub(r"<[^>]+>", "", one)) for one in re.findall(r"<pre.*?</pre>", text, re.DOTALL)
+    ]
+
+
+def test_signatures_are_broken_into_lines(site: Path) -> None:
+    blocks = {page: code_blocks(page) for page in (site / "api").rglob("*.html")}
+    assert any("calibrate(" in block for block in blocks[site / "api" / "index.html"])
+    for page, found in blocks.items():
+        assert [line for block in found for line in block.splitlines() if len(line) > 110] == [], page
+
+
+@pytest.mark.long
+def test_the_extra_docs_brings_all_that_the_site_is_built_with(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python"))
+    environment = {**os.environ, "PYTHONPATH": "", "NO_MKDOCS_2_WARNING": "1"}
+    for command in (
+        [python, "-m", "pip", "install", "-q", f"{ROOT}[docs]"],
+        [python, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")],
+    ):
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_functions_are_not_mistaken_for_modules_of_their_name(site: Path) -> None:
+    for page in (site / "api").rglob("*.html"):
+        assert "doc-symbol-heading doc-symbol-module" not in page.read_text(encoding="utf-8"), page
+
+
+def test_what_a_function_returns_is_one_item(site: Path) -> None:
+    sections = [
+        section
+        for page in (site / "api").rglob("*.html")
+        for section in re.findall(
+            r'doc-section-title">(?:Returns|Yields):</span></p>\s*<ul>(.*?)</ul>',
+            page.read_text(encoding="utf-8"),
+            re.DOTALL,
+        )
+    ]
+    assert len(sections) > 100
+    # Lines of one sentence, each with the type before it.
+    assert [section for section in sections if section.count("doc-section-item") != 1] == []
+
+
+def test_the_sidebar_lists_every_example_and_integration(site: Path) -> None:
+    for folder in ("examples", "integrations"):
+        page = (site / folder / "index.html").read_text(encoding="utf-8")
+        sidebar = page.partition('data-md-type="navigation"')[2].partition('data-md-type="toc"')[0]
+        for readme in (ROOT / folder).glob("*/README.md"):
+            assert f'href="{readme.parent.name}/"' in sidebar, readme
+
+
+def test_a_build_that_cannot_break_signatures_into_lines_warns(caplog: pytest.LogCaptureFixture) -> None:
+    # Which makes a strict build fail.
+    hooks = loaded_hooks()
+    config = mock.Mock(nav=[], markdown_extensions=[], repo_url=None)
+    hooks.on_config(config)
+    assert not caplog.records
+    with mock.patch.object(hooks, "find_spec", return_value=None):
+        hooks.on_config(config)
+    assert "install ruff" in caplog.text
 
 
 def test_the_search_knows_the_pages(site: Path) -> None:
@@ -198,8 +282,8 @@ def test_the_start_page_begins_as_the_readme_does() -> None:
     assert first[0] == first[1]
 
 
-def translated(page: str, text: str, repository: str | None = None) -> str:
-    """What the hooks make of a text that stands in a page of the repository."""
+def loaded_hooks() -> Any:
+    """The module docs/hooks.py, each time with a site of its own."""
     found = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "hooks.py")
     assert found is not None
     assert found.loader is not None
@@ -207,6 +291,12 @@ def translated(page: str, text: str, repository: str | None = None) -> str:
     # Data classes look for their module there.
     with mock.patch.dict(sys.modules, {"site_hooks": hooks}):
         found.loader.exec_module(hooks)
+    return hooks
+
+
+def translated(page: str, text: str, repository: str | None = None) -> str:
+    """What the hooks make of a text that stands in a page of the repository."""
+    hooks = loaded_hooks()
     brought = ["benchmarks/RESULTS.md", "benchmarks/cost.svg", "integrations/ray/README.md"]
     there = {"README.md": "index.md", "docs/serving.md": "serving.md"} | {path: path for path in brought}
     vars(hooks)["_SITE"] = hooks.Site(addresses=there, repository=repository, page=page)

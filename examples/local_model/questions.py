@@ -4,7 +4,7 @@ The set spans eight topics, from plurals (mostly right) to capitals (mostly wron
 something to tell apart. Nothing is left to chance: the same questions, ids and order every time.
 
     questions()   the questions with the answers that count as correct
-    prompt()      the few-shot prompt, `prompt() | model` takes {"question": text}
+    prompt()      the few-shot prompt, `prompt() | model` takes the text of a question
     extract()     from what the model wrote to the answer that is compared
 """
 

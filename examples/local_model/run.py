@@ -57,7 +57,7 @@ def examples(asked: Sequence[Question]) -> list[Example]:
     return [
         Example(
             id=question.id,
-            input={"question": question.text},
+            input=question.text,
             reference=list(question.answers),
             metadata={"topic": question.topic},
         )
@@ -107,7 +107,7 @@ def ask(chain: Runnable[Any, Any], artifact: CalibrationArtifact, asked: Sequenc
         generator=chain, verifier=VERIFIER, artifact=artifact, answer=extract, answer_id="extract"
     )
     for question in asked:
-        result = bot.invoke({"question": question.text}, {"max_concurrency": SLOTS})
+        result = bot.invoke(question.text, {"max_concurrency": SLOTS})
         shown = "abstained" if result.abstained else ", ".join(repr(answer) for answer in result.answers)
         right = " (holds a correct answer)" if set(result.answers) & set(question.answers) else ""
         print(f"\n{question.text}\n  {shown}{right}\n  {result.explain()}")

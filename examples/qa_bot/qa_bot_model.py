@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langchain_core.runnables import RunnableLambda
 from qa_bot_store import FOLDER, same_question
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, calibrate, evaluate, read_records
@@ -84,7 +83,7 @@ def local() -> Bot:
 
     records = read_records("cfc-demo/local_model/records.jsonl")
     url = _RUNNING.enter_context(running_server(get(), slots=SLOTS))
-    chain = RunnableLambda(_as_question) | make_chain(url, MODEL_NAME)
+    chain = make_chain(url, MODEL_NAME)
     return _served(MODEL_NAME, records, chain, answer=extract, answer_id="extract")
 
 
@@ -133,18 +132,13 @@ def _served(name: str, records: Records, generator: Any, **parts: Any) -> Bot:
     )
 
 
-def _as_question(question: str) -> dict[str, str]:
-    return {"question": question}
-
-
 def _parts(artifact: CalibrationArtifact, records: Records) -> tuple[dict[str, str], dict[str, str]]:
     """The questions held out, and the others."""
     held_out: dict[str, str] = {}
     seen: dict[str, str] = {}
     for record in records:
-        asked = record.input["question"] if isinstance(record.input, dict) else record.input
         tested = artifact.calibration.split.part(record.id, record.cluster) == "test"
-        (held_out if tested else seen)[same_question(str(asked))] = str(asked)
+        (held_out if tested else seen)[same_question(str(record.input))] = str(record.input)
     return held_out, seen
 
 

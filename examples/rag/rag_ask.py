@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 
 import rag_models
-from rag_chain import answer_of, described, examples, rag
+from rag_chain import GENERATOR_ID, answer_of, described, examples, rag
 from rag_retrieval import retriever
 from rag_verifier import Groundedness, supports
 
@@ -24,6 +24,7 @@ MODEL, PROBABILITY = rag_models.recorded()
 
 WHY = {
     "no_candidate_accepted": "none of the answers drawn scores well enough for questions on this topic",
+    "only_blank_answers": "the model gave no answer, or refused to",
     "not_certifiable": "for questions on this topic no set of the answers drawn can be certified",
 }
 
@@ -32,6 +33,7 @@ def bot(artifact: CalibrationArtifact) -> CFCRunnable:
     """The whole chain, retrieval included, behind the artifact."""
     return CFCRunnable(
         generator=rag(MODEL),
+        generator_id=GENERATOR_ID,
         verifier={"groundedness": Groundedness(), "sequence": PROBABILITY},
         artifact=artifact,
         answer=answer_of,

@@ -70,6 +70,10 @@ PROMPT = ChatPromptTemplate.from_messages(
     ]
 )
 
+# Functions in a chain cannot be compared between calibration and serving; this id vouches for retrieval and
+# for how passages are written into the prompt. Change it when you change them, or the corpus.
+GENERATOR_ID = "elements-bm25-3-passages"
+
 _ROLES = {"system": "system", "human": "user", "ai": "assistant"}
 
 # What a question is about, by how it is asked; the promise is made for each of these topics.

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_chain import answer_of, described, examples, rag
+from rag_chain import GENERATOR_ID, answer_of, described, examples, rag
 from rag_models import N, live
 from rag_verifier import Groundedness
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model, probability = live(options.model, options.base_url)
     parts = Parts(
         generator=rag(model),
+        generator_id=GENERATOR_ID,
         verifier={"groundedness": Groundedness(), "sequence": probability},
         labeler=NormalisedMatch(),
         n=N,

@@ -28,9 +28,12 @@ def recorded(path: Path = RECORDS) -> ModelAndProbability:
     It answers the recorded questions and refuses any other.
     """
     source = read_records(path)
+    # The records state the whole chain; what stands in is the model in it, and the chain adds its own prompt.
+    chain = source.provenance.generator if source.provenance is not None else None
+    model = {name: value for name, value in (chain or {}).items() if name != "id"} | {"prompt_digest": None}
     prompted = [record.model_copy(update={"input": messages(record.input)}) for record in source]
     return (
-        ReplayChatModel.of(prompted, source.provenance),
+        ReplayChatModel.of(prompted, Provenance(n=N, generator=model)),
         RecordedScores(Provenance(n=N, verifier=dict(SequenceProbability().fingerprint)), output="sequence"),
     )
 

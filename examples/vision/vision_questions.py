@@ -2,15 +2,17 @@
 
     python vision_questions.py questions.jsonl     write them as an evaluation dataset
 
-A question names a file and a box in it and holds no image, so datasets, stores and records stay small;
-`vision_chain` cuts the image out when the model is asked. All cuttings and questions are drawn independently
-by a generator with a fixed seed: prompts like these are random cuttings of these photographs, and no others.
+A question is one human message that names an image by its address and does not hold it, so datasets, stores
+and records stay small; `vision_chain` puts the image in when the model is asked. All cuttings and questions
+are drawn independently by a generator with a fixed seed: prompts like these are random cuttings of these
+photographs, and no others.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from langchain_cfc.records import Example
 PHOTOS = Path(__file__).with_name("photos")
 SMALLEST, LARGEST = 48, 128  # pixels along each side of a cutting
 COLOURS = ("red", "green", "blue")
+
+# A file in `photos` and a part of it as a media fragment: left, upper, width and height in pixels.
+_ADDRESS = re.compile(r"photo:(\w+\.jpg)#xywh=(\d+),(\d+),(\d+),(\d+)")
 
 
 def shape(image: Image.Image) -> str:
@@ -72,6 +77,40 @@ def cutting(photo: str, box: Sequence[int]) -> Image.Image:
         return whole.convert("RGB").crop((left, upper, right, lower))
 
 
+def address(photo: str, box: Sequence[int]) -> str:
+    """Return the address of a part of a photograph, such as `photo:cat.jpg#xywh=0,20,60,80`.
+
+    Args:
+        photo: Name of a file in `photos`.
+        box: Left, upper, right and lower edge in pixels.
+
+    Returns:
+        The address.
+    """
+    left, upper, right, lower = box
+    return f"photo:{photo}#xywh={left},{upper},{right - left},{lower - upper}"
+
+
+def read_address(url: str) -> tuple[str, list[int]]:
+    """Return the photograph and the box that an address names.
+
+    Args:
+        url: An address in the form that `address` gives it.
+
+    Returns:
+        Name of a file in `photos`, and left, upper, right and lower edge in pixels.
+
+    Raises:
+        ValueError: If it has another form; files outside of `photos` have no address.
+    """
+    found = _ADDRESS.fullmatch(url)
+    if found is None:
+        msg = f"{url!r} is no address of a photograph; expected one such as 'photo:cat.jpg#xywh=0,20,60,80'"
+        raise ValueError(msg)
+    left, upper, width, height = map(int, found.groups()[1:])
+    return found[1], [left, upper, left + width, upper + height]
+
+
 def examples(count: int, seed: int = 0) -> list[Example]:
     """Questions with their answers.
 
@@ -80,7 +119,7 @@ def examples(count: int, seed: int = 0) -> list[Example]:
         seed: Another seed gives other questions.
 
     Returns:
-        The dataset; each input names photograph, box and question.
+        The dataset; each input is a list of one human message with an address and a question.
     """
     chance = random.Random(seed)  # noqa: S311 - a dataset, no secret
     photos = sorted(path.name for path in PHOTOS.glob("*.jpg"))
@@ -96,7 +135,15 @@ def _example(number: int, chance: random.Random, photos: Sequence[str]) -> Examp
     box = [left, upper, left + sides[0], upper + sides[1]]
     return Example(
         id=f"cutting-{number:04d}",
-        input={"photo": photo, "box": box, "question": question},
+        input=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": address(photo, box)}},
+                    {"type": "text", "text": question},
+                ],
+            }
+        ],
         reference=TRUTHS[question](cutting(photo, box)),
     )
 

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from langchain.chat_models import init_chat_model
-from vision_chain import as_messages
+from vision_chain import with_images
 from vision_questions import examples
 from vision_stand_in import MODEL, standing_in
 
@@ -57,6 +56,7 @@ def served(parts: Parts, artifact: CalibrationArtifact) -> CFCRunnable:
     """The chain, with the very parts that collected."""
     return CFCRunnable(
         generator=parts.generator,
+        generator_id=parts.generator_id,
         sampling=parts.sampling,
         verifier=parts.verifier,
         answer=parts.answer,
@@ -65,29 +65,22 @@ def served(parts: Parts, artifact: CalibrationArtifact) -> CFCRunnable:
     )
 
 
-def ask(config: CollectionConfig, artifact: CalibrationArtifact, asked: Sequence[Example]) -> None:
-    """Ask about images by name, and about the last one as a message that holds it."""
-    by_name = served(config.parts(), artifact)
+def ask(chain: CFCRunnable, asked: Sequence[Example]) -> None:
+    """Ask about images by their addresses, and about the last one as a chat model, with the image itself."""
     *first, last = asked
     for one in first:
-        result = by_name.invoke(one.input)
+        result = chain.invoke(one.input)
         _show(one, "abstained, " + result.reason if result.abstained else ", ".join(result.answers))
-    # The model by itself takes messages, whoever has put the image into them.
-    model = init_chat_model(**config.generator.arguments)
-    by_message = by_name.model_copy(update={"generator": model})
-    chat = CFCChatModel(chain=by_message, abstain_message="I cannot tell.")
-    message = chat.invoke(as_messages(_input(last)))
+    chat = CFCChatModel(chain=chain, abstain_message="I cannot tell.")
+    message = chat.invoke(with_images(last.input))
     _show(last, f"as a chat model: {message.text}")
-    print(message.response_metadata["cfc"]["guarantee"]["sentence"])
-
-
-def _input(one: Example) -> dict[str, Any]:
-    return cast("dict[str, Any]", one.input)
+    guarantee = chain.guarantee_of(message)
+    print(f"{guarantee.sentence}\nserved and calibrated parts: {guarantee.binding}")
 
 
 def _show(one: Example, answer: str) -> None:
-    named = _input(one)
-    print(f"\n{named['photo']} {named['box']}: {named['question']}\n  {answer} (true: {one.reference})")
+    image, question = cast("Any", one.input)[0]["content"]
+    print(f"\n{image['image_url']['url']}: {question['text']}\n  {answer} (true: {one.reference})")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         records = collected(config, everything, options.folder)
         artifact = calibrated(records, options.folder / "artifact.json")
         split = artifact.calibration.split
-        ask(config, artifact, [one for one in everything if split.part(one.id, None) == "test"][:6])
+        held_out = [one for one in everything if split.part(one.id, None) == "test"]
+        ask(served(config.parts(), artifact), held_out[:6])
     print(f"\nrecords: {records}, {records.stat().st_size // 1024} kB without images")
 
 

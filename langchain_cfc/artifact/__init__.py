@@ -11,13 +11,14 @@ from langchain_cfc.artifact.facts import (
     TradeOff,
 )
 from langchain_cfc.artifact.files import looks_like_artifact
-from langchain_cfc.artifact.held_out import held_out
-from langchain_cfc.artifact.model import CalibrationArtifact, LevelState
+from langchain_cfc.artifact.held_out import HELD_OUT_PART, held_out
+from langchain_cfc.artifact.model import CalibrationArtifact, LevelState, SelfCheck
 from langchain_cfc.artifact.packed import PackedArray
 from langchain_cfc.artifact.reference import Watched, quantities
 from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 
 __all__ = [
+    "HELD_OUT_PART",
     "AttainableGroup",
     "CalibrationArtifact",
     "CalibrationFacts",
@@ -26,6 +27,7 @@ __all__ = [
     "LevelState",
     "PackedArray",
     "Ridge",
+    "SelfCheck",
     "ThresholdRuleName",
     "TradeOff",
     "Watched",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from langchain_cfc.draws import PromptKind
 from langchain_cfc.guarantee import (
     Alpha,
     AnswerPolicy,
@@ -83,6 +84,11 @@ class CalibrationFacts(ArtifactData):
         sampled: Whether prompts were chosen to be labelled with unequal probabilities.
         weight: Sum of the weights of the calibration prompts, where they weigh for that; None where each
             counts as one.
+        window: How many calibration prompts of each level `calibrate` was asked to keep, 0 for all; None for
+            the default.
+        allow_unattainable: Whether it was asked to go on where the target is out of reach.
+        prompt_kinds: Kinds of the calibration prompts, `text`, `messages` and `object`, sorted; None where
+            they are unknown, as of arrays.
     """
 
     size: int
@@ -101,6 +107,9 @@ class CalibrationFacts(ArtifactData):
     certification_size: Count = 0
     sampled: bool = False
     weight: float | None = None
+    window: Count | None = None
+    allow_unattainable: bool = False
+    prompt_kinds: list[PromptKind] | None = None
 
     @property
     def by_weight(self) -> str:
@@ -134,12 +143,14 @@ class Confidence(ArtifactData):
         prompts: Number of prompts of the third split on which levels were tested; 0 where the law of an order
             statistic gives the confidence, without a third split.
         records_digest: Digest of these prompts, their scores and labels; None where there are none.
+        missed: By level, on how many of these prompts the promise failed at the level that is served.
     """
 
     delta: Delta
     names: list[str]
     prompts: Count = 0
     records_digest: str | None = None
+    missed: dict[str, Count] = Field(default={})
 
 
 class TradeOff(ArtifactData):

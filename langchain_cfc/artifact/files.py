@@ -18,6 +18,8 @@ FORMAT = "langchain-cfc/artifact"
 VERSION = 2
 # Keys are sorted, so `format` and `version` are the last lines of a file.
 TAIL_BYTES = 256
+# Far beyond any artifact: a million calibration prompts kept with twenty features take 200 MiB.
+MOST_BYTES = 1 << 30
 
 
 def digest(content: Mapping[str, Any]) -> str:

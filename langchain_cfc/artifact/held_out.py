@@ -9,6 +9,9 @@ from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 
 _FLAGS = {"test": "test_fraction", "certification": "certification_fraction"}
+# Which prompts of the records were taken, in words.
+NEW_RECORDS = "all records: none of them was recognised as a calibration record"
+HELD_OUT_PART = "the part of the calibration file that was held out"
 _USES = {"test": "evaluate on other records", "certification": "certify on other records"}
 
 
@@ -34,7 +37,7 @@ def held_out(
         InputError: If these are the calibration records, but without their weights.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
-    which = "all records: none of them was recognised as a calibration record"
+    which = NEW_RECORDS
     if plan.meets(facts.sketch, labelled.names):
         if facts.sampled and labelled.weights is None:
             msg = (
@@ -63,7 +66,7 @@ def held_out(
             )
             raise OverlapError(msg)
         labelled = labelled.take(plan.rows(labelled)[part])
-        which = "the part of the calibration file that was held out"
+        which = HELD_OUT_PART
         if plan.meets(facts.sketch, labelled.names):
             msg = (
                 "records of the held-out part carry ids of calibration records: their clusters have "

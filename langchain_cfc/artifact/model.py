@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc._files import atomic_writer
+from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._files import atomic_writer, read_regular
 from langchain_cfc.artifact import files
+from langchain_cfc.artifact.consistency import contradictions, settings_digest
 from langchain_cfc.artifact.facts import (
     ArtifactData,
     CalibrationFacts,
@@ -32,6 +33,7 @@ from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
     Binding,
     Certificate,
+    Count,
     CoverageCertificate,
     Guarantee,
     answering,
@@ -49,6 +51,20 @@ from langchain_cfc.thresholds import (
 )
 
 
+class SelfCheck(ArtifactData):
+    """What calibration found when it asked its own prompts.
+
+    Attributes:
+        asked: How many calibration prompts were asked.
+        refused: How many of them have no threshold, because the prompts kept do not decide it.
+        kept: How many calibration prompts the conditional rule keeps, equal ones counted once.
+    """
+
+    asked: Count
+    refused: Count
+    kept: Count
+
+
 class LevelState(ArtifactData):
     """The fitted threshold rules at one error level; arrays are named as in the artifact's `arrays`.
 
@@ -59,6 +75,9 @@ class LevelState(ArtifactData):
         effective_alpha: The smaller level that the artifact's own rule was fitted at, as decimal text; `0`
             where none is left and every prompt is flagged, None where it is alpha.
         slack: By name of a weighting, by how much a ridge is estimated to take its coverage below the target.
+        settings: Digest of the level with the settings that it was fitted with, see `consistency`.
+        self_check: What the conditional rule answers its own prompts; None for other rules, and in artifacts
+            made before this was counted.
     """
 
     alpha: str
@@ -66,6 +85,8 @@ class LevelState(ArtifactData):
     marginal: dict[str, str]
     effective_alpha: str | None = None
     slack: dict[str, float] = Field(default={})
+    settings: str | None = None
+    self_check: SelfCheck | None = None
 
     @model_validator(mode="after")
     def _is_stricter(self) -> LevelState:
@@ -103,7 +124,10 @@ class CalibrationArtifact(ArtifactData):
             over calibration sets.
         shift: The statistic that says how much likelier a prompt is where it is served than where it was
             calibrated, such as `meta(ratio)`; None where they are equally likely.
-        randomised: Whether thresholds are randomised, so that coverage is exact.
+        randomised: Whether thresholds are randomised: no more coverage than 1 - alpha for continuous scores,
+            where sets may be empty.
+        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
+            candidate reaches the threshold. False in artifacts written before the field existed.
         certificates: What held-out prompts certify about the sets, at most one per level.
         policy: The policy of bot mode, with its certificate.
         reference: What prompts looked like, to tell drift by; empty where there is nothing to compare with.
@@ -126,6 +150,7 @@ class CalibrationArtifact(ArtifactData):
     confidence: Confidence | None = None
     shift: str | None = None
     randomised: bool = False
+    never_empty: bool = False
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None
     reference: list[Watched] = Field(default=[])
@@ -154,6 +179,10 @@ class CalibrationArtifact(ArtifactData):
             msg = f"array {stray[0]!r} belongs to no level"
             raise ValueError(msg)
         self._check_promises()
+        problem = next(contradictions(self), None)
+        if problem is not None:
+            msg = f"the content contradicts itself: {problem}"
+            raise ValueError(msg)
         return self
 
     def _check_promises(self) -> None:
@@ -190,6 +219,10 @@ class CalibrationArtifact(ArtifactData):
         levels = ", ".join(self.alphas)
         return f"CalibrationArtifact({self.threshold_rule}, alpha={levels}, n={self.n}, {self.digest[:15]})"
 
+    def __str__(self) -> str:
+        """The same, or pydantic would write out everything."""
+        return repr(self)
+
     @property
     def alphas(self) -> tuple[str, ...]:
         """The error levels held, ascending."""
@@ -204,6 +237,11 @@ class CalibrationArtifact(ArtifactData):
     def parsed_set_rule(self) -> SetRule:
         """The set rule."""
         return parse_set_rule(self.set_rule)
+
+    @property
+    def set_rule_words(self) -> str:
+        """The set rule, and whether its sets may be empty."""
+        return f"{self.set_rule}, {'never empty' if self.never_empty else 'may be empty'}"
 
     @cached_property
     def digest(self) -> str:
@@ -250,6 +288,11 @@ class CalibrationArtifact(ArtifactData):
         return self.model_copy(
             update={"levels": list(levels), "arrays": arrays, "reference": reference, **update}
         )
+
+    def with_settings(self) -> CalibrationArtifact:
+        """Return the artifact with each level tied to the settings that it was fitted with."""
+        levels = [one.model_copy(update={"settings": settings_digest(self, one)}) for one in self.levels]
+        return self.model_copy(update={"levels": levels})
 
     @property
     def spent(self) -> bool:
@@ -394,7 +437,8 @@ class CalibrationArtifact(ArtifactData):
         """Served thresholds: the running maximum over the levels from the largest alpha down to this one.
 
         Conditional thresholds at two levels may cross; with the running maximum a smaller alpha never gives
-        a smaller set.
+        a smaller set. A prompt of a category that was not calibrated on has an infinite threshold, except
+        under the marginal rule, which looks at no features.
 
         Args:
             features: (m, d) features from `feature_map`.
@@ -419,6 +463,10 @@ class CalibrationArtifact(ArtifactData):
                 msg = f"thresholds of this artifact are asked for {'with' if wanted else 'without'} {name}"
                 raise InputError(msg)
         rules = self._marginal_rules if marginal else self._rules
+        if not marginal and self.threshold_rule != "marginal":
+            unknown = self.feature_map.has_unknown_category(features)
+            if unknown.any():
+                return self._solve_known(features, text, ~unknown, weights, uniforms)
         solved = [
             rule.solve(features, weights, uniforms)
             if isinstance(rule, ConditionalThreshold)
@@ -432,6 +480,27 @@ class CalibrationArtifact(ArtifactData):
         errors = np.max([one.errors for one in solved], axis=0)
         outside = np.any([one.outside for one in solved], axis=0)
         return Thresholds(values, np.where(np.isinf(values), 0.0, errors), outside)
+
+    def _solve_known(
+        self,
+        features: FloatArray,
+        alpha: str,
+        known: BoolArray,
+        weights: FloatArray | None,
+        uniforms: FloatArray | None,
+    ) -> Thresholds:
+        """Solve for prompts of known categories; the thresholds of all others are infinite."""
+        values = np.full(len(features), np.inf)
+        errors, outside = np.zeros(len(features)), np.zeros(len(features), dtype=np.bool_)
+        if known.any():
+            solved = self.solve(
+                features[known],
+                alpha,
+                weights=None if weights is None else weights[known],
+                uniforms=None if uniforms is None else uniforms[known],
+            )
+            values[known], errors[known], outside[known] = solved.values, solved.errors, solved.outside
+        return Thresholds(values, errors, outside)
 
     def guarantee(self, alpha: Level | None = None, binding: Binding | None = None) -> Guarantee:
         """The promise at a level.
@@ -486,7 +555,7 @@ class CalibrationArtifact(ArtifactData):
             path: The file; replaced as a whole if it exists.
 
         Raises:
-            InputError: If the folder is missing or cannot be written to.
+            InputError: If the folder is missing or cannot be written to, or the disk is full.
         """
         data = files.encode(self.model_dump(mode="json"))
         with atomic_writer(path) as file:
@@ -503,17 +572,18 @@ class CalibrationArtifact(ArtifactData):
             The artifact; its thresholds are bit-identical to those of the one saved.
 
         Raises:
-            ArtifactFormatError: If the file is missing, not an artifact, truncated, of an unknown version,
-                or has fields too many or few.
+            ArtifactFormatError: If the file is missing, no regular file, larger than 1 GiB, not an artifact,
+                truncated, of an unknown version, or has fields too many or few.
             ArtifactDigestError: If its content is not what was saved.
         """
         source = os.fspath(path)
         try:
-            data = Path(path).read_bytes()
-        except OSError as error:
+            data = read_regular(Path(path), files.MOST_BYTES)
+        except (OSError, InputError) as error:
+            reason = getattr(error, "strerror", None) or error
             msg = (
-                f"{source}: cannot be read ({error.strerror}); `langchain-cfc calibrate` or "
-                "`artifact.save(path)` writes artifacts"
+                f"{source}: cannot be read ({reason}); `langchain-cfc calibrate` or `artifact.save(path)` "
+                "writes artifacts"
             )
             raise ArtifactFormatError(msg) from error
         content = files.decode(data, source)

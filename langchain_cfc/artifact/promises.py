@@ -47,8 +47,9 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         for one in named[:covered]
     )
     target = float(exact_tau(alpha))
-    # Where there are larger levels, the running maximum over them may keep more.
-    exact = artifact.randomised and alpha == artifact.alphas[-1]
+    # Where there are larger levels, the running maximum over them may keep more; so does a best candidate
+    # returned where the threshold lies below every level.
+    exact = artifact.randomised and alpha == artifact.alphas[-1] and not artifact.never_empty
     weighted = facts.weight is not None
     sentence = promise(
         kind,
@@ -85,7 +86,10 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
             randomised=artifact.randomised,
         ),
         not_promised=not_promised(
-            kind, confident=len(confident) == len(weightings) > 0, chosen=artifact.spent
+            kind,
+            confident=len(confident) == len(weightings) > 0,
+            chosen=artifact.spent,
+            never_empty=artifact.never_empty,
         ),
         calibration_size=facts.size,
         failure_probability=delta,
@@ -99,4 +103,4 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
     if artifact.policy is None or delta is not None:
         return guarantee
     coverage = next(one for one in artifact.policy.coverage if one.alpha == alpha)
-    return certified_only(guarantee, coverage)
+    return certified_only(guarantee, coverage, never_empty=artifact.never_empty)

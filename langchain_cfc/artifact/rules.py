@@ -43,7 +43,7 @@ def threshold_rule(
         effective_alpha: The smaller level to fit at; `0` for the rule that flags every prompt.
         delta: Failure probability of the rules that come with confidence.
         ridge: The penalty of a ridge.
-        window: How many calibration prompts the conditional rule keeps; None for all.
+        window: How many calibration prompts the conditional rule keeps at least; None for all.
 
     Returns:
         The rule.

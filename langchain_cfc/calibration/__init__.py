@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from langchain_cfc.calibration.calibrate import calibrate
-from langchain_cfc.calibration.recipe import recipe
+from langchain_cfc.calibration.config import CalibrationConfig
 
-__all__ = ["calibrate", "recipe"]
+__all__ = ["CalibrationConfig", "calibrate"]

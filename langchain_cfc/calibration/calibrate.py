@@ -12,6 +12,7 @@ from langchain_cfc._version import __version__
 from langchain_cfc.artifact import CalibrationArtifact, Confidence, ThresholdRuleName, likelihood_ratios
 from langchain_cfc.calibration.attainability import target_is_attainable
 from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation
+from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fitting import Calibration, fit_levels, fitted_map, units
 from langchain_cfc.calibration.prompts import Prompts
 from langchain_cfc.calibration.reference import reference
@@ -32,6 +33,7 @@ def calibrate(
     alpha: Level | Sequence[Level] | None = None,
     features: str | FeatureMap = "hat(mean_score, 5)",
     set_rule: str = "all",
+    never_empty: bool = True,
     threshold_rule: ThresholdRuleName = "conditional",
     combine: Sequence[str] | None = None,
     n: int | None = None,
@@ -59,7 +61,7 @@ def calibrate(
     The records are split by hash: one part fits the feature map and the combination of verifiers, one is held
     out for evaluation and one for certificates if asked, and the rest calibrates the threshold. The success
     score of a prompt is taken under the set rule that will be served, which is what the promise needs (paper,
-    theorem 1, with the cap in place of S = 1).
+    Theorem 4.1, with the cap in place of S = 1).
 
     Args:
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
@@ -71,7 +73,10 @@ def calibrate(
             left out with `max_wrong_rate`, which then chooses one among levels from 0.05 to 0.9.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
-        set_rule: `all`, `best_prefix`, `rank` or `unique(...)` around one of them.
+        set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
+        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
+            candidate reaches the threshold. Coverage only rises by that and no prompt is flagged for it.
+            Without it such a set is empty: an abstention that counts as a miss.
         threshold_rule: `conditional` (the promise holds under every weighting that the features span),
             `marginal`, `grouped` (disjoint groups, with `confident`) or `learned`.
         combine: Names of verifiers in the candidates' `scores`, whose raw outputs become one score, in place
@@ -80,8 +85,10 @@ def calibrate(
             a verifier that scores each candidate by itself: scores made by comparing all of them would
             differ.
         cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
-        window: How many calibration prompts the artifact keeps for each level of the conditional rule; None
-            keeps all. Thresholds that the kept ones do not decide are flagged as not certifiable.
+        window: How many calibration prompts the artifact keeps at least for each level of the conditional
+            rule; more where prompts like the calibration prompts need more, as a sample of them shows. None
+            keeps all. Prompts unlike any of them may have a threshold that the kept ones do not decide;
+            they are flagged as not certifiable.
         ridge: lambda >= 0, the strength of a penalty that smooths thresholds; see `ConditionalThreshold`. The
             promise over all prompts stays exact, under other weightings it becomes an estimate.
         penalised: `slopes`, or `all`: the paper's form, which promises nothing.
@@ -89,8 +96,9 @@ def calibrate(
         shift: For a known covariate shift, the statistic that says how much likelier a prompt is where it is
             served than where it was calibrated, in any unit, such as `meta(ratio)`. The promise then holds
             where it is served (weighted exchangeability: Tibshirani, Barber, Candes and Ramdas 2019).
-        randomised: Whether to randomise thresholds, so that for continuous success scores coverage is exactly
-            1 - alpha under every weighting that the features span (Gibbs, Cherian and Candes 2023).
+        randomised: Whether to randomise thresholds, so that with `never_empty=False` coverage under every
+            weighting that the features span is exactly 1 - alpha for continuous success scores, and at least
+            that where they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
         confident: Whether the promise is to hold with confidence 1 - delta for this very artifact, not only
             on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
@@ -118,8 +126,8 @@ def calibrate(
     Raises:
         InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments do not go
             together.
-        FeatureError: If the feature text is wrong, or calibration meets a category that the fit split did
-            not hold.
+        FeatureError: If the feature text is wrong, metadata is missing, or a map that came fitted does not
+            know a category.
         CalibrationError: If a split is empty, or a combination is to be fitted to candidates of one kind.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
             rate or confidence cannot be certified with them.
@@ -130,47 +138,62 @@ def calibrate(
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
         OrientationWarning: If correct candidates score worse than wrong ones.
     """
-    request = Request.of(
+    config = CalibrationConfig(
         alpha=alpha,
-        rule=threshold_rule,
+        features=features,
+        set_rule=set_rule,
+        never_empty=never_empty,
+        threshold_rule=threshold_rule,
+        combine=combine,
+        n=n,
         cap=cap,
         window=window,
         ridge=ridge,
         penalised=penalised,
         stability=stability,
-        confident=confident,
-        max_wrong_rate=max_wrong_rate,
-        by_group=wrong_rate_groups,
-        delta=delta,
         shift=shift,
         randomised=randomised,
-    )
-    rule = parse_set_rule(set_rule)
-    given = FeatureMap.parse(features) if isinstance(features, str) else features
-    plan = request.plan(
-        given,
-        combine,
-        seed,
+        confident=confident,
+        max_wrong_rate=max_wrong_rate,
+        wrong_rate_groups=wrong_rate_groups,
+        delta=delta,
+        seed=seed,
         fit_fraction=fit_fraction,
         test_fraction=test_fraction,
         certification_fraction=certification_fraction,
+        within_clusters=within_clusters,
+        allow_unattainable=allow_unattainable,
     )
+    return _calibrate(records, config, provenance)
+
+
+def _calibrate(
+    records: Iterable[PromptRecord] | LabelledDraws,
+    config: CalibrationConfig,
+    provenance: Provenance | None,
+) -> CalibrationArtifact:
+    request = Request.of(config)
+    rule = parse_set_rule(config.set_rule)
+    given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
+    plan = request.plan(given, config)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    prompts = Prompts.of(records, combine, plan, n=n, provenance=provenance, weighs=request.weighs)
+    prompts = Prompts.of(
+        records, config.combine, plan, n=config.n, provenance=provenance, weighs=request.weighs
+    )
     ratio = None if request.shift is None else parse_statistic(request.shift)
-    asks = given.needs_answers or rule.text.startswith("unique") or max_wrong_rate is not None
+    asks = given.needs_answers or rule.text.startswith("unique") or request.max_wrong_rate is not None
     asks = asks or (ratio is not None and ratio.needs_answers)
     check_answers(prompts.labelled, provenance, needed=asks)
     fit_split = prompts.part("fit")
-    feature_map = fitted_map(given, fit_split)
-    labelled = prompts.calibration(within_clusters)
+    labelled = prompts.calibration(config.within_clusters)
+    feature_map = fitted_map(given, fit_split, labelled)
     with naming(labelled.ids):
         data = Calibration(
             labelled=labelled,
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
-            success_scores=rule.success_scores(labelled, cap),
+            success_scores=rule.success_scores(labelled, config.cap),
             ratios=None if ratio is None else likelihood_ratios(ratio, labelled.draws),
             units_of=None if request.ridge is None else units(feature_map, fit_split),
             cap=request.cap,
@@ -181,8 +204,8 @@ def calibrate(
         *data.counts,
         data.groups,
         alphas[0],
-        promised=threshold_rule in {"conditional", "grouped"},
-        allow_unattainable=allow_unattainable,
+        promised=request.rule in {"conditional", "grouped"},
+        allow_unattainable=config.allow_unattainable,
     )
     steps = {one: request.steps(one) for one in alphas}
     tried = {step for one in steps.values() for step in one} if request.tested else alphas
@@ -194,26 +217,28 @@ def calibrate(
         n=labelled.draws.n,
         cap=data.cap,
         set_rule=rule.text,
-        threshold_rule=threshold_rule,
+        threshold_rule=request.rule,
         features=feature_map.to_data(),
         levels=levels,
         arrays=arrays,
         provenance=provenance,
         calibration=prompts.facts(
             data,
-            within_clusters,
+            config,
             came_fitted=given.needs_fit and given.fitted,
             recognised=request.certifies or request.shift is not None,
         ),
         combination=prompts.combination,
         ridge=request.ridge,
-        stability=stability,
+        stability=request.stability,
         confidence=_confidence(request, data),
         shift=request.shift,
-        randomised=randomised,
+        randomised=request.randomised,
+        never_empty=config.never_empty,
     )
     if request.tested:
         artifact = tested_levels(artifact, prompts.certification(), steps, request.delta)
+    artifact = artifact.with_settings()
     artifact = artifact.model_copy(update={"reference": reference(artifact, prompts, alike)})
     if request.max_wrong_rate is None:
         return artifact

@@ -57,7 +57,7 @@ def check_orientation(prompts: LabelledDraws, combination: Combination | None) -
         f"{100 * found.confidence:g} % interval {found.low:.3f} to {found.high:.3f}, where 0.5 tells "
         f"nothing; {cure}"
     )
-    warnings.warn(msg, OrientationWarning, stacklevel=3)
+    warnings.warn(msg, OrientationWarning, stacklevel=4)  # the call of `calibrate`
 
 
 def check_attainable(
@@ -107,4 +107,4 @@ def check_attainable(
             f"alpha = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "
             f"will often be flagged: {listed}"
         )
-        warnings.warn(msg, AttainabilityWarning, stacklevel=3)
+        warnings.warn(msg, AttainabilityWarning, stacklevel=4)  # the call of `calibrate`

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray
-from langchain_cfc.artifact import AttainableGroup, LevelState, PackedArray
+from langchain_cfc.artifact import AttainableGroup, LevelState, PackedArray, SelfCheck
 from langchain_cfc.calibration.attainability import attainable_groups
 from langchain_cfc.calibration.request import Request
 from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import CalibrationError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, naming
 from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold, ThresholdRule
+
+# Calibration prompts that a fitted rule is asked, and how much wider its window becomes if it refuses one.
+ASKED, WIDER = 1_000, 4
+RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,14 @@ class Calibration:
         return attainable_groups(self.weightings, self.features, self.reachable, weights)
 
 
-def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
+def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws, calibration: LabelledDraws) -> FeatureMap:
     """The map, fitted on the fit split if it did not come fitted.
+
+    Args:
+        feature_map: The map that was asked for.
+        fit_split: Prompts that fit it.
+        calibration: Prompts that calibrate. Their categories are known as well: a rare one may be missing
+            from the fit split (`Group` says why that is sound).
 
     Raises:
         CalibrationError: If the fit split is empty and something is to be fitted.
@@ -96,7 +106,9 @@ def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws) -> FeatureMap:
         )
         raise CalibrationError(msg)
     with naming(fit_split.ids):
-        return feature_map.fit(fit_split.draws)
+        fitted = feature_map.fit(fit_split.draws)
+    with naming(calibration.ids):
+        return fitted.with_categories_of(calibration.draws)
 
 
 def units(feature_map: FeatureMap, fit_split: LabelledDraws) -> FloatArray:
@@ -144,6 +156,9 @@ def fit_levels(
             effective = request.stability.effective_alpha(alpha, len(data.labelled))
         rule = request.threshold_rule(alpha, effective)
         fitted = None if effective == "0" else _fit(rule, data)
+        check = None
+        if isinstance(fitted, ConditionalThreshold):
+            fitted, check = _widened(fitted, data)
         marginal = MarginalThreshold(alpha, request.cap)
         compared = marginal.fit(data.features[fair], data.success_scores[fair]) if fair.any() else None
         levels.append(
@@ -153,15 +168,34 @@ def fit_levels(
                 marginal=stored(_state(compared, data)),
                 effective_alpha=effective,
                 slack=_slack(fitted, data),
+                self_check=check,
             )
         )
     return levels, arrays
 
 
-def _fit(rule: ThresholdRule[Any], data: Calibration) -> ThresholdRule[Any]:
+def _fit(rule: RuleT, data: Calibration) -> RuleT:
     if not isinstance(rule, ConditionalThreshold):
         return rule.fit(data.features, data.success_scores)
     return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of)
+
+
+def _widened(fitted: ConditionalThreshold, data: Calibration) -> tuple[ConditionalThreshold, SelfCheck]:
+    """A fitted rule that refuses none of its own prompts, as far as a sample tells, and what it answers them.
+
+    Fitting has asked a few of them already and kept what they need; here more are asked, and the window is
+    widened until all are answered.
+    """
+    chosen = np.unique(np.linspace(0, len(data.features) - 1, ASKED).astype(np.int64))
+    weights = None if data.ratios is None else data.ratios[chosen]
+    while True:
+        refused = int(fitted.solve(data.features[chosen], weights).outside.sum())
+        if refused == 0 or fitted.window is None:
+            break
+        wider = WIDER * fitted.window
+        fitted = _fit(replace(fitted, window=wider if wider < len(data.features) else None), data)
+    kept = len(fitted.state_data()["success_scores"])
+    return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
 
 def _state(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, FloatArray]:
@@ -172,12 +206,17 @@ def _state(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, Fl
 
 
 def _slack(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, float]:
-    """By name of a weighting, what a ridge is estimated to cost."""
+    """By name of a weighting, what a ridge is estimated to cost.
+
+    A category that the fit split lacks has no units: the ridge leaves its column out, with nothing to
+    estimate.
+    """
     if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
         return {}
     slack = {
         one.name: fitted.ridge_slack(np.array(one.coefficients), data.features, data.weights)
         for one in data.weightings
+        if fitted.penalised == "all" or data.units_of is None or one.values(data.units_of).any()
     }
     # The constant pays nothing but round-off where it is left out of the penalty.
     return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}

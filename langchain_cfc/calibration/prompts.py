@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from langchain_cfc._arrays import IntArray
 from langchain_cfc.artifact import CalibrationFacts
 from langchain_cfc.calibration.combining import fit_combination
+from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fitting import Calibration
 from langchain_cfc.combination import Combination
 from langchain_cfc.draws import LabelledDraws, names_of
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.records import PromptRecord, Provenance, tabulate, tabulate_raw, with_scores
 from langchain_cfc.splits import Part, SplitPlan, ids_digest
+from langchain_cfc.thresholds import WINDOW
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Prompts:
     def facts(
         self,
         data: Calibration,
-        within_clusters: Literal["one", "all"],
+        config: CalibrationConfig,
         *,
         came_fitted: bool,
         recognised: bool,
@@ -131,7 +132,7 @@ class Prompts:
 
         Args:
             data: The calibration split in numbers.
-            within_clusters: Which prompts of a cluster calibrated.
+            config: How the calibration was asked for.
             came_fitted: Whether the feature map was given fitted.
             recognised: Whether the third split is to be known again: where it can certify nothing any more,
                 or never could.
@@ -156,7 +157,7 @@ class Prompts:
             map_came_fitted=came_fitted,
             fit_size=len(ids["fit"]),
             held_out_size=len(ids["test"]),
-            within_clusters=within_clusters,
+            within_clusters=config.within_clusters,
             exchangeable=len(set(used)) == len(used),
             split=self.plan,
             digests={
@@ -168,4 +169,7 @@ class Prompts:
             attainable_coverage=float(np.average(data.reachable, weights=data.labelled.weights)),
             groups=data.groups,
             certification_size=len(ids["certification"]),
+            window=None if config.window == WINDOW else config.window or 0,
+            allow_unattainable=config.allow_unattainable,
+            prompt_kinds=None if labelled.prompt_kinds is None else sorted(labelled.prompt_kinds),
         )

@@ -31,7 +31,7 @@ class _Seen:
     def of(cls, artifact: CalibrationArtifact, prompts: LabelledDraws) -> _Seen:
         """Prompts with their weights as probabilities to be counted."""
         with naming(prompts.ids):
-            features = artifact.feature_map.transform(prompts.draws)
+            features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
         luck = artifact.calibration.split.uniforms("watch", prompts.ids)
         return cls(
             quantities(artifact.feature_map, features, prompts.draws.scores),

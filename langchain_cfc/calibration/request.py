@@ -8,6 +8,7 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
 from langchain_cfc.artifact import Ridge, ThresholdRuleName, threshold_rule
+from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, parse_statistic
 from langchain_cfc.splits import SplitPlan, split_plan
@@ -33,7 +34,7 @@ class Request:
         alphas: Error levels as decimal text, ascending.
         rule: Name of the threshold rule.
         cap: Success score of a prompt without a correct candidate.
-        window: How many calibration prompts the conditional rule keeps; None for all.
+        window: How many calibration prompts the conditional rule keeps at least; None for all.
         ridge: The penalty of a ridge, if there is one.
         stability: The paper's slack, if levels are made stricter by it.
         confident: Whether the promise is to hold for the very artifact.
@@ -60,53 +61,40 @@ class Request:
     levels_named: bool
 
     @classmethod
-    def of(
-        cls,
-        *,
-        alpha: Level | Sequence[Level] | None,
-        rule: ThresholdRuleName,
-        cap: float,
-        window: int | None,
-        ridge: float,
-        penalised: Literal["slopes", "all"],
-        stability: PaperStability | None,
-        confident: bool,
-        max_wrong_rate: Level | None,
-        by_group: bool,
-        delta: Level | None,
-        shift: str | None,
-        randomised: bool,
-    ) -> Request:
+    def of(cls, config: CalibrationConfig) -> Request:
         """Check what was asked.
 
         Raises:
             InputError: If an option is impossible, or two of them do not go together.
         """
+        alpha, max_wrong_rate, delta = config.alpha, config.max_wrong_rate, config.delta
         if alpha is None and max_wrong_rate is None:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
         request = cls(
             alphas=POLICY_ALPHAS if alpha is None else _alphas(alpha),
-            rule=rule,
-            cap=float(cap),
-            window=window,
-            ridge=_ridge(ridge, penalised),
-            stability=stability,
-            confident=confident,
+            rule=config.threshold_rule,
+            cap=float(config.cap),
+            window=config.window,
+            ridge=_ridge(config.ridge, config.penalised),
+            stability=config.stability,
+            confident=config.confident,
             max_wrong_rate=None if max_wrong_rate is None else _rate_text(max_wrong_rate),
-            by_group=by_group,
+            by_group=config.wrong_rate_groups,
             delta=DEFAULT_DELTA if delta is None else delta_text(delta),
-            shift=None if shift is None else parse_statistic(shift).text,
-            randomised=randomised,
+            shift=None if config.shift is None else parse_statistic(config.shift).text,
+            randomised=config.randomised,
             levels_named=alpha is not None,
         )
         request._check()
         ignored = {
             "delta: nothing holds with confidence here; ask for confident or max_wrong_rate, or certify": (
-                delta is not None and not confident and max_wrong_rate is None
+                delta is not None and not config.confident and max_wrong_rate is None
             ),
-            "wrong_rate_groups: there is no max_wrong_rate": by_group and max_wrong_rate is None,
-            "penalised: there is no ridge": penalised != "slopes" and not ridge,
+            "wrong_rate_groups: there is no max_wrong_rate": (
+                config.wrong_rate_groups and max_wrong_rate is None
+            ),
+            "penalised: there is no ridge": config.penalised != "slopes" and not config.ridge,
         }
         _refuse(problem for problem, found in ignored.items() if found)
         return request
@@ -184,16 +172,7 @@ class Request:
         ]
         return [alpha_text(step) for step in dict.fromkeys(steps) if step > 0]
 
-    def plan(
-        self,
-        feature_map: FeatureMap,
-        combine: Sequence[str] | None,
-        seed: str | int,
-        *,
-        fit_fraction: float | None,
-        test_fraction: float,
-        certification_fraction: float | None,
-    ) -> SplitPlan:
+    def plan(self, feature_map: FeatureMap, config: CalibrationConfig) -> SplitPlan:
         """The split, with parts to fit and to certify on only where there is something to do.
 
         Raises:
@@ -201,7 +180,8 @@ class Request:
         """
         came_fitted = feature_map.needs_fit and feature_map.fitted
         # The units of a ridge are fitted as well.
-        learns = combine is not None or self.ridge is not None
+        learns = config.combine is not None or self.ridge is not None
+        fit_fraction, certification_fraction = config.fit_fraction, config.certification_fraction
         if came_fitted and fit_fraction and not learns:
             msg = (
                 "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
@@ -213,7 +193,9 @@ class Request:
             fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
         if certification_fraction is None:
             certification_fraction = DEFAULT_CERTIFICATION_FRACTION if self.certifies else 0.0
-        return split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+        return split_plan(
+            config.seed, fit=fit_fraction, test=config.test_fraction, certification=certification_fraction
+        )
 
 
 def _refuse(problems: Iterable[str]) -> None:

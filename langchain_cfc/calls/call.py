@@ -12,6 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor, var_child_runnable_config
 from langchain_core.runnables.utils import is_async_callable
 
+from langchain_cfc._text import quote
 from langchain_cfc.calls.bounds import bounds, setting
 from langchain_cfc.calls.flow import FlowRunnable
 from langchain_cfc.calls.steps import Step, Steps, each, succeeded
@@ -144,9 +145,9 @@ def unquoted() -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Type and text of an exception, for messages; the type alone where it has no text to give."""
+    """Type and text of an exception, quoted for messages; the type alone where it has no text to give."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {quote(str(error))}"
     except Exception:  # noqa: BLE001 - a `__str__` of the user's own may fail like all else
         return type(error).__name__
 

@@ -49,7 +49,7 @@ def certify(
         CalibrationError: If no prompt is left to certify on.
         InputError: If a level is not held or has a certificate, a record cannot be used, or answers are not
             told apart as in calibration.
-        FeatureError: If the feature map does not know a category or misses metadata.
+        FeatureError: If the feature map misses metadata.
         FingerprintError: If the records come from another generator, verifier or extractor.
         MissingExtraError: If SciPy is not installed.
     """

@@ -47,7 +47,7 @@ def tested_levels(
         MissingExtraError: If SciPy is not installed.
     """
     held = {one.alpha: one for one in artifact.levels}
-    levels = [
+    found = [
         _tested(artifact, certification, alpha, [held[one] for one in tried], delta)
         for alpha, tried in steps.items()
     ]
@@ -56,8 +56,9 @@ def tested_levels(
         names=[artifact.feature_map.guaranteed_weights()[0].name],
         prompts=len(certification),
         records_digest=records_digest(certification),
+        missed={level.alpha: missed for level, missed in found},
     )
-    levels.sort(key=lambda one: float(one.alpha))
+    levels = sorted((level for level, _ in found), key=lambda one: float(one.alpha))
     return artifact.with_levels(levels, confidence=confidence)
 
 
@@ -67,8 +68,9 @@ def _tested(
     alpha: str,
     tried: Sequence[LevelState],
     delta: str,
-) -> LevelState:
-    passed: LevelState | None = None
+) -> tuple[LevelState, int]:
+    """The last level that passes in turn, and on how many prompts its promise failed."""
+    passed: tuple[LevelState, int] | None = None
     missed = 0
     for step in tried:
         level = step.model_copy(
@@ -83,7 +85,7 @@ def _tested(
         missed = len(certification) - int(seen.kept.sum())
         if rare_p_value(missed, len(certification), Fraction(alpha)) > float(delta):
             break
-        passed = level
+        passed = level, missed
     if passed is None:
         raise _unattainable(alpha, delta, missed, len(certification))
     return passed

@@ -10,6 +10,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import InputError
+from langchain_cfc.fingerprints import fingerprint, is_identified
 from langchain_cfc.runnable import CFCRunnable
 from langchain_cfc.runnable.policies import OrElse
 from langchain_cfc.thresholds import Level
@@ -70,7 +71,24 @@ def _runnable(served: CFCRunnable, alpha: Level | None, arguments: Arguments) ->
         changes["generator"] = _with(served.generator, None, arguments)
         if changes["generator"] is None:
             raise InputError(_unreachable("generator", "chat model", served.generator, [*arguments]))
+        if not _is_covered_by_id(served, changes["generator"]):
+            changes["generator_id"] = None
     return served.model_copy(update=changes)
+
+
+def _is_covered_by_id(served: CFCRunnable, changed: AnyRunnable) -> bool:
+    """Whether the id given to a generator still vouches for it when it is called with further arguments.
+
+    The id was given to the generator without them. It covers the changed one if the fingerprints are equal,
+    or if the records state whatever differs, so that it is compared.
+    """
+    before, after = fingerprint(served.generator), fingerprint(changed)
+    if not is_identified(before) or not is_identified(after):
+        return False
+    provenance = served.artifact.provenance
+    calibrated = (provenance.generator if provenance is not None else None) or {}
+    different = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    return different <= calibrated.keys()
 
 
 def _or_else(chain: OrElse, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:

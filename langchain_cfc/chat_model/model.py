@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 from langchain_core.caches import BaseCache
@@ -24,7 +24,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import (
     ensure_config,
@@ -42,6 +42,7 @@ from langchain_cfc.runnable.apart import NOSTREAM
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.thresholds import Level
 
+Message = TypeVar("Message", bound=BaseMessage)
 LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
 
 PROVIDER = "langchain-cfc"
@@ -57,23 +58,23 @@ class CFCChatModel(BaseChatModel):
     """A chat model that says only what its chain can stand behind.
 
     It is invoked with messages and returns one: the best answer of the chain's set, or an abstention in
-    words. The decision and the guarantee are in `response_metadata["cfc"]`, as plain data. Streams hold
-    exactly one chunk, for nothing is decided before the last candidate is scored.
+    words. The decision is in `response_metadata["cfc"]`, as plain data, with what identifies its guarantee;
+    `CFCRunnable.guarantee_of(message)` returns all of that. Streams hold exactly one chunk, for nothing is
+    decided before the last candidate is scored.
 
     Generator, verifier and metadata function get the messages as they are, images included. A chain that was
-    calibrated on texts takes texts again with a function before it: `RunnableLambda(lambda messages:
-    messages[-1].text) | chain`.
+    calibrated on texts gets the text of one human message; a conversation that a text would not hold, such as
+    one with a system prompt, earlier turns or images, is refused (`langchain_cfc.prompts.messages_to_text`).
 
     Tools, `stop` and every other argument of a call go to the chat model in the generator, for each draw, and
     `alpha` chooses the error level. Candidates may then be tool calls; those of the best one, under fresh
     ids, are the message's. Arguments like these change what the model says: calibrate with the same ones.
-    Fingerprints compare what records and model both state, which is the model, its tools, its temperature and
-    the like: another one is refused. Each set of arguments is served by a copy of the chain, whose own
-    `max_concurrency` counts by itself.
+    Fingerprints compare them with what the records state, and other ones are refused. Each set of arguments
+    is served by a copy of the chain, whose own `max_concurrency` counts by itself.
 
-    The message bears no usage. Each draw is a run of its own below this one, which usage callbacks and
-    tracers count; the same tokens on the message would be counted twice. What the draws cost together is in
-    `response_metadata["cfc"]["usage"]`. LangChain's cache is off by default: it cannot tell verifiers apart.
+    The message's `usage_metadata` is the sum over the draws. Each draw is a run of its own below this one,
+    which usage callbacks and tracers count; so that they do not count the same tokens twice, they are shown
+    this run's message without its usage. LangChain's cache is off by default: it cannot tell verifiers apart.
 
     Args:
         chain: A `CFCRunnable`, or whatever else returns its results, such as `chain.or_else(...)`.
@@ -86,6 +87,7 @@ class CFCChatModel(BaseChatModel):
     Raises:
         InputError: If a call has arguments and there is no chat model in the chain that they could reach.
         FingerprintError: If arguments make the generator another than the calibrated one.
+        PromptKindError: If the chain was calibrated on texts and the messages hold more than one.
     """
 
     # Other settings of a model belong to the generator; one given here would be ignored without a word.
@@ -130,11 +132,11 @@ class CFCChatModel(BaseChatModel):
         served = served_first(self.chain)
         given = self._arguments(stop, kwargs)
         known = fingerprint(served.generator.bind(**given)) if served is not None else {}
-        if "model" in known:
+        if known.get("model") is not None:
             params["ls_model_name"] = known["model"]
-        if "temperature" in known:
+        if known.get("temperature") is not None:
             params["ls_temperature"] = known["temperature"]
-        if "max_tokens" in known:
+        if known.get("max_tokens") is not None:
             params["ls_max_tokens"] = known["max_tokens"]
         if "stop" in given:
             params["ls_stop"] = given["stop"]
@@ -191,7 +193,7 @@ class CFCChatModel(BaseChatModel):
         chunks = super().stream(input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs)
         with _streaming(_below(manager, run_id)):
             decided = next(chunks)
-        yield decided
+        yield _with_usage(decided)
         yield from chunks
 
     async def astream(
@@ -210,9 +212,19 @@ class CFCChatModel(BaseChatModel):
         )
         with _streaming(_below(manager, run_id)):
             decided = await anext(chunks)
-        yield decided
+        yield _with_usage(decided)
         async for chunk in chunks:
             yield chunk
+
+    # Callbacks have been called when these return, so what they return may bear the usage.
+
+    def generate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        """Generate for several prompts; see `BaseChatModel.generate`."""
+        return _result_with_usage(super().generate(*args, **kwargs))
+
+    async def agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        """The same as `generate`, asynchronously."""
+        return _result_with_usage(await super().agenerate(*args, **kwargs))
 
     def _should_stream(self, *, async_api: bool, run_manager: LLMRun | None = None, **kwargs: Any) -> bool:
         """Not inside a call that is no stream: `_generate` knows its run, and tells whoever listens."""
@@ -303,15 +315,40 @@ class CFCChatModel(BaseChatModel):
         return made
 
     def _said(self, found: Any, run_manager: LLMRun | None) -> AIMessage:
-        """The message of a run, without what belongs to the run of a fallback: its usage and its id."""
+        """Return the message of a run as callbacks may see it: under its own id, and without its usage.
+
+        Usage is kept in the decision, from where `_with_usage` takes it once callbacks have been called.
+        """
         message = Answer(abstain_message=self.abstain_message).to_message(found)
         changes: dict[str, Any] = {
             "id": None if run_manager is None else f"{LC_ID_PREFIX}-{run_manager.run_id}",
             "usage_metadata": None,
         }
+        if message.usage_metadata is not None:
+            decision = {**message.response_metadata["cfc"], "usage": message.usage_metadata}
+            changes["response_metadata"] = {**message.response_metadata, "cfc": decision}
         if self.output_version == "v1":
             changes["content"] = message.content_blocks
         return message.model_copy(update=changes)
+
+
+def _with_usage(message: Message) -> Message:
+    """Return a copy of a message that bears the usage which its decision states."""
+    usage = (message.response_metadata.get("cfc") or {}).get("usage")
+    return message if usage is None else message.model_copy(update={"usage_metadata": usage})
+
+
+def _result_with_usage(result: LLMResult) -> LLMResult:
+    """Return copies of generations whose messages bear their usage; callbacks may have kept the originals."""
+    generations: list[Any] = [
+        [
+            one.model_copy(update={"message": _with_usage(one.message)})
+            for one in batch
+            if isinstance(one, ChatGeneration)
+        ]
+        for batch in result.generations
+    ]
+    return result.model_copy(update={"generations": generations})
 
 
 def _chunk(message: AIMessage) -> AIMessageChunk:

@@ -32,10 +32,11 @@ def agreement(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Say how far the records' labels agree with people, and what is left of a promise made with them.
+    """Measure how far the records' labels agree with people.
 
-    The sheet is a random sample of the records' candidates, written by --sample-for-review of `collect` or by
-    `write_review`; rows that are not filled in yet are left out.
+    It also says what is left of a promise that was made with these labels. The sheet is a random sample of
+    the records' candidates, written by --sample-for-review of `collect` or by `write_review`; rows that are
+    not filled in yet are left out.
     """
     with failures_explained():
         source = read_records(*records)

@@ -7,15 +7,14 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._version import __version__
-from langchain_cfc.cli.commands import Commands
+from langchain_cfc.cli.commands import Commands, make_app
 
-app = typer.Typer(
+app = make_app(
     name="langchain-cfc",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

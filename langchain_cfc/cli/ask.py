@@ -45,10 +45,14 @@ def ask(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Ask one question: print the answer set, or why there is none (exit code 1).
+    r"""Ask one question: print the answer set, or why there is none.
 
-    Example: langchain-cfc ask artifact.json "What is the capital of Peru?" --generator mybot:model
-        --verifier mybot:judge
+    Give the model and the verifier that the artifact was calibrated with, or a recording of them.
+
+        langchain-cfc ask artifact.json "What is the capital of Peru?" \
+          --generator mybot:model --verifier mybot:judge
+
+    Exit code 1 if there is no answer set.
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
@@ -62,7 +66,7 @@ def ask(
             "answer_id": answer_id,
         }
         if replay is not None:
-            parts |= _replayed(replay, artifact)
+            parts |= _replayed(replay, artifact, prompt)
         else:
             parts |= _imported(generator, verifier, answer, metadata)
         chain = CFCRunnable(artifact=artifact, bot=bot, show_rejected=show_rejected, **parts)
@@ -88,11 +92,14 @@ def show_result(console: Console, result: CFCResult) -> None:
     console.print(escape(result.explain()))
 
 
-def _replayed(path: Path, artifact: CalibrationArtifact) -> dict[str, Any]:
+def _replayed(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
     from langchain_cfc.demo import recording
 
     source = recording() if str(path) == "demo" else read_records(path)
-    return recorded_parts(source, () if artifact.combination is None else artifact.combination.names)
+    parts = recorded_parts(source, () if artifact.combination is None else artifact.combination.names)
+    # A prompt that is not there is no matter of candidates that could not be drawn.
+    parts["generator"].find_record(prompt)
+    return parts
 
 
 def _imported(

@@ -67,8 +67,18 @@ def calibrate(
         str, typer.Option(help="Feature map, e.g. 'hat(mean_score, 5) + group(topic)'.")
     ] = "hat(mean_score, 5)",
     set_rule: Annotated[
-        str, typer.Option(help="all, best_prefix, rank, or unique(...) around one of them.")
+        str,
+        typer.Option(
+            help="all, best_prefix or rank, or unique(...) or at_least_one(...) around one of them."
+        ),
     ] = "all",
+    never_empty: Annotated[
+        bool,
+        typer.Option(
+            "--never-empty/--allow-empty",
+            help="Where no candidate reaches the threshold: return the best one, or abstain.",
+        ),
+    ] = True,
     threshold_rule: Annotated[
         ThresholdRuleChoice,
         typer.Option(
@@ -90,7 +100,7 @@ def calibrate(
         float, typer.Option(help="Success score of a prompt without a correct candidate, above 1.")
     ] = 2.0,
     window: Annotated[
-        int, typer.Option(help="Calibration prompts that the artifact keeps for each level; 0 keeps all.")
+        int, typer.Option(help="Calibration prompts kept at least for each level; more if need be, 0: all.")
     ] = WINDOW,
     ridge: Annotated[
         float,
@@ -123,7 +133,10 @@ def calibrate(
     randomised: Annotated[
         bool,
         typer.Option(
-            "--randomised", help="Randomise thresholds, so that coverage is exact.", rich_help_panel=VARIANTS
+            "--randomised",
+            help="Randomise thresholds: coverage is 1 - alpha for continuous scores with --allow-empty, else "
+            "more.",
+            rich_help_panel=VARIANTS,
         ),
     ] = False,
     confident: Annotated[
@@ -195,6 +208,7 @@ def calibrate(
                 alpha=alpha or (["0.1"] if max_wrong_rate is None else None),
                 features=features,
                 set_rule=set_rule,
+                never_empty=never_empty,
                 threshold_rule=threshold_rule.value,
                 combine=verifiers or None,
                 n=n,

@@ -34,11 +34,11 @@ def certify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
-    """Certify an artifact on held-out labelled records, and store the certificate in it.
+    """Certify an artifact on held-out labelled records.
 
-    Bounds on how often the promise is kept, overall and in every group, and on the size of sets, hold
-    together with confidence 1 - delta for this very artifact. Given the very file that it was calibrated on,
-    only the part held out by --certification-fraction is used.
+    The certificate is stored in the artifact. Bounds on how often the promise is kept, overall and in every
+    group, and on the size of sets, hold together with confidence 1 - delta for this very artifact. Given the
+    very file that it was calibrated on, only the part held out by --certification-fraction is used.
     """
     with failures_explained():
         target = artifact_path if out_path is None else out_path

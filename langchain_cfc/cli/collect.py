@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from langchain_cfc.cli.output import EXIT_NO, failures_explained
+from langchain_cfc.collect.packages import check_packages
 from langchain_cfc.imports import FACTORY
 
 _CONFIGURATION = "Settings"
@@ -158,17 +159,22 @@ def collect(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")] = False,
 ) -> None:
-    """Draw, score and label n candidates for every prompt of a dataset.
+    r"""Draw, score and label n candidates for each prompt of a dataset.
 
     Everything that is finished is on disk at once. Interrupted or failed, run the same command again: it goes
     on where it stopped. Exit code 1 says that prompts are left, or have failed.
 
-    Example: langchain-cfc collect --source questions.csv --input question --reference answer
-        --model openai:gpt-4o-mini --set generator.arguments.logprobs=true -n 10
-        --verifier langchain_cfc.verifiers:SequenceProbability
-        --labeler langchain_cfc.labelers:NormalisedMatch --store questions.db --out records.jsonl
+        langchain-cfc collect --source questions.csv \
+          --prompt 'Give the answer alone: {question}' \
+          --reference answer -n 10 \
+          --model openai:gpt-4o-mini \
+          --set generator.arguments.logprobs=true \
+          --verifier langchain_cfc.verifiers:SequenceProbability \
+          --labeler langchain_cfc.labelers:NormalisedMatch \
+          --store questions.db --out records.jsonl
     """
     with failures_explained():
+        check_packages(model)
         # Late, for they need the extra.
         from langchain_cfc.cli import collecting
         from langchain_cfc.collect.config import read_config

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
-from langchain_cfc.records import Example, write_records
+from langchain_cfc.records import Example, PromptRecord, write_records
 
 # Bad rows that a note names.
 _MOST_LISTED = 5
@@ -72,21 +72,26 @@ def run(
     Returns:
         Whether every prompt is finished.
     """
-    ended = _collected(config, retry_failed=retry_failed)
+    with _interrupts_explained():
+        ended = _collected(config, retry_failed=retry_failed)
     written: dict[str, Any] = {"store": config.store}
+    sample = None
     if ended.standing.labelled:
-        with Store(config.store) as store:
+        with _interrupts_explained(), Store(config.store) as store:
             if records is not None:
                 write_records(records, store.records(), store.provenance())
                 written["records"] = str(records)
             if sheet is not None:
                 write_review(store.records(), sheet.rows, sheet.path)
                 written["review"] = str(sheet.path)
+            if not ended.standing.covered:
+                with closing(store.records()) as records_of:
+                    sample = next(records_of)
     if as_json:
         emit_json({**standing_data(ended.standing), "complete": ended.complete, **written})
     else:
         say_standing(out(), ended.standing, config.n)
-        for line in _next_steps(written, ended):
+        for line in _next_steps(written, ended, sample):
             out().print(escape(line), soft_wrap=True)
     return ended.complete and not ended.standing.failed
 
@@ -101,13 +106,9 @@ def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
             settings=config.settings(),
             retry_failed=retry_failed,
             progress=progress,
-            begun=lambda run: _stop_on_interrupt(run, console),
+            begun=lambda run: _stop_on_signals(run, console),
         )
-        try:
-            ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
-        except asyncio.CancelledError:
-            console.print("given up; what was finished is kept, and the same command goes on from there")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
     if examples.bad_rows:
         _note(console, _bad_rows(examples))
     return ended
@@ -131,8 +132,34 @@ def _noted_at_once(console: Console) -> Iterator[None]:
         yield
 
 
-def _stop_on_interrupt(run: Run, console: Console) -> None:
-    """The first Ctrl-C lets what is under way end in good order, a second one gives it up."""
+@contextmanager
+def _interrupts_explained() -> Iterator[None]:
+    """End with one line and an exit code on Ctrl-C, and on SIGTERM as on Ctrl-C.
+
+    While prompts are worked on, `_stop_on_signals` takes over; when that event loop closes, it resets the
+    handlers.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread may handle signals
+        before = None
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        err().print("given up; what was finished is kept, and the same command goes on from there")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _stop_on_signals(run: Run, console: Console) -> None:
+    """On Ctrl-C or SIGTERM let prompts under way end in good order; on a second one give them up."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:
@@ -140,11 +167,14 @@ def _stop_on_interrupt(run: Run, console: Console) -> None:
             task.cancel()
             return
         run.stop()
-        console.print("stopping once what is under way is finished; press Ctrl-C again to give it up")
+        console.print(
+            "stopping once what is under way is finished; press Ctrl-C (or send SIGTERM) again to give it up"
+        )
 
-    # Where there are no such handlers, as on Windows, Ctrl-C gives everything up at once.
-    with suppress(NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Where there are no such handlers, as on Windows, Ctrl-C gives everything up at once.
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop)
 
 
 def _bad_rows(examples: Examples) -> str:
@@ -154,7 +184,7 @@ def _bad_rows(examples: Examples) -> str:
     return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
 
 
-def _next_steps(written: Mapping[str, Any], ended: Collected) -> Iterator[str]:
+def _next_steps(written: Mapping[str, Any], ended: Collected, sample: PromptRecord | None) -> Iterator[str]:
     if not ended.complete:
         yield "not every prompt was begun: run the same command again to go on"
     elif ended.standing.failed:
@@ -164,8 +194,24 @@ def _next_steps(written: Mapping[str, Any], ended: Collected) -> Iterator[str]:
         yield f"records       {written['records']}"
     if "review" in written:
         yield f"review        {written['review']}: fill in `correct`, then see langchain-cfc agreement --help"
-    if ended.standing.labelled:
+    if sample is not None:
+        yield from _nothing_correct(sample)
+    elif ended.standing.labelled:
         yield f"next          langchain-cfc calibrate {written.get('records', written['store'])}"
+
+
+def _nothing_correct(sample: PromptRecord) -> Iterator[str]:
+    """What to look at where no candidate is correct, so that nothing could be certified."""
+    yield "next          nothing can be certified, for no prompt has a correct candidate; compare:"
+    yield f"  question    {sample.input!r:.200}"
+    yield f"  answer      {sample.candidates[0].answer_key!r:.200}"
+    yield f"  reference   {sample.reference!r:.200}"
+    yield (
+        "If the answer is right, the labeler does not read such answers. NormalisedMatch compares whole "
+        "answers; of answers in sentences, PatternMatch reads what a pattern finds, NumericMatch the final "
+        "number, and JudgeLabels asks a model (docs/labelers.md). Take one of these, or an answer extractor, "
+        "with another store"
+    )
 
 
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
@@ -203,7 +249,7 @@ def _standing(config: CollectionConfig, bench: LocalBench) -> Standing | None:
     except StoreError:
         return None
     with store:
-        store.check({**bench.configuration, **config.settings()})
+        store.check_configuration({**bench.configuration, **config.settings()})
         return Standing.of(store)
 
 

@@ -1,7 +1,9 @@
-"""The commands by name, each loaded when it is wanted.
+"""The commands by name and by topic, each loaded only when it is called.
 
-Those that other distributions bring, such as `serve` of langchain-cfc-server, are found by their entry
-points. The package's own have the same form, or each would wait a second for the imports of all others.
+Lists of commands, in `--help` and in shells that complete words, are made from the summaries below: the
+modules of the commands import NumPy and LangChain, which takes more than a second. Commands of other
+distributions, such as `serve` of langchain-cfc-server, are found by their entry points; these have no
+summary, so a list loads them.
 """
 
 from __future__ import annotations
@@ -11,65 +13,116 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
-
-from langchain_cfc.cli.output import failures_explained
-from langchain_cfc.errors import InputError
+from typer.core import TyperCommand, TyperGroup
 
 # An entry point of this group is a function as typer takes it, or a `typer.Typer`; its name is the command's.
 GROUP = "langchain_cfc.commands"
-# In the order of the help: module and name of each.
-_OWN = {
-    "demo": "demo:demo",
-    "plan": "plan:plan",
-    "collect": "collect:collect",
-    "status": "status:status",
-    "export": "status:export",
-    "import": "status:import_",
-    "calibrate": "calibrate:calibrate",
-    "certify": "certify:certify",
-    "evaluate": "evaluate:evaluate",
-    "compare": "compare:compare",
-    "paper": "paper:app",
-    "inspect": "inspect:inspect",
-    "report": "report:report",
-    "suggest": "suggest:suggest",
-    "ask": "ask:ask",
-    "agreement": "agreement:agreement",
-    "monitor": "monitor:app",
+# By topic, in the order of the help: where each command is, and the first sentence of its own help.
+OWN = {
+    "Try": {
+        "demo": ("demo:demo", "Calibrate and serve recorded answers, without key or network."),
+        "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
+    },
+    "Collect": {
+        "plan": ("plan:plan", "Say how many prompts to label, at what cost, for which alpha."),
+        "collect": ("collect:collect", "Draw, score and label n candidates for each prompt of a dataset."),
+        "status": ("status:status", "Show how far a collection is, its labels, and what failed."),
+        "export": ("status:export", "Write the finished records of a store to a file, all or nothing."),
+        "import": ("status:import_", "Add records that were made elsewhere to a store."),
+        "agreement": ("agreement:agreement", "Measure how far the records' labels agree with people."),
+    },
+    "Calibrate and check": {
+        "suggest": ("suggest:suggest", "Choose feature map, set rule and verifiers, and say why."),
+        "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
+        "inspect": ("inspect:inspect", "Check an artifact's digest and say what it promises."),
+        "certify": ("certify:certify", "Certify an artifact on held-out labelled records."),
+        "evaluate": ("evaluate:evaluate", "Measure an artifact on labelled records."),
+        "report": ("report:report", "Write one HTML page: promise, data, results and next steps."),
+    },
+    "Serve and watch": {
+        "monitor": ("monitor:app", "Watch the promise where it is served."),
+    },
+    "Research": {
+        "compare": ("compare:compare", "Compare methods on labelled records over random splits."),
+        "paper": ("paper:app", "Reproduce the experiments of the CFC paper."),
+    },
 }
+# The topic of commands of other distributions, unless they name one of their own.
+ADDED = "Added by other packages"
+_PLACES = {name: place for commands in OWN.values() for name, (place, _) in commands.items()}
 
 
 class Commands(TyperGroup):
-    """The commands of the package, and those found beside it."""
+    """The commands of this package, and those of other distributions."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for topic, commands in OWN.items():
+            for name, (_, summary) in commands.items():
+                self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Own commands in their order, then the others by name."""
+        """Names of own commands in their order, then of the others by name."""
         del ctx  # the same in every context
-        return [*_OWN, *sorted(set(entry_points(group=GROUP).names) - set(_OWN))]
+        return [*self.commands, *sorted(set(entry_points(group=GROUP).names) - set(self.commands))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command by its name; nobody replaces one of the package's own."""
+        """What a list says about a command. Own commands cannot be replaced by other distributions."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        return self.load_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names, ready to be called, and the other arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else self.load_command(ctx, name), rest
+
+    def load_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command.
+
+        Args:
+            ctx: Not used; as typer's own methods have it.
+            cmd_name: Name of the command.
+
+        Returns:
+            The command; None if there is none of that name.
+        """
         del ctx
-        if cmd_name in _OWN:
-            own = EntryPoint(cmd_name, f"langchain_cfc.cli.{_OWN[cmd_name]}", GROUP)
-            return _command(own.name, own.load())
+        if cmd_name in _PLACES:
+            own = EntryPoint(cmd_name, f"langchain_cfc.cli.{_PLACES[cmd_name]}", GROUP)
+            return _make_command(own.name, own.load())
         found = next(iter(entry_points(group=GROUP, name=cmd_name)), None)
-        return None if found is None else _plugged(found)
+        return None if found is None else _load_added(found)
 
 
-def _plugged(found: EntryPoint) -> Any:
+def make_app(**settings: Any) -> typer.Typer:
+    """Make an application with the settings that all commands share.
+
+    Args:
+        settings: Further ones, as `typer.Typer` takes them.
+
+    Returns:
+        The application, without commands.
+    """
+    shared = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "markdown"}
+    return typer.Typer(**{**shared, **settings})
+
+
+def _load_added(found: EntryPoint) -> Any:
     try:
         loaded = found.load()
     except Exception as error:  # noqa: BLE001 - whatever fails in there must not take the other commands with it
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-        return _command(found.name, _unusable(found, error), anything)
-    return _command(found.name, loaded)
+        command = _make_command(found.name, _make_substitute(found, error), anything)
+    else:
+        command = _make_command(found.name, loaded)
+    command.rich_help_panel = command.rich_help_panel or ADDED
+    return command
 
 
-def _command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:
+def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:
     if not isinstance(loaded, typer.Typer):
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+        app = make_app()
         app.command(name, context_settings=settings)(loaded)
         loaded = app
     command = typer.main.get_command(loaded)
@@ -77,14 +130,17 @@ def _command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> 
     return command
 
 
-def _unusable(found: EntryPoint, error: Exception) -> Callable[[], None]:
-    """What stands in for a command that cannot be loaded: a line in the help, and words for who calls it."""
+def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
+    """Make what stands in for a command that cannot be loaded: a line in the help, an error when called."""
     by = found.dist.name if found.dist is not None else "a distribution"
     msg = f"{by} brings this command, but it cannot be loaded: {type(error).__name__}: {error}"
 
-    def unusable() -> None:
+    def fail() -> None:
+        from langchain_cfc.cli.output import failures_explained
+        from langchain_cfc.errors import InputError
+
         with failures_explained():
             raise InputError(msg)
 
-    unusable.__doc__ = f"Cannot be loaded ({type(error).__name__}); see {by}."
-    return unusable
+    fail.__doc__ = f"Cannot be loaded ({type(error).__name__}); see {by}."
+    return fail

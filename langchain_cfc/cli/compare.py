@@ -68,10 +68,10 @@ def compare(
     figures: Annotated[Path | None, typer.Option(help="Write the figures into a folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compare ways to make answer sets on labelled records: ours, the paper's and others'.
+    """Compare methods on labelled records over random splits.
 
-    Each split holds a part of the prompts out and calibrates every method on the rest. Shares are means over
-    splits, in percent.
+    The methods are ours, the paper's and those of other papers. Each split holds a part of the prompts out
+    and calibrates every method on the rest. Shares are means over splits, in percent.
 
         langchain-cfc compare records.jsonl --report comparison.html
     """

@@ -34,9 +34,10 @@ def demo(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Calibrate on real recorded answers and serve held-out questions, with no key and no network.
+    """Calibrate and serve recorded answers, without key or network.
 
-    Exit code 1 if the promise was kept too rarely for chance on some guaranteed group.
+    A real model answered the questions. One part calibrates, the rest is served through CFCRunnable. Exit
+    code 1 if the promise was kept too rarely for chance on some guaranteed group.
     """
     with failures_explained():
         check_output(out_path)

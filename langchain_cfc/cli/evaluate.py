@@ -28,12 +28,12 @@ def evaluate(
     alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Measure an artifact on labelled records, beside the marginal rule.
+    """Measure an artifact on labelled records.
 
-    Given the very file that it was calibrated on, only the part held out by --test-fraction is used. Exit
-    code 1 if what is seen contradicts the promise: on some guaranteed group it was kept on fewer prompts than
-    chance explains, at 2.5 % for all groups together; or if bot mode answers wrongly more often than chance
-    explains.
+    The marginal rule, calibrated on the same prompts, is measured beside it. Given the very file that it was
+    calibrated on, only the part held out by --test-fraction is used. Exit code 1 if what is seen contradicts
+    the promise: on some guaranteed group it was kept on fewer prompts than chance explains, at 2.5 % for all
+    groups together; or if bot mode answers wrongly more often than chance explains.
     """
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)

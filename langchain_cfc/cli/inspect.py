@@ -39,7 +39,7 @@ def inspect(
     prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify asks about.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
-    """Check an artifact's digest and say what it promises; with --verify, check its thresholds as well."""
+    """Check an artifact's digest and say what it promises."""
     with failures_explained():
         artifact = CalibrationArtifact.load(artifact_path)
         levels = _verified(artifact, prompts) if verify else []

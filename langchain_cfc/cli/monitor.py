@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.output import (
     EXIT_NO,
     check_output,
@@ -28,7 +29,7 @@ from langchain_cfc.plugged import names_no_file
 if TYPE_CHECKING:
     from langchain_cfc.monitor import CFCMonitor, MonitorStatus, SideBySide
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Watch the promise where it is served.")
+app = make_app(no_args_is_help=True, help="Watch the promise where it is served.")
 _STORE = "SQLite file that a monitor writes, or URL of a PostgreSQL database."
 # Tests that are listed though they do not alarm.
 _MOST_LISTED = 10
@@ -68,10 +69,11 @@ def status(
     max_seconds: MaxSeconds = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether prompts have drifted, rates are broken or limits exceeded; exit with 1 if so.
+    """Say whether anything has drifted, broken or exceeded its limit.
 
-    Tests may be looked at as often as one likes: the chance that one of them ever alarms without a cause is
-    at most the level, for drift; for certified rates, the level and the certificate's own delta together.
+    Exit code 1 if so. Tests may be looked at as often as one likes: the chance that one of them ever alarms
+    without a cause is at most the level, for drift; for certified rates, the level and the certificate's own
+    delta together.
     """
     with failures_explained():
         limits = (max_age_days, max_failing, max_seconds)
@@ -96,7 +98,10 @@ def report(
     max_seconds: MaxSeconds = None,
     as_json: Json = False,
 ) -> None:
-    """Write a page: what alarms, how the evidence grew, and what to do; exit with 1 if anything alarms."""
+    """Write a page: alarms, how the evidence grew, and what to do.
+
+    Exit code 1 if anything alarms.
+    """
     with failures_explained():
         from langchain_cfc.monitor.page import write_page
 
@@ -127,10 +132,11 @@ def labels(
     least_probability: Least = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Add labels of results, all or none; a result keeps the first it gets.
+    """Add labels of results, all or none.
 
-    `id` is the run that gave the result. `correct` speaks of all candidates in draw order, or in one word of
-    the best answer; null stands for a set that was empty or flagged.
+    A result keeps the first label that it gets. `id` is the run that gave the result. `correct` speaks of all
+    candidates in draw order, or in one word of the best answer; null stands for a set that was empty or
+    flagged.
     """
     with failures_explained():
         from langchain_cfc.monitor import read_labels
@@ -183,10 +189,10 @@ def recalibrate(
     least_probability: Least = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Calibrate anew on labelled results; write the artifact if it certifies, and exit with 1 if not.
+    """Calibrate again on labelled results of the monitor.
 
-    The new artifact is asked for as the old one was. Part of the results is held out: one part certifies, on
-    another both are compared, on the same draws.
+    The artifact is written if it certifies; exit code 1 if not. The new artifact is asked for as the old one
+    was. Part of the results is held out: one part certifies, on another both are compared, on the same draws.
     """
     given = {"alpha": alpha, "features": features}
     changes: Any = {name: value for name, value in given.items() if value is not None}
@@ -245,10 +251,10 @@ def shadow(
     least_probability: Least = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Show what another artifact would have decided on the very draws that were served.
+    """Show what another artifact would have decided.
 
-    Results count from when the other artifact was made, for earlier ones may have calibrated it. Where some
-    have labels, it shows as well what came of both.
+    Both are compared on the very draws that were served. Results count from when the other artifact was made,
+    for earlier ones may have calibrated it. Where some have labels, it shows as well what came of both.
     """
     with failures_explained():
         from langchain_cfc import monitor as monitoring
@@ -345,6 +351,8 @@ def _say(console: Console, found: MonitorStatus) -> None:
         )
     if not found.alarms:
         console.print("[green]no alarm[/]")
+    for one in found.together:
+        console.print(escape(one.sentence()), soft_wrap=True)
     console.print("", _table(found))
     for note in found.notes:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
@@ -358,7 +366,7 @@ def _say(console: Console, found: MonitorStatus) -> None:
 
 def _table(found: MonitorStatus) -> Table:
     """The tests with most evidence."""
-    from langchain_cfc.monitor.status import amount
+    from langchain_cfc.monitor.findings import amount
 
     tests = [one for one in found.tests if one.kind != "labelled"]
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]
@@ -367,7 +375,7 @@ def _table(found: MonitorStatus) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading, width in (("what", 24), ("of", 18)):
         table.add_column(heading, overflow="ellipsis", no_wrap=True, max_width=width)
-    for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alarm at", 8)):
+    for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alone at", 8)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     for one in listed:
         table.add_row(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -22,8 +22,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
+from langchain_cfc._text import escape_controls, escape_controls_in_json
 from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
 from langchain_cfc.errors import (
     CFCError,
@@ -42,7 +45,24 @@ EXIT_INTERRUPTED = 130  # as shells report them; 1 would read as "no"
 EXIT_BROKEN_PIPE = 141
 
 
-class _Results(Console):
+class SafeConsole(Console):
+    """A console that shows control characters in texts instead of sending them to the terminal.
+
+    Answers, records and errors of providers are printed, and escape sequences in them could write the
+    clipboard, change the title or clear the screen. rich removes some of these characters, and not escape.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string as rich text; before rich measures or removes anything."""
+        return super().render_str(escape_controls(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What is printed, texts included that were no strings; rich's own control sequences stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
+
+
+class _Results(SafeConsole):
     """A console whose reader may leave early, as `head` does."""
 
     def on_broken_pipe(self) -> None:
@@ -62,7 +82,7 @@ def out() -> Console:
 
 def err() -> Console:
     """The console of logs and progress, on standard error."""
-    return Console(stderr=True, highlight=False)
+    return SafeConsole(stderr=True, highlight=False)
 
 
 def emit_json(data: Any) -> None:
@@ -70,7 +90,8 @@ def emit_json(data: Any) -> None:
     # Where the terminal is not UTF-8, JSON's own escapes keep it valid.
     escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     try:
-        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False) + "\n")
+        text = json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False)
+        sys.stdout.write(escape_controls_in_json(text) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         _reader_left()
@@ -164,6 +185,8 @@ def _overall(report: EvaluationReport) -> Table:
     row(f"promise kept (target {100 * report.target_coverage:g})", "kept_promise", "kept_promise_ci", "bold")
     row("set holds a correct answer", "coverage", "coverage_ci")
     row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
+    if any(method.refused_rate > 0.0 for method in report.methods.values()):
+        row("- as too few prompts were kept", "refused_rate", None)
     row("abstained (flagged or empty)", "abstention_rate", "abstention_ci")
     for label, value in (
         ("candidates per set", "mean_set_size"),
@@ -229,7 +252,7 @@ def facts_lines(artifact: CalibrationArtifact) -> Iterator[str]:
     facts = artifact.calibration
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
     yield f"candidates    n = {artifact.n} per prompt, cap {artifact.cap:g}"
-    yield f"set rule      {artifact.set_rule}"
+    yield f"set rule      {artifact.set_rule_words}"
     yield f"threshold     {artifact.threshold_rule}"
     yield f"features      {artifact.feature_map.text}"
     combination = artifact.combination

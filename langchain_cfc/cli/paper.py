@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.comparing import (
     check_figures,
     cores,
@@ -35,7 +36,7 @@ from langchain_cfc.paper.synthetic_experiment import ALPHAS
 from langchain_cfc.report import Sources, check_report, write_report
 from langchain_cfc.thresholds import alpha_text
 
-app = typer.Typer(no_args_is_help=True, help="The experiments of the CFC paper, reproduced.")
+app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
 _METRICS = ("ECR", "GSC", "APSS")
 
 
@@ -52,11 +53,12 @@ def synthetic(
     figures: Annotated[Path | None, typer.Option(help="Write the figures into a folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
 ) -> None:
-    """Its synthetic experiment: the whole main table and the ablation, cell by cell beside what it prints.
+    """Reproduce the paper's synthetic experiment.
 
-    The paper does not print its generator. The one used here has four numbers that were fitted to the rows of
-    TopK and ICP; all other rows are predictions. A cell marked * lies outside the published mean +- sd; z is
-    the distance of the published mean of five seeds from ours in standard errors.
+    The whole main table and the ablation, cell by cell beside what the paper prints. The paper does not print
+    its generator. The one used here has four numbers that were fitted to the rows of TopK and ICP; all other
+    rows are predictions. A cell marked * lies outside the published mean +- sd; z is the distance of the
+    published mean of five seeds from ours in standard errors.
 
     Exit code 1 if fewer cells agree than should: 105 of the main table's 120 and 33 of the ablation's 36 in
     the published band, at most 3 of the 120 beyond 2.6 standard errors and none beyond 3.3.
@@ -197,10 +199,11 @@ def _study(name: StudyName, title: str) -> Callable[..., None]:
         else:
             _show_study(out(), found)
 
-    command.__doc__ = f"""Its {title} experiment on any records: feature map, groups, levels and ablations.
+    command.__doc__ = f"""Repeat the paper's {title} experiment on any records.
 
-    Other models give other figures: what is compared are the patterns that its tables show. With records of
-    the paper's own models, collected as the configuration in examples/paper says, it is the experiment.
+    With its feature map, groups, levels and ablations. Other models give other figures: what is compared are
+    the patterns that its tables show. With records of the paper's own models, collected as the configuration
+    in examples/paper says, it is the experiment.
     """
     return command
 

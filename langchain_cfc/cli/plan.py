@@ -52,9 +52,11 @@ def plan(
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Say how many prompts to label, with which n, at what cost, and which alpha is attainable, per group.
+    """Say how many prompts to label, at what cost, for which alpha.
 
-    From a small labelled pilot, or from assumptions: langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
+    Overall and per group, from a small labelled pilot or from assumptions. It also says which n to draw.
+
+        langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
 
     Exit code 1 if the target is out of reach.
     """

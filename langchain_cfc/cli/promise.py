@@ -76,14 +76,14 @@ def _rows(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         (
             f"{percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight} have a "
             "correct candidate that can enter the set. Where too few do, prompts are flagged as not "
-            "certifiable and abstained on."
+            f"certifiable and abstained on.{_refused(artifact)}"
         ),
     )
     yield (
         "Made from",
         (
             f"{facts.size} calibration prompts{facts.weighing}, {artifact.n} candidates each; features "
-            f"{artifact.feature_map.text}; set rule {artifact.set_rule}; threshold rule "
+            f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}; threshold rule "
             f"{artifact.threshold_rule}"
         ),
     )
@@ -94,6 +94,16 @@ def _rows(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         "Artifact",
         f"{artifact.digest[:DIGEST]}..., {artifact.created_at[:10]}, version {artifact.library_version}",
     )
+
+
+def _refused(artifact: CalibrationArtifact) -> str:
+    """What calibration found of prompts that are flagged for want of kept calibration prompts."""
+    checks = [level.self_check for level in artifact.levels if level.self_check is not None]
+    if not checks:
+        return ""
+    worst = max(checks, key=lambda check: check.refused / max(check.asked, 1))
+    share = "None" if worst.refused == 0 else percent(worst.refused / worst.asked)
+    return f" {share} of {worst.asked} asked in calibration are flagged because too few prompts were kept."
 
 
 def _promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:

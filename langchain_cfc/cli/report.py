@@ -40,7 +40,7 @@ def report(
         bool, typer.Option("--json", help="Print the path and the evaluation as JSON.")
     ] = False,
 ) -> None:
-    """Write one HTML page: the promise, the data, what happened, the hardest prompts, what to do next.
+    """Write one HTML page: promise, data, results and next steps.
 
     The page is a single file that loads nothing and runs nothing. Prompts and answers are in it only with
     --show-text. Given the very file that the artifact was calibrated on, only the part held out by

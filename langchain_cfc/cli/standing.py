@@ -26,6 +26,7 @@ def standing_data(standing: Standing) -> dict[str, Any]:
         "input_tokens": sum(one.input_tokens for one in standing.spent.calls),
         "output_tokens": sum(one.output_tokens for one in standing.spent.calls),
         "cost": standing.cost,
+        "unanswered_requests": standing.unanswered,
     }
 
 
@@ -48,5 +49,10 @@ def say_standing(console: Console, standing: Standing, n: int) -> None:
     lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
     if standing.cost is not None:
         lines.append(f"cost          {money(standing.cost)}")
+    if standing.unanswered:
+        lines.append(
+            f"unanswered    {standing.unanswered} requests were begun and their answers never received; "
+            "budgets count them like the dearest that were answered"
+        )
     for line in lines:
         console.print(escape(line), soft_wrap=True)

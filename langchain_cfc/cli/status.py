@@ -18,9 +18,17 @@ _STORE = "SQLite file, or URL of a PostgreSQL database."
 
 def status(
     store: Annotated[str, typer.Argument(help=_STORE)],
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Read all of it first, and compare every prompt with its digests."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show what a store holds: how far its prompts are, what they show, and why some failed."""
+    """Show how far a collection is, its labels, and what failed.
+
+    A damaged store is refused with exit code 2, by this command and by all others that read one. Each looks
+    at what it reads; `--check` looks at everything.
+    """
     with failures_explained():
         # Late, for they need the extra.
         from langchain_cfc.cli.standing import say_standing, standing_data
@@ -28,6 +36,8 @@ def status(
         from langchain_cfc.collect.store import Store
 
         with Store(store) as opened:
+            if check:
+                opened.check()
             standing, failures = Standing.of(opened), opened.failures()
             configuration, versions = opened.configuration, opened.versions()
     if as_json:
@@ -35,6 +45,7 @@ def status(
         emit_json(
             {
                 **standing_data(standing),
+                **({"checked": True} if check else {}),
                 "failures": failed,
                 "models": versions,
                 "configuration": configuration,
@@ -43,6 +54,8 @@ def status(
         return
     console = out()
     say_standing(console, standing, configuration.get("n", 0))
+    if check:
+        console.print("checked       all of it is what was written")
     if versions:
         console.print(escape(f"drawn by      {', '.join(versions)}"), soft_wrap=True)
     reasons = Counter((one.stage.name.lower(), one.error) for one in failures)
@@ -81,7 +94,10 @@ def import_(
     store: Annotated[str, typer.Argument(help=f"{_STORE} Made if it is not there.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what was added as JSON.")] = False,
 ) -> None:
-    """Add records to a store; those that it holds already are passed over, others of the same id refused."""
+    """Add records that were made elsewhere to a store.
+
+    Records that it holds already are passed over; others of the same id are refused.
+    """
     with failures_explained():
         from langchain_cfc.collect.store import Store
 

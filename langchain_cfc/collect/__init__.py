@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from langchain_cfc.collect.review import write_review
     from langchain_cfc.collect.reviewed import ReviewReport, review_report
     from langchain_cfc.collect.sources import Columns, Examples, read_examples
-    from langchain_cfc.collect.stages import Bench, Outcome, Paid
+    from langchain_cfc.collect.stages import Bench, Journal, Outcome, Paid
     from langchain_cfc.collect.standing import Standing
     from langchain_cfc.collect.store import Store
 
@@ -30,6 +30,7 @@ __all__ = [
     "CollectionConfig",
     "Columns",
     "Examples",
+    "Journal",
     "LocalBench",
     "Options",
     "Outcome",
@@ -57,6 +58,7 @@ _HOMES = {
     "CollectionConfig": "config",
     "Columns": "sources",
     "Examples": "sources",
+    "Journal": "stages",
     "LocalBench": "bench",
     "Options": "collecting",
     "Outcome": "stages",

@@ -21,11 +21,24 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langchain_cfc.calls import Bounds
+from langchain_cfc.collect.stages import Journal
 from langchain_cfc.collect.turns import TokenBill, TokenTurns
 from langchain_cfc.errors import CFCError, ServingTimeoutError
 
 _TRANSIENT_STATUS = {408, 409, 425, 429}
+_CLIENT_ERROR = 400
 _SERVER_ERROR = 500
+# Somebody on the way waited in vain for an answer that may have been made all the same.
+_ANSWERED_STATUS = {408, 504}
+# What clients and the system call it when there is no connection.
+_NEVER_REACHED = {
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectionRefusedError",
+    "gaierror",
+    "ClientConnectorError",
+    "NewConnectionError",
+}
 # Clients have types of their own for these, without a common base; the names agree.
 _TRANSIENT_NAMES = (
     "Connect",
@@ -50,6 +63,7 @@ class Repeated:
         turns: What each call waits for before it is made, such as a LangChain rate limiter.
         first_wait: Most seconds between the first and the second call; it doubles from there.
         longest_wait: Most seconds between two calls.
+        journal: Where requests that were lost are noted; None for nowhere.
     """
 
     most: int = 5
@@ -57,11 +71,16 @@ class Repeated:
     turns: tuple[BaseRateLimiter, ...] = ()
     first_wait: float = 1.0
     longest_wait: float = LONGEST_WAIT
+    journal: Journal | None = None
 
-    def billed(self) -> Repeated:
-        """The same for calls whose tokens are settled together."""
+    def billed(self, journal: Journal | None = None) -> Repeated:
+        """The same for the calls of one stage of a prompt, whose tokens are settled together.
+
+        Args:
+            journal: Of the stage; each call waits until it is durable.
+        """
         turns = (TokenBill(turn) if isinstance(turn, TokenTurns) else turn for turn in self.turns)
-        return replace(self, turns=tuple(turns))
+        return replace(self, turns=tuple(turns), journal=journal)
 
     def settle(self, tokens: int) -> None:
         """Say what the calls that were billed took."""
@@ -81,15 +100,22 @@ class Repeated:
         with await within.aheld():
             for turn in self.turns:
                 await turn.aacquire()
+            if self.journal is not None:
+                await self.journal.flushed()
             try:
                 if self.timeout is None:
                     return await arun(item)
                 return await _in_time(arun(item), self.timeout)
             except asyncio.TimeoutError as error:
                 # That of the time given here says nothing, and nor may one of the user's own.
-                return error if str(error) else TimeoutError(_no_answer(self.timeout))
+                return self._noted(error if str(error) else TimeoutError(_no_answer(self.timeout)))
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
-                return error
+                return self._noted(error)
+
+    def _noted(self, error: Exception) -> Exception:
+        if self.journal is not None and may_be_paid(error):
+            self.journal.lose()
+        return error
 
     @property
     def _policy(self) -> dict[str, Any]:
@@ -160,6 +186,28 @@ def transient(outcome: Any) -> bool:
         return True
     names = [kind.__name__ for kind in type(outcome).__mro__]
     return any(word in name for name in names for word in _TRANSIENT_NAMES)
+
+
+def may_be_paid(error: BaseException) -> bool:
+    """Whether a server may have answered a request, and charge for it, though the call failed.
+
+    Args:
+        error: What the call raised.
+
+    Returns:
+        False where the server refused the request, or was not reached at all.
+    """
+    chain: list[BaseException] = []
+    while error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__ or error
+    statuses = [
+        status for one in chain if isinstance(one, Exception) and (status := _status(one)) is not None
+    ]
+    if statuses:
+        return statuses[0] in _ANSWERED_STATUS or statuses[0] < _CLIENT_ERROR
+    kinds = {kind.__name__ for one in chain for kind in type(one).__mro__}
+    return not kinds & _NEVER_REACHED
 
 
 def retry_after(error: Any) -> float | None:

@@ -1,7 +1,8 @@
-"""A progress bar that shows what a collection shows, for terminals."""
+"""Progress of a collection: a bar on terminals, now and then a plain line anywhere else."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,20 +18,24 @@ from rich.progress import (
 
 from langchain_cfc.collect.standing import Standing
 
+# Seconds between two lines where there is no terminal; shorter runs print none.
+_LINE_EVERY = 30.0
+
 
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing], None]]:
     """Show how far a collection has come: prompts, pace, time left, coverage, scores and cost.
 
     Args:
-        console: Where to; by default standard error. Where that is no terminal, nothing is shown.
+        console: Where to; by default standard error. Where that is no terminal, a plain line is printed every
+            30 seconds.
 
     Yields:
         What is to be called with the standing.
     """
     console = console or Console(stderr=True)
     if not console.is_terminal:
-        yield _nothing
+        yield _Lines(console)
         return
     columns = (
         SpinnerColumn(),
@@ -55,8 +60,23 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing]
         yield show
 
 
-def _nothing(standing: Standing) -> None:
-    """Nobody looks."""
+class _Lines:
+    """Prints the standing as a line of plain text, at most every so often."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed_at = time.monotonic()
+
+    def __call__(self, standing: Standing) -> None:
+        now = time.monotonic()
+        if now - self._printed_at < _LINE_EVERY:
+            return
+        self._printed_at = now
+        done = standing.labelled + standing.failed
+        pace = standing.per_second
+        minutes = f", about {standing.left / pace / 60:.0f} min left" if pace > 0 and standing.left else ""
+        line = ", ".join([f"{done} of {standing.total} prompts", f"{60 * pace:.0f}/min", *_seen(standing)])
+        self._console.print(line + minutes, markup=False, highlight=False, soft_wrap=True)
 
 
 def _seen(standing: Standing) -> Iterator[str]:

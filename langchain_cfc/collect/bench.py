@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
+from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.calls import Bounds, Limit, Progress, Steps, Target, acomplete, bounded, tagged
 from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.stages import Labels, Outcome, Paid
+from langchain_cfc.collect.stages import Journal, Labels, Outcome, Paid
 from langchain_cfc.description import Description
-from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.errors import CFCError, InputError, StoreError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.labelers import Labeler, LabelerInput, Labelling, Reads
 from langchain_cfc.records import Example, Provenance
@@ -105,32 +107,35 @@ class LocalBench:
         metadata = None if self.parts.metadata is None else fingerprint(self.parts.metadata)
         return {**said, "sampling": self.parts.sampling, "reads": self.parts.reads, "metadata": metadata}
 
-    async def draw(self, example: Example) -> Outcome:
-        """Draw n candidates."""
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
+        """Draw n candidates, but for those that the journal knows."""
         witness = Witness()
         config = self._sampler.witnessed(self._config, witness)
-        steps = self._sampler.draws(example.input, self.parts.n, config, Progress(), witness)
-        return await self._outcome(steps, witness)
+        keeper = _JournalKeeper(journal, witness)
+        steps = self._sampler.draws(example.input, self.parts.n, config, Progress(), witness, keeper=keeper)
+        return await self._outcome(steps, witness, journal)
 
-    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Score them."""
         witness = Witness()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
         steps = self._scoring.scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
-        return await self._outcome(steps, witness)
+        return await self._outcome(steps, witness, journal)
 
-    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""
         witness = Witness()
         steps = self._labelled(example, draws, witness.heard_in(self._config))
-        return await self._outcome(steps, witness)
+        return await self._outcome(steps, witness, journal)
 
-    async def _outcome(self, steps: Steps[Any], witness: Witness) -> Outcome:
-        attempts = None if self._attempts is None else self._attempts.billed()
+    async def _outcome(self, steps: Steps[Any], witness: Witness, journal: Journal) -> Outcome:
+        attempts = None if self._attempts is None else self._attempts.billed(journal)
         result: Any
         try:
             with bounded(Bounds(self._limit, attempts=attempts), self._config):
                 result = await acomplete(steps)
+        except StoreError:  # the journal's, and no fault of the prompt
+            raise
         except CFCError as error:
             result = error
         paid = Paid.seen_by(witness)
@@ -147,3 +152,29 @@ class LocalBench:
         )
         labels = yield from self._labelling.labels(given, extracted, config)
         return Labels(labels, extracted, metadata)
+
+
+class _JournalKeeper:
+    """Hands a sampler's candidates on to a journal, with what they took.
+
+    Args:
+        journal: Where they are kept.
+        witness: Sees all models that answer.
+    """
+
+    def __init__(self, journal: Journal, witness: Witness) -> None:
+        self._journal = journal
+        self._witness = witness
+
+    def known(self, prepared: Any) -> Mapping[int, Draw]:
+        """Candidates that were drawn for the same prepared input."""
+        # What LangChain cannot write is written with its address, and is never the same.
+        return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
+
+    def keep(self, slot: int, draw: Draw) -> None:
+        """Take in a candidate."""
+        self._journal.keep(slot, draw, Paid.seen_by(self._witness))
+
+    def discard(self) -> None:
+        """Drop all candidates, which were refused."""
+        self._journal.discard()

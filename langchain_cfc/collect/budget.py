@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +14,10 @@ from langchain_cfc.errors import CollectionError, InputError
 _MILLION = 1_000_000
 # The price of models that have none of their own.
 ANY_MODEL = "*"
+# Of a request and its answer, where none was ever answered.
+_ASSUMED_TOKENS = 500
+# So that a third of three tokens is one.
+_ROUNDING = 1e-9
 
 
 class Price(BaseModel):
@@ -45,6 +50,10 @@ class Taken:
         """Both together."""
         return Taken(self.tokens + other.tokens, self.cost + other.cost)
 
+    def times(self, number: float) -> Taken:
+        """So many times as much, in whole tokens."""
+        return Taken(ceil(self.tokens * number - _ROUNDING), self.cost * number)
+
     def at_least(self, other: Taken) -> Taken:
         """No less of either; what takes most tokens need not cost most."""
         return Taken(max(self.tokens, other.tokens), max(self.cost, other.cost))
@@ -52,7 +61,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Budget:
-    """What all prompts of a store may take together, earlier runs included.
+    """What all prompts of a store may take together, earlier runs and requests without an answer included.
 
     A prompt is begun only if the budget would also hold if it, and each one under way, took as much as the
     dearest so far; as long as none is finished, one goes ahead, unless all is spent. So it is exceeded at
@@ -107,17 +116,26 @@ class Budget:
         """
         return Taken(paid.tokens, self.cost(paid) or 0.0)
 
-    def allows(self, spent: Paid, dearest: Taken | None, under_way: int) -> bool:
+    @property
+    def assumed(self) -> Taken:
+        """What a request is charged that was never answered, where nothing is known of any."""
+        highest = max((max(one.input, one.output) for one in self.prices.values()), default=0.0)
+        return Taken(_ASSUMED_TOKENS, _ASSUMED_TOKENS * highest / _MILLION)
+
+    def allows(
+        self, spent: Paid, dearest: Taken | None, under_way: int, unanswered: Taken | None = None
+    ) -> bool:
         """Whether one more prompt may be begun.
 
         Args:
             spent: What all prompts took so far.
             dearest: What no prompt took more of; None as long as none is finished.
             under_way: How many prompts are not finished yet.
+            unanswered: What requests may have taken whose answers were not received; nothing by default.
         """
         if not self.limited:
             return True
-        so_far = self.taken(spent)
+        so_far = self.taken(spent).plus(unanswered or Taken())
         if dearest is None:
             return under_way == 0 and all(taken < most for taken, most in self._limits(so_far))
         more = Taken((under_way + 1) * dearest.tokens, (under_way + 1) * dearest.cost)

@@ -205,6 +205,7 @@ async def acollect_on(
             opened,
             bench,
             n=configuration["n"],
+            per_prompt=1 if configuration.get("sampling") == "single_request" else configuration["n"],
             at_once=options.pace.at_once,
             budget=options.budget,
             watch=Watch(progress, options.notice),

@@ -43,7 +43,7 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.labelers.sheets import MARK, written
 from langchain_cfc.records import Candidate, PromptRecord
 from langchain_cfc.records.checks import checked
-from langchain_cfc.verifiers.parts import prompt_text
+from langchain_cfc.verifiers._prompts import read_prompt
 
 COLUMNS = ("id", "input", "reference", "text")
 # What a cell of a spreadsheet holds is 32,767 characters; programs cut the rest off, or spread it over more.
@@ -177,8 +177,10 @@ def _shown(value: Any) -> str:
 
 
 def _transcript(value: Any) -> Any:
-    """Messages as people read them; whatever else as it is."""
+    """Return messages as people read them, parts other than text named in brackets, and all else as it is."""
+    if not isinstance(value, list):
+        return value
     try:
-        return prompt_text(value, "it is shown as JSON") if isinstance(value, list) else value
+        return read_prompt(value, "it is shown as JSON", VerifierError).text
     except VerifierError:
         return value

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from langchain_cfc.collect.budget import Budget, Taken
+from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.journal import StoreJournal
+from langchain_cfc.collect.spending import Spending
 from langchain_cfc.collect.stages import Bench, Labels, Outcome, Paid, Stage
 from langchain_cfc.collect.standing import EarlyLook, Standing
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, writes
@@ -43,23 +45,32 @@ class Run:
         store: Where the prompts are, and what is made for them goes.
         bench: What works on them.
         n: Number of candidates per prompt.
+        per_prompt: How many requests draw them.
         at_once: How many prompts are under way at a time.
         budget: What they may take.
         watch: Who is told.
     """
 
     def __init__(
-        self, store: Store, bench: Bench, *, n: int, at_once: int, budget: Budget, watch: Watch
+        self,
+        store: Store,
+        bench: Bench,
+        *,
+        n: int,
+        per_prompt: int,
+        at_once: int,
+        budget: Budget,
+        watch: Watch,
     ) -> None:
         self._store = store
         self._bench = bench
         self._at_once = at_once
-        self._budget = budget
+        self._per_prompt = per_prompt
+        self._spending = Spending(budget, store)
         self._watch = watch
         self._look = EarlyLook(n)
         self._writer = Writer(store)
         self._failed_in_a_row = 0
-        self._dearest_stages: dict[Stage, Taken] = {}
         self._stopping = self._all_begun = False
         self._pages = store.unfinished()
         self._page: deque[Work] = deque()
@@ -67,7 +78,7 @@ class Run:
         self._in_line = asyncio.Lock()
         self._one_less = asyncio.Event()
         self.standing = Standing.of(store)
-        self.standing.cost = budget.cost(self.standing.spent)
+        self._count()
 
     @property
     def stopping(self) -> bool:
@@ -124,7 +135,7 @@ class Run:
         """The next prompt, as soon as it may be begun; None where none may any more."""
         async with self._in_line:
             while not self._stopping:
-                if self._budget.allows(self.standing.spent, self._dearest, self._under_way):
+                if self._spending.allows(self._under_way):
                     return await self._unfinished()
                 if self._under_way == 0:
                     return None
@@ -146,48 +157,64 @@ class Run:
         """Take a prompt from where it stands to its end."""
         draws, scores = work.draws, work.scores
         if draws is None:
-            outcome = await self._bench.draw(work.example)
-            if not await self._kept(work, Stage.DRAWN, outcome, self._drawn):
+            journal = self._journal(work, Stage.DRAWN, self._per_prompt - len(work.partial))
+            outcome = await self._bench.draw(work.example, journal)
+            written = partial(self._drawn, set(journal.drawn))
+            if not await self._kept(work, Stage.DRAWN, outcome, journal, written):
                 return
             draws = outcome.result
             self._tell(self._look.drawn([draw.text for draw in draws], outcome.paid))
         if scores is None:
-            outcome = await self._bench.score(work.example, draws)
-            if not await self._kept(work, Stage.SCORED, outcome, writes.scored):
+            journal = self._journal(work, Stage.SCORED)
+            outcome = await self._bench.score(work.example, draws, journal)
+            if not await self._kept(work, Stage.SCORED, outcome, journal, writes.scored):
                 return
             scores = outcome.result.scores
-        outcome = await self._bench.label(work.example, draws)
-        if not await self._kept(work, Stage.LABELLED, outcome, self._labelled):
+        journal = self._journal(work, Stage.LABELLED)
+        outcome = await self._bench.label(work.example, draws, journal)
+        if not await self._kept(work, Stage.LABELLED, outcome, journal, self._labelled):
             return
         self._failed_in_a_row = 0
         self.standing.add(scores, outcome.result.correct)
         self._tell(self._look.labelled(self.standing, scores, outcome.result.correct))
         self._watch.progress(self.standing)
 
-    def _drawn(self, position: int, draws: Sequence[Draw], paid: Paid) -> list[Write]:
-        return writes.drawn(position, draws, paid, without_nul=self._store.without_nul)
+    def _journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
+        """The journal of a stage; where nothing says how many requests it takes, as many as ever so far."""
+        expected = self._spending.requests(stage) if requests is None else requests
+        return StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
+
+    def _drawn(self, known: Collection[int], position: int, draws: Sequence[Draw], paid: Paid) -> list[Write]:
+        return writes.complete(position, draws, known, paid, without_nul=self._store.without_nul)
 
     def _labelled(self, position: int, labels: Labels, paid: Paid) -> list[Write]:
         return writes.labelled(position, labels, paid, without_nul=self._store.without_nul)
 
     async def _kept(
-        self, work: Work, stage: Stage, outcome: Outcome, written: Callable[[int, Any, Paid], list[Write]]
+        self,
+        work: Work,
+        stage: Stage,
+        outcome: Outcome,
+        journal: StoreJournal,
+        written: Callable[[int, Any, Paid], list[Write]],
     ) -> bool:
         """Make a stage durable; False where it failed."""
         error = outcome.result if isinstance(outcome.result, CFCError) else None
         rows: list[Write] = []
         if error is None:
             try:
-                rows = written(work.position, outcome.result, outcome.paid)
+                rows = written(work.position, outcome.result, journal.rest(outcome.paid))
             except CollectionError as refused:
                 error = refused
         if error is None:
-            await self._writer.write(rows)
+            await self._writer.write([*rows, *journal.settled(outcome.paid)])
             # Only now, for what cannot be charged ends the run, and what is paid for shall be kept.
-            self._charge(stage, outcome.paid)
+            self._charge(stage, journal.total(outcome.paid), journal.lost)
             return True
-        await self._writer.write(writes.failed(work.position, stage, error, outcome.paid))
-        self._charge(stage, outcome.paid)
+        rest = journal.rest(outcome.paid)
+        failed = writes.failed(work.position, stage, error, rest)
+        await self._writer.write([*failed, *journal.settled(outcome.paid)])
+        self._charge(stage, journal.total(outcome.paid), journal.lost)
         self.standing.failed += 1
         self._failed_in_a_row += 1
         self._watch.progress(self.standing)
@@ -199,20 +226,15 @@ class Run:
             raise CollectionError(msg) from error
         return False
 
-    def _charge(self, stage: Stage, paid: Paid) -> None:
+    def _charge(self, stage: Stage, paid: Paid, lost: int) -> None:
         """Count what a stage took; failed ones cost as well."""
-        self._budget.check(paid)
-        self.standing.spent = self.standing.spent.plus(paid)
-        self.standing.cost = self._budget.cost(self.standing.spent)
-        known = self._dearest_stages.get(stage, Taken())
-        self._dearest_stages[stage] = known.at_least(self._budget.taken(paid))
+        self._spending.charge(stage, paid, lost)
+        self._count()
 
-    @property
-    def _dearest(self) -> Taken | None:
-        """What no prompt has taken more of yet; None as long as none is finished."""
-        if self.standing.labelled == self.standing.begun_with:
-            return None
-        return reduce(Taken.plus, self._dearest_stages.values(), Taken())
+    def _count(self) -> None:
+        self.standing.spent = self._spending.paid
+        self.standing.cost = self._spending.cost
+        self.standing.unanswered = self._spending.unanswered
 
     def _tell(self, notices: Any) -> None:
         for notice in notices:

@@ -30,12 +30,14 @@ class ModelCalls:
         drew: Whether candidates are among the answers.
         input_tokens: Tokens of the requests; 0 where it does not say.
         output_tokens: Tokens of the answers.
+        answered: How many there are.
     """
 
     model: str
     drew: bool
     input_tokens: int
     output_tokens: int
+    answered: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,11 @@ class Paid:
     @classmethod
     def seen_by(cls, witness: Witness) -> Paid:
         """What a witness of all its calls has seen."""
-        names = dict.fromkeys([*witness.usages, *witness.versions])
         calls = []
-        for name in names:
+        for name, answered in witness.answers.items():
             usage = witness.usages.get(name)
             taken = (0, 0) if usage is None else (usage["input_tokens"], usage["output_tokens"])
-            calls.append(ModelCalls(name, name in witness.versions, *taken))
+            calls.append(ModelCalls(name, name in witness.versions, *taken, answered))
         return cls(tuple(calls), witness.answered, witness.silent)
 
     @classmethod
@@ -77,8 +78,25 @@ class Paid:
                 known,
                 input_tokens=known.input_tokens + one.input_tokens,
                 output_tokens=known.output_tokens + one.output_tokens,
+                answered=known.answered + one.answered,
             )
         return Paid(tuple(merged.values()), self.answered + other.answered, self.silent + other.silent)
+
+    def minus(self, other: Paid) -> Paid:
+        """What of this is not in `other`, which was a part of it."""
+        known = {one.model: one for one in other.calls}
+        left = []
+        for one in self.calls:
+            before = known.get(one.model, ModelCalls(one.model, one.drew, 0, 0))
+            rest = replace(
+                one,
+                input_tokens=one.input_tokens - before.input_tokens,
+                output_tokens=one.output_tokens - before.output_tokens,
+                answered=one.answered - before.answered,
+            )
+            if before.drew != one.drew or rest.answered or rest.input_tokens or rest.output_tokens:
+                left.append(rest)
+        return Paid(tuple(left), self.answered - other.answered, self.silent - other.silent)
 
     @property
     def tokens(self) -> int:
@@ -114,6 +132,33 @@ class Outcome:
     paid: Paid
 
 
+class Journal(Protocol):
+    """Where a stage notes what it is about to do and what came of it, durably: see `collect/journal.py`."""
+
+    @property
+    def drawn(self) -> Mapping[int, Draw]:
+        """Candidates that are there already, by slot."""
+
+    @property
+    def context(self) -> str | None:
+        """Digest of what was prepared for the requests that drew them."""
+
+    def resume(self, context: str) -> Mapping[int, Draw]:
+        """Candidates that need not be drawn again, now that the requests are prepared."""
+
+    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+        """Take in a candidate, and what the stage took so far."""
+
+    def discard(self) -> None:
+        """Drop all candidates that are there, which were refused."""
+
+    def lose(self) -> None:
+        """Take in that a request failed which may have been answered."""
+
+    async def flushed(self) -> None:
+        """Wait until all of that is durable; called before every request."""
+
+
 class Bench(Protocol):
     """Where prompts are worked on: in this process, or on machines elsewhere."""
 
@@ -121,11 +166,11 @@ class Bench(Protocol):
     def configuration(self) -> Mapping[str, Any]:
         """Whatever makes other records, as plain data: `n`, and what the parts say of themselves."""
 
-    async def draw(self, example: Example) -> Outcome:
-        """Draw n candidates."""
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
+        """Draw n candidates, but for those that the journal knows."""
 
-    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Score them."""
 
-    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""

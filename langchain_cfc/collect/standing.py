@@ -33,6 +33,8 @@ class Standing:
         score_sums: Sum of the scores of wrong candidates, and of correct ones.
         spent: What models took, for all prompts.
         cost: The same in money; None without prices.
+        unanswered: Number of requests that were announced, and may have been paid for, without an answer
+            having been received: the process died, or a connection broke.
         begun_with: How many were finished when this run began.
         begun_at: When that was, in `time.monotonic()` seconds.
     """
@@ -45,6 +47,7 @@ class Standing:
     score_sums: list[float]
     spent: Paid
     cost: float | None = None
+    unanswered: int = 0
     begun_with: int = 0
     begun_at: float = field(default_factory=time.monotonic)
 
@@ -63,6 +66,7 @@ class Standing:
             candidates=[count for count, _ in sums],
             score_sums=[total for _, total in sums],
             spent=store.paid(),
+            unanswered=sum(store.history().unanswered.values()),
             begun_with=done,
         )
 

@@ -4,7 +4,7 @@ Most are a *set rule* (how entry levels come from scores) and a *threshold rule*
 from calibration prompts), in one of two conventions.
 
 Ours: success scores under the set rule that is served, a cap above 1 for prompts without a correct candidate,
-thresholds at the cap flagged, feature maps fitted on prompts that never calibrate.
+thresholds at the cap flagged, other sets never empty, feature maps fitted on prompts that never calibrate.
 
 The paper's, as its tables must have been computed: success score 1 without a correct candidate, thresholds
 cut to [0, 1] and nothing flagged, calibration on all prompts that are not tested on, feature maps fitted on
@@ -117,12 +117,15 @@ class Convention:
         cap: Success score of a prompt without a correct candidate.
         calibrates: The part that calibrates.
         fits: The part that feature maps are fitted on.
+        never_empty: Whether a prompt that is not flagged gets its best candidate where none reaches the
+            threshold.
     """
 
     name: str
     cap: float
     calibrates: Rows
     fits: Rows
+    never_empty: bool
 
     def finished(self, thresholds: Thresholds) -> Thresholds:
         """The thresholds that are used: the paper's are cut to [0, 1], so that none is flagged."""
@@ -131,8 +134,8 @@ class Convention:
         return replace(thresholds, values=np.clip(thresholds.values, 0.0, 1.0))
 
 
-OURS = Convention("ours", CAP, "calibration", "fit")
-PAPER = Convention("paper", 1.0, "development", "development")
+OURS = Convention("ours", CAP, "calibration", "fit", never_empty=True)
+PAPER = Convention("paper", 1.0, "development", "development", never_empty=False)
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,12 @@ class ThresholdMethod(Method):
         """The answer sets of the split's test prompts."""
         features, served = self.reads(split.features_text, split.set_rule)
         thresholds = self._thresholds(split, alpha, self.calibrated_on or served, features)
-        sets = AnswerSets.within(split.test_draws, split.test_levels(served), thresholds)
+        sets = AnswerSets.within(
+            split.test_draws,
+            split.test_levels(served),
+            thresholds,
+            never_empty=self.convention.never_empty,
+        )
         return Made(sets, thresholds.values, split.all_drawn)
 
     def _thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
@@ -230,7 +238,8 @@ class TopK(Method):
             chosen = min(grid, key=lambda k: abs(coverage[k] - tau))
         level = np.full(m, chosen / n)
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
-        sets = AnswerSets.within(split.test_draws, split.test_levels("rank"), thresholds)
+        # K is at least 1, so that no set is empty.
+        sets = AnswerSets.within(split.test_draws, split.test_levels("rank"), thresholds, never_empty=False)
         return Made(sets, None, split.all_drawn)
 
 

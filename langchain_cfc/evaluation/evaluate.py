@@ -49,7 +49,7 @@ def evaluate(
         CalibrationError: If no prompt is left to test on.
         InputError: If a record cannot be used, the level is not held, or answers are not told apart as in
             calibration.
-        FeatureError: If the feature map does not know a category or misses metadata.
+        FeatureError: If the feature map misses metadata.
         MissingExtraError: If SciPy is not installed.
 
     Warns:
@@ -66,7 +66,8 @@ def evaluate(
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
     with naming(labelled.ids):
         uniforms = artifact.uniforms(labelled)
-        own = _method(artifact, labelled, decide(artifact, labelled.draws, level, uniforms=uniforms))
+        decisions = decide(artifact, labelled.draws, level, uniforms=uniforms)
+    own = _method(artifact, labelled, decisions)
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
         methods["marginal"] = _method(
@@ -85,6 +86,7 @@ def evaluate(
         contradicted=_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
         answers=_answers(artifact, labelled),
+        n_unknown_category=int(artifact.feature_map.has_unknown_category(decisions.features).sum()),
     )
 
 
@@ -131,6 +133,7 @@ def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: D
         kept_promise_ci=_interval(covered | flagged),
         not_certifiable_rate=float(flagged.mean()),
         not_certifiable_ci=_interval(flagged),
+        refused_rate=float(decisions.refused.mean()),
         abstention_rate=float(empty.mean()),
         abstention_ci=_interval(empty),
         mean_set_size=float(sizes.mean()),

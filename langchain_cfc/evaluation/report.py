@@ -42,6 +42,8 @@ class MethodReport(BaseModel):
         kept_promise_ci: Its interval.
         not_certifiable_rate: Share flagged as not certifiable.
         not_certifiable_ci: Its interval.
+        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to know the
+            threshold; part of `not_certifiable_rate`.
         abstention_rate: Share of prompts without an answer, flagged ones included.
         abstention_ci: Its interval.
         mean_set_size: Mean number of candidates returned.
@@ -57,6 +59,7 @@ class MethodReport(BaseModel):
     kept_promise_ci: tuple[float, float]
     not_certifiable_rate: float
     not_certifiable_ci: tuple[float, float]
+    refused_rate: float = 0.0
     abstention_rate: float
     abstention_ci: tuple[float, float]
     mean_set_size: float
@@ -109,6 +112,8 @@ class EvaluationReport(BaseModel):
             contradicts it.
         methods: By threshold rule; the artifact's own, and `marginal` to compare with.
         answers: What happened in bot mode; None where the artifact holds no certified policy.
+        n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
+            own rule flags them, unless it is the marginal one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -125,3 +130,4 @@ class EvaluationReport(BaseModel):
     contradicted: list[str]
     methods: dict[str, MethodReport]
     answers: AnswersReport | None = None
+    n_unknown_category: int = 0

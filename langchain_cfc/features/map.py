@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.draws import Draws
 from langchain_cfc.errors import FeatureError, NotFittedError
-from langchain_cfc.features.bases import Constant, Term
+from langchain_cfc.features.bases import Constant, Group, Term
 from langchain_cfc.features.grammar import parse_terms
 from langchain_cfc.features.weights import GuaranteedWeight
 
@@ -137,27 +138,88 @@ class FeatureMap:
             raise FeatureError(msg)
         return replace(self, terms=tuple(term.fit(draws) for term in self.terms))
 
-    def transform(self, draws: Draws) -> FloatArray:
+    def with_categories_of(self, draws: Draws) -> FeatureMap:
+        """Return the fitted map with the categories of more prompts; see `Group` for why that is sound.
+
+        Args:
+            draws: Prompts whose metadata is read, and nothing else: those that calibrate.
+
+        Raises:
+            NotFittedError: If the map is not fitted.
+            FeatureError: If metadata is missing, or no category.
+        """
+        terms = self._fitted_terms()
+        return replace(
+            self,
+            terms=tuple(one.with_categories_of(draws) if isinstance(one, Group) else one for one in terms),
+        )
+
+    def transform(self, draws: Draws, *, allow_unknown: bool = False) -> FloatArray:
         """Compute the features. A prompt's row does not depend on the others, to the last bit.
 
         Args:
             draws: The candidates of N prompts.
+            allow_unknown: Whether a prompt of a category that the map does not know belongs to none of its
+                groups; `unknown_keys` then names it, and it has to be flagged. Else it is refused.
 
         Returns:
             (N, d) features, in C order.
 
         Raises:
             NotFittedError: If the map is not fitted.
-            FeatureError: If answers or metadata are missing, or a category was not seen when the map was
-                fitted.
+            FeatureError: If answers or metadata are missing, or a category is not known.
 
         Example:
             >>> fitted = FeatureMap.parse("mean_score").fit(Draws.of([[0.25], [0.75]]))
             >>> fitted.transform(Draws.of([[0.5], [1.0]])).tolist()  # clipped to the fitted range
             [[1.0, 0.5], [1.0, 0.75]]
         """
-        blocks = [term.transform(draws) for term in self._fitted_terms()]
+        blocks = [
+            term.transform(draws, allow_unknown=allow_unknown)
+            if isinstance(term, Group)
+            else term.transform(draws)
+            for term in self._fitted_terms()
+        ]
         return np.ascontiguousarray(np.concatenate(blocks, axis=1))
+
+    def has_unknown_category(self, features: FloatArray) -> BoolArray:
+        """Tell which prompts have a category that the map does not know.
+
+        Args:
+            features: (N, d) features from `transform` with `allow_unknown`.
+
+        Returns:
+            (N,) booleans.
+
+        Raises:
+            FeatureError: If the features have another number of columns.
+        """
+        if features.ndim != 2 or features.shape[1] != self.dimension:  # noqa: PLR2004 - a table
+            msg = f"expected features of shape (N, {self.dimension}), got {features.shape}"
+            raise FeatureError(msg)
+        unknown = np.zeros(len(features), dtype=np.bool_)
+        for _, columns in self._groups:
+            unknown |= ~features[:, columns].any(axis=1)
+        return unknown
+
+    def unknown_keys(self, features: FloatArray) -> tuple[str, ...]:
+        """Return the metadata keys under which one prompt has a category that the map does not know.
+
+        Args:
+            features: (d,) its features from `transform` with `allow_unknown`.
+        """
+        return tuple(key for key, columns in self._groups if not features[columns].any())
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[str, slice], ...]:
+        """Metadata key and columns of each `group` term."""
+        groups, start = [], 0
+        for term in self._fitted_terms():
+            end = start + len(term.names)
+            if isinstance(term, Group):
+                groups.append((term.key, slice(start, end)))
+            start = end
+        return tuple(groups)
 
     def guaranteed_weights(self) -> tuple[GuaranteedWeight, ...]:
         """The reweightings that the promise covers and that have a name.
@@ -169,7 +231,8 @@ class FeatureMap:
             NotFittedError: If the map is not fitted.
         """
         constant = self._constant()
-        weights = [GuaranteedWeight("1", "constant", "all prompts", tuple(constant.tolist()))]
+        ones = tuple(constant.tolist())
+        weights = [GuaranteedWeight("1", "constant", "all prompts", ones, 1.0, ones)]
         start = 0
         for term in self._fitted_terms():
             weights += [_placed(weight, constant, start) for weight in term.weights]
@@ -232,4 +295,9 @@ def _placed(weight: GuaranteedWeight, constant: FloatArray, start: int) -> Guara
     of_constant, *own = weight.coefficients
     coefficients = of_constant * constant
     coefficients[start : start + len(own)] += own
-    return replace(weight, coefficients=tuple(coefficients.tolist()))
+    return replace(
+        weight,
+        coefficients=tuple(coefficients.tolist()),
+        of_constant=of_constant,
+        constant=tuple(constant.tolist()),
+    )

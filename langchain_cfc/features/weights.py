@@ -33,12 +33,16 @@ class GuaranteedWeight:
         kind: What kind of function it is.
         words: The prompts it speaks of, in plain English, such as `prompts whose topic is 'capital'`.
         coefficients: (d,) the function in the columns of its feature map.
+        of_constant: How often it holds the constant.
+        constant: (d,) the constant in the same columns, where it holds any of it.
     """
 
     name: str
     kind: WeightKind
     words: str
     coefficients: tuple[float, ...]
+    of_constant: float = 0.0
+    constant: tuple[float, ...] = ()
 
     def values(self, features: FloatArray) -> FloatArray:
         """The weight of each prompt.
@@ -55,7 +59,12 @@ class GuaranteedWeight:
         if features.shape != (len(features), len(self.coefficients)):
             msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
             raise FeatureError(msg)
-        return np.asarray(features @ np.array(self.coefficients), dtype=np.float64)
+        values = np.asarray(features @ np.array(self.coefficients), dtype=np.float64)
+        if self.of_constant:
+            # The constant may be the sum of a group's columns, all zero where its category is unknown.
+            missing = ~features[:, np.array(self.constant) != 0.0].any(axis=1)
+            values[missing] += self.of_constant
+        return values
 
 
 def in_short(words: str, digits: int | None = 4) -> str:

@@ -28,12 +28,15 @@ ON_AVERAGE = (
 INDEPENDENT = (
     "Prompts are independent and identically distributed, which confidence needs beyond exchangeability."
 )
+EMPTY_IS_A_MISS = "A set left empty because the threshold is low counts as a miss of the promise."
+BEST_ALONE = (
+    "Where no candidate reaches the threshold, the set is the best candidate alone: a miss of the promise if "
+    "that one is wrong."
+)
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
     "Nothing is promised after drift: other prompts, another model, another verifier.",
     NOTHING_ABOUT_ANSWERS,
-    "A set left empty because the threshold is low counts as a miss of the promise.",
-    ON_AVERAGE,
 )
 NOT_AFTER_A_CHOICE = (
     "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
@@ -216,29 +219,39 @@ def assumptions(
     )
 
 
-def not_promised(kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False) -> tuple[str, ...]:
+def not_promised(
+    kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False, never_empty: bool = False
+) -> tuple[str, ...]:
     """What a promise does not say.
 
     Args:
         kind: Which theorem stands behind it.
         confident: Whether it holds for this very artifact under all weightings covered.
         chosen: Whether labels have chosen a level or a policy.
+        never_empty: Whether the best candidate is returned where no candidate reaches the threshold.
 
     Returns:
         One sentence for each.
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
-    said = [sentence for sentence in NOT_PROMISED if not (confident and sentence == ON_AVERAGE)]
-    return (*([NOT_AFTER_A_CHOICE] if chosen else []), *said)
+    return (
+        *([NOT_AFTER_A_CHOICE] if chosen else []),
+        *NOT_PROMISED,
+        BEST_ALONE if never_empty else EMPTY_IS_A_MISS,
+        *([] if confident else [ON_AVERAGE]),
+    )
 
 
-def certified_only(guarantee: Guarantee, certificate: CoverageCertificate) -> Guarantee:
+def certified_only(
+    guarantee: Guarantee, certificate: CoverageCertificate, *, never_empty: bool = False
+) -> Guarantee:
     """The promise where nothing holds about sets but what held-out prompts certify.
 
     Args:
         guarantee: What was promised before these prompts chose anything.
         certificate: What they certify about the sets.
+        never_empty: As in `not_promised`.
 
     Returns:
         A promise that claims no more than that.
@@ -249,7 +262,7 @@ def certified_only(guarantee: Guarantee, certificate: CoverageCertificate) -> Gu
             "sentence": certificate.sentence(),
             "weightings": (),
             "assumptions": _independent(guarantee.assumptions),
-            "not_promised": not_promised("certified", confident=True, chosen=True),
+            "not_promised": not_promised("certified", confident=True, chosen=True, never_empty=never_empty),
             "failure_probability": float(certificate.delta),
             "estimated_slack": {},
             "certificate": certificate,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name
+from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name, described
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.sampling import Draw, quiet
 from langchain_cfc.verifiers.parts import plain
@@ -132,7 +132,7 @@ def checked_labels(labels: Any, n: int) -> list[bool]:
         except Exception as error:  # noqa: BLE001 - a labeler that yields its labels may fail only here
             cause = error
     if values is None:
-        reason = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
+        reason = f" ({described(cause)})" if cause is not None else ""
         msg = f"the labeler returned {type(labels).__name__} instead of {n} labels{reason}: {_HINT}"
         raise LabelerError(msg) from cause
     if len(values) != n:

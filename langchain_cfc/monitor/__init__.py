@@ -7,11 +7,12 @@ from langchain_cfc._extras import require
 # Said here, for the store needs it.
 require("sqlalchemy", "monitor", "a monitor")
 
+from langchain_cfc.monitor.findings import Test, Together  # noqa: E402 - see above
 from langchain_cfc.monitor.kept import Label  # noqa: E402 - see above
 from langchain_cfc.monitor.monitor import CFCMonitor, labels_of, read_labels  # noqa: E402 - see above
 from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # noqa: E402 - see above
 from langchain_cfc.monitor.side_by_side import Side, SideBySide, shadow  # noqa: E402 - see above
-from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, Test  # noqa: E402 - see above
+from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus  # noqa: E402 - see above
 
 __all__ = [
     "CFCMonitor",
@@ -23,6 +24,7 @@ __all__ = [
     "Side",
     "SideBySide",
     "Test",
+    "Together",
     "labels_of",
     "read_labels",
     "recalibrate",

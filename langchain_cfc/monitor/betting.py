@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,71 @@ class Capital:
 
     @classmethod
     def from_data(cls, data: Mapping[str, list[float]]) -> Capital:
+        """What `to_data` was made of."""
+        return cls(**{one.name: np.array(data[one.name], dtype=np.float64) for one in fields(cls)})
+
+
+@dataclass(frozen=True)
+class MeanCapital:
+    """The mean of the capital of some tests over time: one test of all their hypotheses together.
+
+    A mean of e-values is an e-value under any dependence between them, and essentially the only symmetric way
+    to merge them (Vovk and Wang 2021, "E-values: Calibration, combination and applications"). It is at least
+    max / m, so that an alarm at a mean of 1 / level never comes later than one by Bonferroni, where one of m
+    tests reaches m / level, and comes earlier where several tests move. Logarithms are natural.
+
+    Attributes:
+        log: Logarithm of the mean, 0 in the beginning.
+        lowest: Its smallest value so far.
+        lowest_at: When that was.
+        peak: Its largest value so far. Evidence that was there once is not taken back.
+        since: When it was lowest before that peak: where what the peak shows seems to begin.
+    """
+
+    log: FloatArray
+    lowest: FloatArray
+    lowest_at: FloatArray
+    peak: FloatArray
+    since: FloatArray
+
+    @classmethod
+    def stakes(cls, shape: Sequence[int] = (), now: float = 0.0) -> MeanCapital:
+        """Begin with a mean of 1.
+
+        Args:
+            shape: Shape of independent streams; one stream if left out.
+            now: The time, in any unit.
+        """
+        log, begun = np.zeros(tuple(shape)), np.full(tuple(shape), now)
+        return cls(log, log, begun, log, begun)
+
+    def after(self, capital: Capital, now: float) -> MeanCapital:
+        """Return the mean after one more outcome.
+
+        Args:
+            capital: Of (..., m) tests, after that outcome; the mean stays as it is where m is 0.
+            now: The time.
+        """
+        tests = capital.log.shape[-1]
+        if tests == 0:
+            return self
+        log = np.logaddexp.reduce(capital.log, axis=-1) - np.log(tests)
+        lower, higher = log < self.lowest, log > self.peak
+        lowest_at = np.where(lower, now, self.lowest_at)
+        return MeanCapital(
+            log=log,
+            lowest=np.minimum(self.lowest, log),
+            lowest_at=lowest_at,
+            peak=np.maximum(self.peak, log),
+            since=np.where(higher, lowest_at, self.since),
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """All numbers, to be stored; to the bit."""
+        return {one.name: getattr(self, one.name).tolist() for one in fields(self)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> MeanCapital:
         """What `to_data` was made of."""
         return cls(**{one.name: np.array(data[one.name], dtype=np.float64) for one in fields(cls)})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, Watched, quantities
-from langchain_cfc.monitor.betting import RANK_EXPERTS, Capital, rank_factors
+from langchain_cfc.monitor.betting import RANK_EXPERTS, Capital, MeanCapital, rank_factors
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.ranks import counted, ranks
 
@@ -21,18 +21,27 @@ class Drift:
     """Tests of whether results are exchangeable with calibration prompts, one for each quantity and group.
 
     Each ranks what comes among calibration prompts and what came before, and bets on the ranks. Under no
-    drift, the probability that any of m tests ever turns 1 into m/level is at most the level (Ville, and
-    Bonferroni over the tests: they look at the same prompts, so that their capital may not be added up).
+    drift, ranks of one test are independent of each other, so that its capital alone ever turns 1 into
+    1/level with probability at most level (Ville).
+
+    The mean of the capital of all m tests alarms at 1/level. At any number of results that is fixed
+    beforehand it is an e-value, whatever the dependence between the tests (Vovk and Wang 2021). Over all
+    numbers of results at once that is a theorem only if ranks of each test cannot be told from those of the
+    others before them. They almost cannot: the ranks of several tests together say a little about where the
+    calibration sample departs from the population, the less the larger it is. What that does is measured, not
+    proven: see `tests/monitor/test_false_alarms.py`, where such streams alarm more rarely than the level.
 
     Attributes:
         artifact: The artifact.
         counts: (m, b) how often each bin of each quantity was met, calibration prompts included.
         capital: Of the m tests.
+        mean: Of the capital of all m tests, which is what alarms.
     """
 
     artifact: CalibrationArtifact
     counts: Any
     capital: Capital
+    mean: MeanCapital
 
     @classmethod
     def begun(cls, artifact: CalibrationArtifact, now: float) -> Drift:
@@ -40,11 +49,18 @@ class Drift:
         rows = [watched.counts[group] for watched, group in _tests(artifact)]
         width = max(map(len, rows), default=1)
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
-        return cls(artifact, counts.reshape(-1, width), Capital.stakes([len(rows)], RANK_EXPERTS, now))
+        capital = Capital.stakes([len(rows)], RANK_EXPERTS, now)
+        return cls(artifact, counts.reshape(-1, width), capital, MeanCapital.stakes(now=now))
 
     def without_calibration(self) -> Drift:
         """The same tests among results alone: have they changed since the first of them?"""
-        return Drift(self.artifact, np.zeros_like(self.counts), self.capital)
+        return replace(self, counts=np.zeros_like(self.counts))
+
+    def observed(self, place: int) -> list[int]:
+        """Return how many results fell into each bin of a test, calibration prompts not included."""
+        watched, group = self.tests[place]
+        expected = watched.counts[group]
+        return [int(all_) - own for all_, own in zip(self.counts[place], expected, strict=False)]
 
     @property
     def tests(self) -> list[tuple[Watched, str]]:
@@ -63,21 +79,26 @@ class Drift:
         bins, seen = layout.placed(one)
         luck = one.uniforms("rank", len(bins))
         factors = rank_factors(ranks(self.counts, bins, luck))
-        after = Drift(
-            self.artifact, counted(self.counts, bins, seen), self.capital.after(factors, one.at, seen)
-        )
+        capital = self.capital.after(factors, one.at, seen)
+        mean = self.mean.after(capital, one.at)
+        after = Drift(self.artifact, counted(self.counts, bins, seen), capital, mean)
         after.__dict__["_layout"] = layout
         return after
 
     def to_data(self) -> dict[str, Any]:
         """What has been seen, to be stored; the artifact is not in it."""
-        return {"counts": self.counts.tolist(), "capital": self.capital.to_data()}
+        return {
+            "counts": self.counts.tolist(),
+            "capital": self.capital.to_data(),
+            "mean": self.mean.to_data(),
+        }
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Drift:
         """What `to_data` was made of."""
         counts = np.array(data["counts"], dtype=np.int64)
-        return cls(artifact, counts, Capital.from_data(data["capital"]))
+        capital, mean = Capital.from_data(data["capital"]), MeanCapital.from_data(data["mean"])
+        return cls(artifact, counts, capital, mean)
 
 
 @dataclass(frozen=True)

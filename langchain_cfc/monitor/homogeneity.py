@@ -8,7 +8,6 @@ import numpy as np
 
 from langchain_cfc._extras import require
 from langchain_cfc.artifact import Watched
-from langchain_cfc.monitor.betting import Capital
 from langchain_cfc.monitor.drift import Drift, Layout
 from langchain_cfc.monitor.sampled import BLOCK, Sampled
 from langchain_cfc.monitor.status import called
@@ -32,7 +31,7 @@ def unlike(everything: Traffic, chosen: Traffic, level: float) -> Iterator[str]:
     for start in range(0, len(results), BLOCK):
         block = [(one, one.id in used) for one in results[start : start + BLOCK]]
         sampled = sampled.after(block, start)
-    for what, _ in _found(tests, sampled.capital, level):
+    for what, _ in _found(tests, sampled, level):
         yield f"{what} differs between the results that are used and the others: labels do not speak of all"
 
 
@@ -50,7 +49,7 @@ def changed(traffic: Traffic, level: float) -> Iterator[str]:
     drift = Drift.begun(traffic.artifact, 0.0).without_calibration()
     for one in traffic.results:
         drift = drift.after(one)
-    for what, since in _found(drift.tests, drift.capital, half):
+    for what, since in _found(drift.tests, drift, half):
         yield f"{what} has changed among these results, since about {since}: use those from then on (since)"
     for model in traffic.models:
         drew = np.array([model in one.models for one in traffic.results])
@@ -64,9 +63,14 @@ def changed(traffic: Traffic, level: float) -> Iterator[str]:
             )
 
 
-def _found(tests: Sequence[tuple[Watched, str]], capital: Capital, level: float) -> Iterator[tuple[str, str]]:
-    """What the tests say that alarm: their quantities, and since when."""
-    peaks = capital.peak >= np.log(max(len(tests), 1) / level)
+def _found(
+    tests: Sequence[tuple[Watched, str]], part: Drift | Sampled, level: float
+) -> Iterator[tuple[str, str]]:
+    """Yield the quantities of the tests that alarm together, and since when, as a monitor's status does."""
+    if part.mean.peak < -np.log(level):
+        return
+    capital = part.capital
+    peaks = capital.peak >= -np.log(level)
     told: dict[str, float] = {}
     for place in np.flatnonzero(peaks).tolist():
         told.setdefault(called(tests[place][0]), float(capital.since[place]))

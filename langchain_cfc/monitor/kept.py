@@ -13,7 +13,7 @@ from pydantic import ConfigDict, StrictBool
 from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import InputError
-from langchain_cfc.monitor.betting import RATE_EXPERTS, Capital, rate_factors
+from langchain_cfc.monitor.betting import RATE_EXPERTS, Capital, MeanCapital, rate_factors
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
 
 
@@ -190,8 +190,10 @@ def stated(artifact: CalibrationArtifact) -> list[Stated]:
 class Kept:
     """Tests of the certified rates, one for each.
 
-    Whoever bets that a rate is lower than certified, at odds that are fair for the certified one, ever turns
-    1 into m/level with probability at most level/m where the certificate is right, and it is wrong with
+    Where a certificate is right, a bet that its rate is lower, at odds that are fair for the certified one,
+    has capital of mean at most 1 given everything that came before, the outcomes of other tests included, for
+    prompts are independent of each other. So the mean of the capital of all m tests is an e-process as well,
+    and ever turns 1 into 1/level with probability at most level (Ville). A certificate is wrong with
     probability at most its delta: in all, a false alarm has probability at most level + delta. This assumes
     that whether a result is labelled, and when, does not depend on whether it was correct, given what its
     probability to be labelled was chosen by.
@@ -199,18 +201,21 @@ class Kept:
     Attributes:
         artifact: The artifact.
         capital: Of the m tests.
+        mean: Of the capital of all m tests, which is what alarms.
         kept: (m,) number of outcomes that kept what is stated.
     """
 
     artifact: CalibrationArtifact
     capital: Capital
+    mean: MeanCapital
     kept: FloatArray
 
     @classmethod
     def begun(cls, artifact: CalibrationArtifact, now: float) -> Kept:
         """Nothing seen yet."""
         count = len(stated(artifact))
-        return cls(artifact, Capital.stakes([count], RATE_EXPERTS, now), np.zeros(count))
+        capital = Capital.stakes([count], RATE_EXPERTS, now)
+        return cls(artifact, capital, MeanCapital.stakes(now=now), np.zeros(count))
 
     @cached_property
     def stated(self) -> list[Stated]:
@@ -250,13 +255,18 @@ class Kept:
         kept: BoolArray = np.array([bool(outcomes[it.what]) for it in self.stated])
         rates = np.array([it.rate for it in self.stated])
         capital = self.capital.after(rate_factors(kept, rates), now, seen)
-        return Kept(self.artifact, capital, self.kept + (kept & seen))
+        return Kept(self.artifact, capital, self.mean.after(capital, now), self.kept + (kept & seen))
 
     def to_data(self) -> dict[str, Any]:
         """What has been seen, to be stored."""
-        return {"kept": self.kept.tolist(), "capital": self.capital.to_data()}
+        return {
+            "kept": self.kept.tolist(),
+            "capital": self.capital.to_data(),
+            "mean": self.mean.to_data(),
+        }
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Kept:
         """What `to_data` was made of."""
-        return cls(artifact, Capital.from_data(data["capital"]), np.array(data["kept"], dtype=np.float64))
+        capital, mean = Capital.from_data(data["capital"]), MeanCapital.from_data(data["mean"])
+        return cls(artifact, capital, mean, np.array(data["kept"], dtype=np.float64))

@@ -21,7 +21,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import TypeAdapter, ValidationError
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.monitor.kept import Label
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, curves_of, status_of
@@ -123,7 +123,8 @@ class CFCMonitor(BaseCallbackHandler):
         self._keep = None if keep_days is None else keep_days * _DAY
         self._store = MonitorStore(store, create=create)
         self._writing = _Writing(self._store, every, batch)
-        self._runs: dict[UUID, _Run] = {}
+        self._runs: dict[UUID, float] = {}
+        self._recent: weakref.WeakValueDictionary[int, CFCResult | CFCError] = weakref.WeakValueDictionary()
 
     def __enter__(self) -> Self:
         return self
@@ -288,46 +289,43 @@ class CFCMonitor(BaseCallbackHandler):
         inputs: Any,
         *,
         run_id: UUID,
-        parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note when a run began, and which it belongs to."""
+        """Note when a run began."""
         del serialized, inputs, kwargs
-        outer = None if parent_run_id is None else self._runs.get(parent_run_id)
         if len(self._runs) >= MOST_RUNS:
             with suppress(RuntimeError, StopIteration):  # another thread was at it
                 self._runs.pop(next(iter(self._runs)), None)
-        self._runs[run_id] = _Run(time.perf_counter(), set() if outer is None else outer.told)
+        self._runs[run_id] = time.perf_counter()
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Remember a result, once: chains around it end with the same."""
         del kwargs
-        run = self._runs.pop(run_id, None)
-        if run is None or not isinstance(outputs, CFCResult) or id(outputs) in run.told:
+        began = self._runs.pop(run_id, None)
+        if began is None or not isinstance(outputs, CFCResult) or not self._is_new(outputs):
             return
-        run.told.add(id(outputs))
         if outputs.guarantee.artifact_digest == self.artifact.digest:
-            self.see(outputs, str(run_id), seconds=time.perf_counter() - run.began)
+            self.see(outputs, str(run_id), seconds=time.perf_counter() - began)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Count a prompt that could not be served, once."""
-        del kwargs
-        run = self._runs.pop(run_id, None)
-        if run is None or not isinstance(error, CFCError) or id(error) in run.told:
+        """Count a prompt that could not be served, once; an abstention that is raised is a result."""
+        if isinstance(error, AbstentionError):
+            self.on_chain_end(error.result, run_id=run_id, **kwargs)
             return
-        run.told.add(id(error))
-        self._writing.put(Failed(time.time(), self.artifact.digest, type(error).__name__))
+        del kwargs
+        began = self._runs.pop(run_id, None)
+        if began is not None and isinstance(error, CFCError) and self._is_new(error):
+            self._writing.put(Failed(time.time(), self.artifact.digest, type(error).__name__))
 
+    def _is_new(self, one: CFCResult | CFCError) -> bool:
+        """Return whether no run has ended with this very object before.
 
-class _Run:
-    """A run that goes on."""
-
-    __slots__ = ("began", "told")
-
-    def __init__(self, began: float, told: set[int]) -> None:
-        self.began = began
-        # Of the outermost run and all below: which results and errors have been told.
-        self.told = told
+        Objects are compared, not runs: LangChain's `with_fallbacks` does not say which run a run belongs to.
+        """
+        if self._recent.get(id(one)) is one:
+            return False
+        self._recent[id(one)] = one
+        return True
 
 
 class _Writing:

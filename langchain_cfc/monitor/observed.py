@@ -33,7 +33,7 @@ class Observed:
         accepted: (n,) which of them are in the set.
         features: (d,) the prompt's features.
         codes: (n,) slot of the first candidate with the same answer.
-        lengths: (n,) number of characters of each answer.
+        lengths: (n,) number of characters of each answer, 0 for a blank one.
         metadata: What is kept of the prompt's metadata.
         outputs: (n,) raw outputs of each verifier by name, where the artifact combines several.
         models: What the models that drew call themselves.

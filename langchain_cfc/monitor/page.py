@@ -13,7 +13,8 @@ from langchain_cfc._extras import require
 from langchain_cfc._files import atomic_writer
 from langchain_cfc._version import __version__
 from langchain_cfc.features import in_short
-from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test, amount
+from langchain_cfc.monitor.findings import Test, amount
+from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus
 from langchain_cfc.plots import plot_evidence, to_svg
 from langchain_cfc.report import check_report
 from langchain_cfc.report.page import GENERATOR
@@ -106,7 +107,8 @@ def _figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
                 id=f"figure-{kinds[0]}",
                 svg=_markup(to_svg(drawn, title=title)),
                 caption=f"{title}: the tests that have come furthest. {words} A line that stays low shows "
-                "nothing; one that climbs to the dashed line alarms.",
+                "nothing; one that climbs to the dashed line alarms by itself, several together alarm "
+                "earlier.",
             )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact, held_out
-from langchain_cfc.calibration import calibrate, recipe
+from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.homogeneity import changed, unlike
@@ -91,8 +91,8 @@ def recalibrate(
         MissingExtraError: If SciPy is not installed.
     """
     old = monitor.artifact
-    asked = recipe(old) | changes
-    tests_itself = bool(asked["confident"] or asked["max_wrong_rate"])
+    asked = _asked(old, changes)
+    tests_itself = asked.confident or asked.max_wrong_rate is not None
     if min_kept is None and not tests_itself:
         msg = (
             "min_kept: say how often the promise must be certified to be kept for the new artifact to be "
@@ -104,19 +104,14 @@ def recalibrate(
         msg = f"min_kept is a share in [0, 1], got {min_kept!r}"
         raise InputError(msg)
     if tests_itself and delta is not None:
-        asked["delta"] = delta
+        asked = replace(asked, delta=delta)
     everything = monitor.traffic(since)
     traffic = everything.labelled(leave_out_incomplete=leave_out_incomplete)
     _check_usable(monitor, traffic, since)
     least = monitor.least_probability
     table, provenance = replace(traffic.table(), weights=traffic.weights(least)), _provenance(traffic)
-    new = calibrate(
-        table,
-        **asked,
-        test_fraction=test_fraction,
-        certification_fraction=certification_fraction,
-        provenance=provenance,
-    )
+    asked = replace(asked, test_fraction=test_fraction, certification_fraction=certification_fraction)
+    new = calibrate(table, **asked.options(), provenance=provenance)
     if not new.spent:
         new = certify(new, table, delta=delta or _delta(old), provenance=provenance)
     unseen = traffic.take(held_out(new, table)[0].ids)
@@ -134,6 +129,17 @@ def recalibrate(
             *changed(traffic.fair(least), monitor.level),
         ),
     )
+
+
+def _asked(artifact: CalibrationArtifact, changes: Mapping[str, Any]) -> CalibrationConfig:
+    """How the artifact was asked for, with what changes.
+
+    Served prompts need no shift: they come from where the artifact serves. Other features or another
+    combination need a share to be fitted on that suits them.
+    """
+    fitted_otherwise = not {"features", "combine"}.isdisjoint(changes)
+    defaults = {"shift": None, **({"fit_fraction": None} if fitted_otherwise else {})}
+    return replace(CalibrationConfig.from_artifact(artifact), **{**defaults, **changes})
 
 
 def _check_usable(monitor: CFCMonitor, traffic: Traffic, since: float | None) -> None:

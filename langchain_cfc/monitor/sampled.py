@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.monitor.betting import RANK_EXPERTS, Capital, rank_factors
+from langchain_cfc.monitor.betting import RANK_EXPERTS, Capital, MeanCapital, rank_factors
 from langchain_cfc.monitor.drift import Drift, Layout
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.ranks import counted, ranks
@@ -29,17 +29,20 @@ class Sampled:
     Attributes:
         artifact: The artifact.
         capital: Of the m tests, those of `Drift`.
+        mean: Of the capital of all m tests, which is what alarms.
         last: Number of the last result of the last block.
     """
 
     artifact: CalibrationArtifact
     capital: Capital
+    mean: MeanCapital
     last: int
 
     @classmethod
     def begun(cls, artifact: CalibrationArtifact, now: float) -> Sampled:
         """Nothing seen yet."""
-        return cls(artifact, Capital.stakes([len(Layout.of(artifact).tests)], RANK_EXPERTS, now), 0)
+        capital = Capital.stakes([len(Layout.of(artifact).tests)], RANK_EXPERTS, now)
+        return cls(artifact, capital, MeanCapital.stakes(now=now), 0)
 
     def after(self, block: Sequence[tuple[Observed, bool]], last: int) -> Sampled:
         """With one more block.
@@ -54,19 +57,21 @@ class Sampled:
         counts = np.zeros_like(Drift.begun(self.artifact, 0.0).counts)
         for (_, bins, seen), labelled in zip(placed, chosen, strict=True):
             counts = counts if labelled else counted(counts, bins, seen)
-        capital = self.capital
+        capital, mean = self.capital, self.mean
         for (one, bins, seen), labelled in zip(placed, chosen, strict=True):
             if labelled:
                 luck = one.uniforms("labelled", len(bins))
                 capital = capital.after(rank_factors(ranks(counts, bins, luck)), one.at, seen)
+                mean = mean.after(capital, one.at)
                 counts = counted(counts, bins, seen)
-        return replace(self, capital=capital, last=last)
+        return replace(self, capital=capital, mean=mean, last=last)
 
     def to_data(self) -> dict[str, Any]:
         """What has been seen, to be stored."""
-        return {"last": self.last, "capital": self.capital.to_data()}
+        return {"last": self.last, "capital": self.capital.to_data(), "mean": self.mean.to_data()}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Sampled:
         """What `to_data` was made of."""
-        return cls(artifact, Capital.from_data(data["capital"]), int(data["last"]))
+        capital, mean = Capital.from_data(data["capital"]), MeanCapital.from_data(data["mean"])
+        return cls(artifact, capital, mean, int(data["last"]))

@@ -8,75 +8,20 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from langchain_cfc.artifact import CalibrationArtifact, Watched
 from langchain_cfc.features import in_short
-from langchain_cfc.monitor.betting import Capital
+from langchain_cfc.monitor.drift import Drift
+from langchain_cfc.monitor.findings import Data, Test, Together
+from langchain_cfc.monitor.kept import Kept
+from langchain_cfc.monitor.sampled import Sampled
+from langchain_cfc.monitor.shifts import describe_shift
 from langchain_cfc.monitor.store import Evidence, Standing
 
 _DAY = 86_400.0
 _LARGEST = 700.0  # whose exponential is a number
-_FEW, _MANY = 10, 1_000_000
 _RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
 # What no feature text names.
 _OWN = {"mean_score", "min_score", "threshold", "decision"}
-
-
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Test(_Data):
-    """One test, and what it has found.
-
-    Attributes:
-        kind: `drift` of what prompts look like; `kept` and `right`: a certified rate that is not kept;
-            `labelled`: results with a label that do not look like the others.
-        what: The quantity, or the rate, for people.
-        group: The prompts in which it is watched, for people.
-        alpha: The level it is of; None for what does not depend on one.
-        outcomes: Number of results or labels that it has seen.
-        evidence: The largest value that its capital ever had, from a stake of 1.
-        needed: The value from which on it alarms.
-        alarm: Whether it does.
-        since: When what it found seems to have begun, in ISO 8601, UTC; None without an alarm.
-        seen: The observed share, for rates; None for drift.
-        certified: The certified one; None for drift.
-    """
-
-    kind: Literal["drift", "kept", "right", "labelled"]
-    what: str
-    group: str
-    alpha: str | None
-    outcomes: int
-    evidence: float
-    needed: float
-    alarm: bool
-    since: str | None
-    seen: float | None = None
-    certified: float | None = None
-
-    @property
-    def progress(self) -> float:
-        """How far it is on the way from a stake of 1 to an alarm, by orders of magnitude: in [0, 1]."""
-        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
-
-    def sentence(self) -> str:
-        """What it found, in a line."""
-        level = "" if self.alpha is None else f" at alpha = {self.alpha}"
-        since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
-        group = in_short(self.group)
-        where = f"{f'over {group}' if group == self.group else f'where {group}'}{level}{since}"
-        # Features keep the names that their text gives them.
-        what = self.what if "(" in self.what else f"{self.what[0].upper()}{self.what[1:]}"
-        if self.kind == "labelled":
-            verdict = "differs" if self.alarm else "shows no difference"
-            return f"{what} {verdict} between labelled results and the others {where}"
-        if self.kind == "drift":
-            return f"{what} {'has changed' if self.alarm else 'shows no change'} {where}"
-        certified = f"{100 * (self.certified or 0.0):.1f} %"
-        return f"{what}, certified at least {certified}, {'is broken' if self.alarm else 'stands'} {where}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +57,7 @@ class Limits:
             )
 
 
-class EvidenceCurve(_Data):
+class EvidenceCurve(Data):
     """How the evidence of one test went.
 
     Attributes:
@@ -126,7 +71,7 @@ class EvidenceCurve(_Data):
     points: tuple[tuple[int, float], ...]
 
 
-class MonitorStatus(_Data):
+class MonitorStatus(Data):
     """What all results and labels so far show.
 
     Attributes:
@@ -141,6 +86,8 @@ class MonitorStatus(_Data):
         seconds: Median and 99th percentile of how long the latest results took; None where nobody measured.
         models: What models call themselves that were not calibrated.
         level: Probability of any false alarm of either kind.
+        together: What the tests of each kind show together, which is what alarms; kinds without tests left
+            out.
         tests: All tests, those with most evidence first.
         breaches: What is not as it was calibrated or beyond its limit, in sentences: no statistics.
         notes: What cannot be told, and why.
@@ -157,6 +104,7 @@ class MonitorStatus(_Data):
     seconds: tuple[float, float] | None
     models: tuple[str, ...]
     level: float
+    together: tuple[Together, ...]
     tests: tuple[Test, ...]
     breaches: tuple[str, ...]
     notes: tuple[str, ...]
@@ -232,16 +180,28 @@ def status_of(
     words = {one.name: one.words for one in artifact.feature_map.guaranteed_weights()}
     drift, kept = evidence.drift, evidence.kept
     tests = []
-    kinds: tuple[tuple[Literal["drift", "labelled"], Capital], ...]
-    kinds = (("drift", drift.capital), ("labelled", evidence.sampled.capital))
-    for kind, capital in kinds:
+    kinds: tuple[tuple[Literal["drift", "labelled"], Drift | Sampled], ...]
+    kinds = (("drift", drift), ("labelled", evidence.sampled))
+    for kind, part in kinds:
         for place, (watched, group) in enumerate(drift.tests):
-            found = _found(capital, place, level)
+            found = _found(part, place, level)
+            shift = (
+                describe_shift(watched, watched.counts[group], drift.observed(place))
+                if kind == "drift"
+                else None
+            )
             tests.append(
-                Test(kind=kind, what=called(watched), group=words[group], alpha=watched.alpha, **found)
+                Test(
+                    kind=kind,
+                    what=called(watched),
+                    group=words[group],
+                    alpha=watched.alpha,
+                    shift=shift,
+                    **found,
+                )
             )
     for place, one in enumerate(kept.stated):
-        found = _found(kept.capital, place, level)
+        found = _found(kept, place, level)
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
         tests.append(
             Test(
@@ -268,6 +228,7 @@ def status_of(
         seconds=standing.seconds,
         models=models,
         level=level,
+        together=tuple(_together(drift, kept, evidence.sampled, tests, level)),
         tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
         breaches=tuple(limits.breaches(age, standing, models)),
         notes=tuple(_notes(artifact, evidence, standing)),
@@ -279,27 +240,52 @@ def called(watched: Watched) -> str:
     return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
 
 
-def amount(evidence: float) -> str:
-    """Evidence, short enough for a column."""
-    if evidence >= _MANY:
-        return f"{evidence:.0e}"
-    return f"{evidence:,.0f}" if evidence >= _FEW else f"{evidence:.1f}"
-
-
-def _found(capital: Capital, place: int, level: float) -> dict[str, Any]:
-    """What one of some tests has found, all of which share the level."""
-    needed = capital.log.size / level
+def _found(part: Drift | Kept | Sampled, place: int, level: float) -> dict[str, Any]:
+    """Return what one of some tests has found, all of which share the level."""
+    capital = part.capital
     peak = float(capital.peak[place])
-    # Compared in logarithms, for evidence may leave the range of numbers.
-    alarm = peak >= math.log(needed)
-    since = datetime.fromtimestamp(float(capital.since[place]), tz=timezone.utc)
+    # Compared in logarithms, for evidence may leave the range of numbers. Where the mean has reached
+    # 1 / level, the largest of the tests has as well.
+    alarm = float(part.mean.peak) >= -math.log(level) and peak >= -math.log(level)
     return {
         "outcomes": int(capital.outcomes[place]),
         "evidence": math.exp(min(peak, _LARGEST)),
-        "needed": needed,
+        "needed": capital.log.size / level,
         "alarm": alarm,
-        "since": since.isoformat(timespec="seconds") if alarm else None,
+        "since": _time(float(capital.since[place])) if alarm else None,
     }
+
+
+def _together(
+    drift: Drift, kept: Kept, sampled: Sampled, tests: Sequence[Test], level: float
+) -> Iterator[Together]:
+    """Return what the tests of each kind show together."""
+    kinds: tuple[tuple[Literal["drift", "rates", "labelled"], Drift | Kept | Sampled, set[str]], ...]
+    kinds = (
+        ("drift", drift, {"drift"}),
+        ("rates", kept, {"kept", "right"}),
+        ("labelled", sampled, {"labelled"}),
+    )
+    for kind, part, of in kinds:
+        members = [one for one in tests if one.kind in of]
+        if not members:
+            continue
+        leading = max(members, key=lambda one: one.evidence)
+        peak = float(part.mean.peak)
+        alarm = peak >= -math.log(level)
+        yield Together(
+            kind=kind,
+            tests=len(members),
+            evidence=math.exp(min(peak, _LARGEST)),
+            needed=1.0 / level,
+            alarm=alarm,
+            since=_time(float(part.mean.since)) if alarm else None,
+            leading=f"{leading.what}, {in_short(leading.group)}" if leading.outcomes else None,
+        )
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="seconds")
 
 
 def _other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 FORMAT = "langchain-cfc/monitor"
 # Of the tables below; another release may read only what it knows.
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")

@@ -87,6 +87,7 @@ class Traffic:
     def table(self) -> LabelledDraws:
         """All results with their labels; candidates of which nobody says anything count as wrong."""
         n = self.artifact.n
+        kinds = self.artifact.calibration.prompt_kinds
         truths = [_truths(self.labels.get(one.id), n) for one in self.results]
         return LabelledDraws(
             draws=Draws(
@@ -105,6 +106,8 @@ class Traffic:
                 name: np.array([one.outputs[name] for one in self.results], dtype=np.float64).reshape(-1, n)
                 for name in self._verifiers
             },
+            # Serving takes no other prompts than these.
+            prompt_kinds=None if kinds is None else frozenset(kinds),
         )
 
     def scored_for(self, artifact: CalibrationArtifact) -> LabelledDraws:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from langchain_cfc._arrays import FloatArray, IntArray
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.draws import Draws, LabelledDraws, kinds_of_prompts
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.checks import IN_MEMORY
 from langchain_cfc.records.schema import PromptRecord
@@ -89,6 +89,7 @@ class RecordBatch:
             self.recorded,
             one_or_none({candidate.answer is not None for row in rows for candidate in row}),
             {name: _floats([[known[name] for known in row] for row in outputs]) for name in names},
+            prompt_kinds=kinds_of_prompts(record.input for record in self._records),
         )
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from langchain_cfc._arrays import FloatArray
-from langchain_cfc.draws import Draws, LabelledDraws, Scalar
+from langchain_cfc.draws import Draws, LabelledDraws, PromptKind, Scalar, answer_length, kinds_of_prompts
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.batches import first_slots, one_or_none
 from langchain_cfc.records.lines import json_object
@@ -90,6 +90,7 @@ class DecodedBatch:
         scores: (N, recorded) scores.
         candidates: By name of each other field, its N * recorded values, candidate after candidate.
         answered: Types of the answers.
+        prompt_kinds: Kinds of the inputs.
     """
 
     lines: Sequence[bytes]
@@ -99,6 +100,7 @@ class DecodedBatch:
     scores: FloatArray
     candidates: Mapping[str, Sequence[Any]]
     answered: frozenset[type]
+    prompt_kinds: frozenset[PromptKind]
 
     @property
     def recorded(self) -> int:
@@ -127,7 +129,7 @@ class DecodedBatch:
         draws = Draws(
             self.scores if n == self.recorded else self.scores[:, :n].copy(),
             first_slots(equal),
-            _array(map(len, keys), np.int64, n),
+            _array(map(answer_length, keys), np.int64, n),
             self.metadata,
         )
         return LabelledDraws(
@@ -138,6 +140,7 @@ class DecodedBatch:
             self.recorded,
             one_or_none({kind is str for kind in self._answered_of(used)}),
             raw,
+            prompt_kinds=self.prompt_kinds,
         )
 
     def _answered_of(self, used: Mapping[str, Sequence[Any]]) -> frozenset[type]:
@@ -235,6 +238,7 @@ def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
         scores,
         columns,
         frozenset(kinds["answer"]),
+        kinds_of_prompts(record["input"] for record in records),
     )
 
 

@@ -32,7 +32,7 @@ def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
         named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
         yield "Score", f"combines {', '.join(f'{name} ({weight:+.3g})' for name, weight in named)}"
     yield "Features", artifact.feature_map.text
-    yield "Set rule", artifact.set_rule
+    yield "Set rule", artifact.set_rule_words
     yield "Threshold rule", artifact.threshold_rule
     several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
     yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"

@@ -222,7 +222,7 @@ def _input_text(prompt: str | list[Any] | dict[str, Any]) -> str:
 
 def _message_text(message: object) -> str:
     match message:
-        case {"role": str() as role, "content": str() as content}:
+        case {"role": str() as role, "content": str() as content, **others} if not others:
             return f"{role}: {content}"
         case _:
             return canonical(message)

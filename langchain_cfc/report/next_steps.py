@@ -12,8 +12,10 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Any
 
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import HELD_OUT_PART, CalibrationArtifact
+from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.features import in_short
@@ -28,8 +30,15 @@ MANY_ANSWERS = 3.0
 REPEATED = 0.8
 # Fewer test prompts than this leave an interval of about twenty points.
 FEW_PROMPTS = 100
+# Certified where bot mode is proposed.
+MAX_WRONG_RATE = "0.1"
 # So many groups are named; the others are counted.
 GROUPS_NAMED = 4
+# In place of records that this report does not know by name.
+CALIBRATION_RECORDS = "calibration-records.jsonl"
+RECENT_RECORDS = "recent-records.jsonl"
+# Share of new records to hold out for a report, where none was held out before.
+TEST_FRACTION = 0.3
 # In the address of a store: user:password@, or ?password=.
 _PASSWORD = re.compile(r"((?<=://)[^:/@]*:).*(?=@)|((?<=[?&])password=)[^&]*")
 
@@ -112,8 +121,9 @@ class Situation:
         distinct: Mean number of distinct answers returned, over the same.
         unique: Whether the set rule returns every answer once.
         combined: Whether the score combines verifiers.
-        set_rule: The set rule.
-        recipe: Options of `calibrate` that make such an artifact again, each with its value if it takes one.
+        config: The options of `calibrate` that make such an artifact again.
+        held_out_part: Whether the test prompts are the part of its own records that was held out; else they
+            come from records that must not calibrate what is chosen by looking at this report.
         sources: Names that commands need.
     """
 
@@ -138,8 +148,8 @@ class Situation:
     distinct: float
     unique: bool
     combined: bool
-    set_rule: str
-    recipe: tuple[tuple[str, ...], ...]
+    config: CalibrationConfig
+    held_out_part: bool
     sources: Sources
 
     @classmethod
@@ -192,8 +202,8 @@ class Situation:
             distinct=own.mean_distinct_answers / returned if returned > 0.0 else 0.0,
             unique=artifact.set_rule.startswith("unique"),
             combined=artifact.combination is not None,
-            set_rule=artifact.set_rule,
-            recipe=tuple(_recipe(artifact)),
+            config=CalibrationConfig.from_artifact(artifact),
+            held_out_part=evaluation.test_prompts == HELD_OUT_PART,
             sources=sources or Sources(),
         )
 
@@ -213,33 +223,39 @@ def next_steps(situation: Situation) -> list[Step]:
 def promise_broken(seen: Situation) -> Iterator[Step]:
     """The promise was kept too rarely for chance."""
     if seen.contradicted:
-        yield Step(
+        yield _calibrate(
+            seen,
             "Do not serve this artifact; calibrate again on prompts like those to come",
             f"The promise was kept too rarely for chance on {_listed(seen.contradicted)}. Either these "
             "records are not like those calibrated on (other prompts, another model, another verifier, other "
             "labels), or this is the one test in forty that fails by bad luck. Collect recent prompts, most "
             "of all of these groups.",
-            _calibrate(seen, records=("recent-records.jsonl",)),
+            recent=True,
         )
 
 
 def wrong_too_often(seen: Situation) -> Iterator[Step]:
     """Bot mode answered wrongly too often for chance."""
     if seen.wrong_too_often:
-        yield Step(
+        yield _calibrate(
+            seen,
             "Do not serve bot mode; certify a policy again on recent prompts",
             "More answered prompts were answered wrongly than the certified rate explains.",
-            _calibrate(seen, records=("recent-records.jsonl",), max_wrong_rate="0.1"),
+            recent=True,
         )
 
 
 def nothing_promised(seen: Situation) -> Iterator[Step]:
     """No theorem stands behind the thresholds."""
     if seen.heuristic:
-        yield Step(
+        rule = seen.config.threshold_rule
+        yield _calibrate(
+            seen,
             "Calibrate with a rule that promises something",
             "No theorem stands behind these thresholds, however good the figures look.",
-            _calibrate(seen, without=("penalised",), threshold_rule="conditional"),
+            threshold_rule="conditional" if rule == "learned" else rule,
+            penalised="slopes",
+            within_clusters="one",
         )
 
 
@@ -304,11 +320,12 @@ def groups_out_of_reach(seen: Situation) -> Iterator[Step]:
 def repeated_answers(seen: Situation) -> Iterator[Step]:
     """Sets hold the same answer several times."""
     if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
-        yield Step(
+        yield _calibrate(
+            seen,
             "Return every answer once",
             f"A set with answers holds {seen.set_size:.1f} candidates on average, and {seen.distinct:.1f} "
             "distinct answers. The set rule `unique` returns each once, under the same promise.",
-            _calibrate(seen, set_rule=f"unique({seen.set_rule})"),
+            set_rule=f"unique({seen.config.set_rule})",
         )
 
 
@@ -322,9 +339,7 @@ def many_answers(seen: Situation) -> Iterator[Step]:
     )
     names = seen.sources.verifiers
     if len(names) > 1:
-        yield Step(
-            "Combine the verifiers that these records hold", why, _calibrate(seen, combine=",".join(names))
-        )
+        yield _calibrate(seen, "Combine the verifiers that these records hold", why, combine=names)
     else:
         yield Step(
             "Record a second verifier, and combine the two",
@@ -353,13 +368,16 @@ def no_certificate(seen: Situation) -> Iterator[Step]:
 
 def answers_unknown(seen: Situation) -> Iterator[Step]:
     """Nothing bounds how often an answer is wrong."""
-    if not seen.bot:
-        yield Step(
-            "To answer without showing a set, certify how often answers are wrong",
-            "Nothing is promised about how often the best answer of a set is wrong. Bot mode answers only "
-            "where that is rare, and abstains elsewhere.",
-            _calibrate(seen, max_wrong_rate="0.1"),
-        )
+    if seen.bot or seen.config.shift is not None:
+        return  # certification prompts come from where it was calibrated, which a shift says nothing about
+    yield _calibrate(
+        seen,
+        "To answer without showing a set, certify how often answers are wrong",
+        "Nothing is promised about how often the best answer of a set is wrong. Bot mode answers only "
+        "where that is rare, and abstains elsewhere.",
+        max_wrong_rate=MAX_WRONG_RATE,
+        **_without_tested_levels(seen.config),
+    )
 
 
 def few_prompts(seen: Situation) -> Iterator[Step]:
@@ -405,14 +423,9 @@ def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources)
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
         "prompts than it is. New prompts make the promise honest.",
-        _command(
-            "calibrate",
-            "new-records.jsonl",
-            "--out",
-            sources.artifact,
-            *("--alpha", f"{alpha:g}", "--features", features, "--set-rule", set_rule),
-            *("--test-fraction", "0.3"),
-        ),
+        CalibrationConfig(
+            alpha=alpha, features=features, set_rule=set_rule, test_fraction=TEST_FRACTION
+        ).command(["new-records.jsonl"], sources.artifact),
     )
 
 
@@ -434,44 +447,34 @@ def suggest_step(alpha: float, sources: Sources) -> Step:
     )
 
 
-def _recipe(artifact: CalibrationArtifact) -> Iterator[tuple[str, ...]]:
-    for alpha in artifact.alphas:
-        yield "alpha", alpha
-    yield "features", artifact.feature_map.text
-    yield "set-rule", artifact.set_rule
-    yield "threshold-rule", artifact.threshold_rule
-    if artifact.n < artifact.calibration.recorded_candidates:
-        yield "n", str(artifact.n)
-    if artifact.combination is not None:
-        yield "combine", ",".join(artifact.combination.names)
-    if artifact.ridge is not None:
-        yield "ridge", f"{artifact.ridge.strength:g}"
-        yield "penalised", artifact.ridge.penalised
-    if artifact.shift is not None:
-        yield "shift", artifact.shift
-    if artifact.randomised:
-        yield ("randomised",)
-    if artifact.confidence is not None:
-        yield ("confident",)
-        yield "delta", artifact.confidence.delta
-    yield "test-fraction", f"{artifact.calibration.split.test or 0.3:g}"
+def _calibrate(seen: Situation, title: str, why: str, *, recent: bool = False, **changes: Any) -> Step:
+    """The step that makes such an artifact again beside the old one, with some options changed.
 
-
-def _calibrate(
-    seen: Situation, records: Sequence[str] = (), without: Sequence[str] = (), **changes: str
-) -> str:
-    """The command that makes such an artifact again, beside the old one, with some options changed."""
-    changed = [(name.replace("_", "-"), value) for name, value in changes.items()]
-    gone = {*without, *(name for name, _ in changed)}
-    options = [*(one for one in seen.recipe if one[0] not in gone), *changed]
+    Seed, shares and all else that decides on the parts of the records stay, so that no prompt that has tested
+    the old artifact fits or calibrates the new one. Records that were not split by it have all tested it: the
+    command then names the calibration records in general, or recent ones.
+    """
+    config = replace(seen.config, **changes)
+    records: Sequence[str] = seen.sources.records
+    if recent:
+        records = (RECENT_RECORDS,)
+        config = replace(config, test_fraction=config.test_fraction or TEST_FRACTION)
+    elif not seen.held_out_part:
+        records = (CALIBRATION_RECORDS,)
+        why = (
+            f"{why} {CALIBRATION_RECORDS} stands for the records that this artifact was calibrated on: those "
+            "of this report have tested it, and must not calibrate what it advises."
+        )
+    if config.only_in_python:
+        why = f"{why} The command line cannot say all of it: {_listed(config.only_in_python)}."
     old = PurePath(seen.sources.artifact)
-    return _command(
-        "calibrate",
-        *(records or seen.sources.records),
-        "--out",
-        str(old.with_name(f"new-{old.name}")),
-        *(part for name, *value in options for part in (f"--{name}", *value)),
-    )
+    return Step(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))
+
+
+def _without_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
+    """Changes that free the third split for a policy: levels of the conditional rule are tested on it."""
+    tested = config.confident and config.threshold_rule == "conditional"
+    return {"confident": False, "delta": None} if tested else {}
 
 
 def _command(*parts: str) -> str:

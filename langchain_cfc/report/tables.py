@@ -79,9 +79,12 @@ def overall_table(report: EvaluationReport) -> Table:
     """What happened over all test prompts, under the artifact's rule and under the marginal one."""
     methods = list(report.methods.values())
 
-    def shares(head: str, value: str, interval: str, *, strong: bool = False) -> Row:
+    def shares(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
         cells = (
-            Cell(percent(getattr(one, value), 1), percent_interval(getattr(one, interval), 1))
+            Cell(
+                percent(getattr(one, value), 1),
+                "" if interval is None else percent_interval(getattr(one, interval), 1),
+            )
             for one in methods
         )
         return Row(head, tuple(cells), strong)
@@ -102,6 +105,11 @@ def overall_table(report: EvaluationReport) -> Table:
             ),
             shares("Set holds a correct answer", "coverage", "coverage_ci"),
             shares("Flagged: cannot be certified", "not_certifiable_rate", "not_certifiable_ci"),
+            *(
+                [shares("Of these, because too few prompts were kept", "refused_rate", None)]
+                if any(one.refused_rate > 0.0 for one in methods)
+                else []
+            ),
             shares("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
             sizes("Candidates per set", "mean_set_size"),
             sizes("Distinct answers per set", "mean_distinct_answers"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.fingerprints import compare_fingerprints, explain_doubt, fingerprint
 from langchain_cfc.guarantee import Binding
 
 
@@ -38,20 +38,35 @@ def bind(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | Non
         "verifier": provenance.verifier,
         "answer": provenance.answer,
     }
-    unknown = []
+    unknown: dict[str, str] = {}
     for name, (part, given_id) in parts.items():
-        if name == "answer" and part is None and calibrated[name] is None:
+        # Which answers are blank depends on the extractor, even where nothing else looks at answers.
+        extracted = bool(artifact.calibration.extracted_answers)
+        if name == "answer" and part is None and calibrated[name] is None and not extracted:
             continue
-        if compare_fingerprints(name, calibrated[name], fingerprint(part, given_id)) == "unverified":
-            unknown.append(name)
+        serving = fingerprint(part, given_id)
+        if compare_fingerprints(name, calibrated[name], serving) == "unverified":
+            unknown[name] = explain_doubt(calibrated[name], serving) or ""
     if unknown:
-        ids = ", ".join(f"{name}_id={(calibrated[name] or {}).get('id')!r}" for name in unknown)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         msg = (
-            f"nothing says for sure whether {' and '.join(unknown)} are those that the artifact was "
-            f"calibrated for, and the guarantee will say so. If they are, state it: {ids}"
+            f"cannot verify that {' and '.join(unknown)} are those that the artifact was calibrated for, so "
+            f"its guarantees say 'unverified' ({reasons}). {_way_out(calibrated, unknown)}"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=5)
     return "unverified" if unknown else "matched"
+
+
+def _way_out(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
+    """What to do about parts that cannot be verified."""
+    by_id = {name: (calibrated[name] or {}).get("id") for name in unknown}
+    known = [f"{name}_id={given!r}" for name, given in by_id.items() if given is not None]
+    advice = [f"If you know that they are the same, pass {', '.join(known)}"] if known else []
+    if nameless := [f"{name}_id=" for name, given in by_id.items() if given is None]:
+        advice.append(
+            f"The records hold no id to vouch by: collect with {', '.join(nameless)} and calibrate again"
+        )
+    return ". ".join(advice)
 
 
 def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
@@ -71,6 +86,14 @@ def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
         raise FingerprintError(msg)
 
 
+def calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
+    """Return the names that the models of the calibration records gave themselves; empty if unknown."""
+    calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
+    stated = calibrated.get("model_version")
+    several = stated if isinstance(stated, (list, tuple)) else [stated]
+    return frozenset(str(name) for name in several if name is not None)
+
+
 class VersionWatch:
     """Warns, once for each, of models that answer under another name than when calibrated.
 
@@ -84,9 +107,8 @@ class VersionWatch:
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
         calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
-        said = calibrated.get("model_version")
-        self._calibrated = said
-        self._told = set(said) if isinstance(said, (list, tuple)) else {said}
+        self._calibrated = calibrated.get("model_version")
+        self._told = set(calibrated_models(artifact))
 
     def check(self, served: Iterable[str]) -> None:
         """Compare the names that models gave themselves while they drew for one prompt."""

@@ -6,11 +6,13 @@ import copy
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
-from langchain_core.runnables import RunnableConfig
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.utils.pydantic import create_model_v2
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import (
@@ -26,10 +28,10 @@ from langchain_cfc.calls import (
     limit_of,
 )
 from langchain_cfc.description import Description
-from langchain_cfc.errors import FingerprintError, InputError
+from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, answering
 from langchain_cfc.runnable.apart import NOSTREAM, apart
-from langchain_cfc.runnable.binding import VersionWatch, bind
+from langchain_cfc.runnable.binding import VersionWatch, bind, calibrated_models
 from langchain_cfc.runnable.policies import Answering
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.scoring import scoring
@@ -41,6 +43,9 @@ from langchain_cfc.verifiers import Panel
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
     from typing_extensions import Self
+
+# Fields that hold the user's own objects.
+_PARTS = ("generator", "verifier", "answer", "metadata")
 
 
 class CFCRunnable(Answering[CFCResult]):
@@ -79,6 +84,8 @@ class CFCRunnable(Answering[CFCResult]):
         answer_id: The same for the answer extractor.
         show_rejected: Whether results hold the texts of rejected candidates. Off by default, for whatever
             streams or stores a result would then pass them on.
+        on_abstain: `return` returns an abstention as a result, which `or_else` acts on; `raise` raises an
+            `AbstentionError` that holds it, for code that handles errors, such as `with_fallbacks`.
 
     Raises:
         FingerprintError: If generator, verifier or extractor are not those calibrated, or the map's metadata
@@ -112,6 +119,7 @@ class CFCRunnable(Answering[CFCResult]):
     verifier_id: str | None = None
     answer_id: str | None = None
     show_rejected: bool = False
+    on_abstain: Literal["return", "raise"] = "return"
 
     _server: Server = PrivateAttr()
     _limit: Limit | None = PrivateAttr()
@@ -120,6 +128,69 @@ class CFCRunnable(Answering[CFCResult]):
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
         """What comes out, for schemas."""
         return CFCResult
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the schema by which `as_tool` and API servers ask this chain.
+
+        Args:
+            config: LangChain config.
+
+        Returns:
+            The generator's schema where that has named fields, such as the variables of a prompt template;
+            else a text, which every chat model takes. `invoke` takes whatever the generator takes.
+        """
+        schema: type[BaseModel] = self.generator.get_input_schema(config)
+        described = schema.model_json_schema()
+        if described.get("type") == "object" and described.get("properties"):
+            return schema
+        return create_model_v2(self.get_name("Input"), root=str)
+
+    def guarantee_of(self, message: AIMessage) -> Guarantee:
+        """Return the whole guarantee of a message that this chain answered with.
+
+        Args:
+            message: What `as_answer` or a `CFCChatModel` around this chain returned.
+
+        Returns:
+            The guarantee as the result carried it.
+
+        Raises:
+            InputError: If the message states no guarantee, or that of another artifact or level.
+        """
+        stated = (message.response_metadata.get("cfc") or {}).get("guarantee")
+        if stated is None:
+            msg = (
+                "the message states no guarantee: it is not an answer of a CFCRunnable, or a fallback gave it"
+            )
+            raise InputError(msg)
+        guarantee = self._server.guarantees.get(stated["alpha"])
+        if guarantee is None or stated["artifact_digest"] != self.artifact.digest:
+            msg = (
+                f"the message was answered under alpha = {stated['alpha']} of the artifact "
+                f"{stated['artifact_digest']}, which is not what this chain serves; ask the chain that did"
+            )
+            raise InputError(msg)
+        return guarantee
+
+    def with_retry(self, **kwargs: Any) -> Runnable[Any, CFCResult]:
+        """Return a chain that is asked again after an error; see `Runnable.with_retry`.
+
+        Raises:
+            InputError: If it would be asked again after an abstention: a guarantee holds for the first draw,
+                and not for the first that is answered.
+        """
+        types = kwargs.get("retry_if_exception_type", (Exception,))
+        if (
+            self.on_abstain == "raise"
+            and isinstance(types, tuple)
+            and any(issubclass(AbstentionError, one) for one in types)
+        ):
+            msg = (
+                "with on_abstain='raise' this would draw again after an abstention, and nothing is promised "
+                "about what is drawn after the outcome is known: pass retry_if_exception_type=(ServingError,)"
+            )
+            raise InputError(msg)
+        return super().with_retry(**kwargs)
 
     @field_validator("generator", mode="before")
     @classmethod
@@ -158,7 +229,8 @@ class CFCRunnable(Answering[CFCResult]):
         self._limit = None if self.max_concurrency is None else Limit(self.max_concurrency)
         self._server = Server(
             artifact=artifact,
-            sampler=Sampler(self.generator, self.sampling),
+            # Where the records say who answered, `VersionWatch` compares with that.
+            sampler=Sampler(self.generator, self.sampling, watches_model=not calibrated_models(artifact)),
             scoring=scored_by,
             description=Description(self.answer, self.metadata),
             guarantees=self._guarantees(policy, binding),
@@ -166,6 +238,15 @@ class CFCRunnable(Answering[CFCResult]):
             policy=policy,
             show_rejected=self.show_rejected,
         )
+
+    def __repr_args__(self) -> Any:
+        """Parts by their kind alone: headers, addresses and bodies of a model may hold secrets."""
+        for name, value in super().__repr_args__():
+            yield name, _kind(value) if name in _PARTS else value
+
+    @field_serializer(*_PARTS)
+    def _dump_part(self, part: Any) -> str | None:
+        return _kind(part)
 
     def _policy(self) -> AnswerPolicy:
         """Which sets are answered."""
@@ -230,7 +311,8 @@ class CFCRunnable(Answering[CFCResult]):
         """Answer or abstain.
 
         Args:
-            input: The prompt: whatever the generator takes.
+            input: The prompt, of the kind that the calibration prompts have: a text, messages or an object.
+                One human message of text alone may stand for a text.
             config: LangChain config; `max_concurrency` bounds the calls of generator and verifier together.
             **kwargs: `alpha`: error level for this call.
 
@@ -242,8 +324,10 @@ class CFCRunnable(Answering[CFCResult]):
             VerifierError: If the verifier failed or returned something that is no score.
             DescriptionError: If the answer extractor or the metadata function failed.
             ServingTimeoutError: If it took longer than `timeout`.
-            FeatureError: If the feature map does not know the prompt's category.
+            FeatureError: If the prompt's metadata lacks what the feature map reads.
+            PromptKindError: If the prompt is of another kind than the calibration prompts.
             InputError: If the level is not among the artifact's.
+            AbstentionError: If it abstains, with `on_abstain="raise"`.
         """
         return self._call_with_config(self._serve, input, config, **kwargs)
 
@@ -262,8 +346,8 @@ class CFCRunnable(Answering[CFCResult]):
         steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
         with bounded(self._bounds(config), child):
             if self.timeout is None:
-                return complete(steps)
-            return in_time(partial(complete, steps), self.timeout)
+                return self._returned(complete(steps))
+            return self._returned(in_time(partial(complete, steps), self.timeout))
 
     async def _aserve(
         self,
@@ -275,7 +359,12 @@ class CFCRunnable(Answering[CFCResult]):
         child = apart(child_of(config, run_manager, NOSTREAM))
         steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
         with bounded(self._bounds(config), child):
-            return await ain_time(acomplete(steps), self.timeout)
+            return self._returned(await ain_time(acomplete(steps), self.timeout))
+
+    def _returned(self, result: CFCResult) -> CFCResult:
+        if result.abstained and self.on_abstain == "raise":
+            raise AbstentionError(result)
+        return result
 
     def _level(self, alpha: Level | None) -> str:
         if not self.bot:
@@ -291,3 +380,10 @@ class CFCRunnable(Answering[CFCResult]):
     def _bounds(self, config: RunnableConfig) -> Bounds:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return Bounds(self._limit or limit_of(config), deadline)
+
+
+def _kind(part: Any) -> str | None:
+    """What a part is called in the code: a function by its name, anything else by its class."""
+    if part is None:
+        return None
+    return str(getattr(part, "__name__", None) or type(part).__name__)

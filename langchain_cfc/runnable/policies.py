@@ -8,9 +8,10 @@ from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackMa
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.base import coerce_to_runnable
-from pydantic import ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from langchain_cfc.calls import Step, Steps, acomplete, bounded_by, child_of, complete, sharing_limit, tagged
+from langchain_cfc.errors import AbstentionError, ServingError
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Answering(RunnableSerializable[Any, Output]):
 
         Args:
             abstain_message: What is said on abstention.
-            text: Whether to return plain text; by default it is a message, with the decision and the
-                guarantee in `response_metadata["cfc"]`.
+            text: Whether to return plain text, as a tool should; by default it is a message, with the
+                decision in `response_metadata["cfc"]`.
 
         Returns:
             A chain that ends with the answer.
@@ -45,7 +46,8 @@ class Answering(RunnableSerializable[Any, Output]):
     def or_else(self, fallback: Runnable[Any, Any] | Callable[[Any], Any]) -> OrElse:
         """Ask someone else where this abstains: a stronger model, a search tool, a person.
 
-        Errors are raised as ever; `with_fallbacks` is for them.
+        Errors are raised as ever; `with_fallbacks` is for them. An abstention is a result and no error, so
+        `with_fallbacks` does not see it, unless `on_abstain="raise"` makes an error of it.
 
         Args:
             fallback: Asked with the same prompt. Another `CFCRunnable` answers under its own artifact, which
@@ -54,7 +56,8 @@ class Answering(RunnableSerializable[Any, Output]):
                 than either promises. Anything else answers without any.
 
         Returns:
-            A chain that returns the result of this, or what the fallback returns.
+            A chain that returns the result of this, or what the fallback returns; a fallback that returns
+            None raises a `ServingError`, for that is no answer.
         """
         return OrElse(first=self, fallback=fallback)
 
@@ -107,6 +110,11 @@ class OrElse(Answering[Any]):
         """What comes out, for schemas: a fallback may return anything."""
         return Any
 
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the input schema of the first chain, which decides what a tool made of this one takes."""
+        schema: type[BaseModel] = self.first.get_input_schema(config)
+        return schema
+
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
         """The answer set, or what the fallback returns; `kwargs` such as `alpha` are for the first."""
         return self._call_with_config(self._run, input, config, **kwargs)
@@ -131,18 +139,26 @@ class OrElse(Answering[Any]):
 
     def _steps(self, prompt: Any, config: RunnableConfig, kwargs: dict[str, Any]) -> Steps[Any]:
         first = tagged(config, "cfc:first")
-        result = yield Step(
-            lambda: self.first.invoke(prompt, first, **kwargs),
-            lambda: self.first.ainvoke(prompt, first, **kwargs),
-        )
+        try:
+            result = yield Step(
+                lambda: self.first.invoke(prompt, first, **kwargs),
+                lambda: self.first.ainvoke(prompt, first, **kwargs),
+            )
+        except AbstentionError as error:
+            result = error.result
         if not isinstance(result, CFCResult) or not result.abstained:
             return result
         second = tagged(config, "cfc:fallback")
-        return (
-            yield Step(
-                lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)
-            )
+        answer = yield Step(
+            lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)
         )
+        if answer is None:
+            msg = (
+                f"the fallback {self.fallback.get_name()} of or_else returned None, which is no answer: let "
+                "it return text, a message or a CFCResult"
+            )
+            raise ServingError(msg)
+        return answer
 
 
 class Answer(RunnableSerializable[Any, AIMessage | str]):
@@ -167,6 +183,9 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
         Returns:
             A message or text. What a fallback returned says in `response_metadata["cfc"]` that nothing is
             guaranteed.
+
+        Raises:
+            ServingError: If a fallback returned None, which is no answer.
         """
         return self._call_with_config(self._said, input, config, **kwargs)
 
@@ -186,5 +205,8 @@ def _uncertified(given: Any) -> AIMessage:
     note = {"cfc": {"guarantee": None}}
     if isinstance(given, AIMessage):
         return given.model_copy(update={"response_metadata": {**given.response_metadata, **note}})
+    if given is None:
+        msg = "there is no answer, only None: let a fallback return text, a message or a CFCResult"
+        raise ServingError(msg)
     content = str(given.text) if isinstance(given, BaseMessage) else given
     return AIMessage(content if isinstance(content, str) else str(content), response_metadata=note)

@@ -28,6 +28,12 @@ _Number: TypeAlias = Annotated[
 ]
 
 
+# Levels that lie above a threshold by less have reached it.
+_ROUND_OFF = 1e-9
+# What messages hold of a guarantee: enough to read it by, and to find the rest in the artifact.
+_IDENTIFYING = {"kind", "alpha", "target_coverage", "binding", "artifact_digest"}
+
+
 class ScoredCandidate(BaseModel):
     """One of the n candidates.
 
@@ -42,7 +48,7 @@ class ScoredCandidate(BaseModel):
             candidate is text.
         answer: The extracted answer, under the same rule; None without an extractor.
         same_as: Slot of the first candidate with the same answer: its own, or an earlier one.
-        length: Number of characters of its answer.
+        length: Number of characters of its answer, 0 for a blank one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,8 +70,10 @@ class CFCResult(BaseModel):
 
     Attributes:
         abstained: Whether there is no answer.
-        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level),
-            `not_certifiable` (it reached the cap, or the artifact keeps too little to decide it),
+        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level, where the artifact
+            allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, or no answer was
+            found in it), `not_certifiable` (it reached the cap, the artifact keeps too little to decide it,
+            or no calibration prompt was of the prompt's category),
             `too_many_answers` or `too_little_agreement` (the policy withholds such a set; the accepted
             candidates are still listed).
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
@@ -74,6 +82,8 @@ class CFCResult(BaseModel):
         threshold: The unclipped threshold; `inf` where none can be certified, in JSON the text `"inf"`.
         features: The prompt's features by name.
         metadata: What the metadata function said of the prompt.
+        unknown_categories: The metadata keys under which it has a category that was not calibrated on, which
+            is why it is not certifiable; mostly empty.
         guarantee: What is promised about this answer set.
         candidates: All n, in draw order; rejected texts are left out by default.
         models: What the models that drew the candidates call themselves, where they do.
@@ -89,45 +99,68 @@ class CFCResult(BaseModel):
     threshold: _Number
     features: dict[str, float]
     metadata: dict[str, Scalar]
+    unknown_categories: tuple[str, ...] = ()
     guarantee: Guarantee
     candidates: tuple[ScoredCandidate, ...]
     models: tuple[str, ...]
     usage: dict[str, Any] | None
 
+    def __bool__(self) -> bool:
+        """Return whether there is an answer, so that `if result:` does not take an abstention for one."""
+        return not self.abstained
+
     def to_message(self, abstain_message: str) -> AIMessage:
         """The best answer or the abstention, as a chat model would say it.
+
+        Messages are copied into every checkpoint of a conversation, so they hold the decision in a few
+        hundred bytes beside the answers. `CFCRunnable.guarantee_of` returns the whole guarantee of a message.
 
         Args:
             abstain_message: What is said on abstention.
 
         Returns:
-            A message with the decision and the guarantee as plain data in `response_metadata["cfc"]`. A best
-            answer that calls tools becomes a message that calls them. It bears no usage: the draws have been
-            counted, and whoever adds up messages would count them again.
+            A message with the decision and what identifies its guarantee as plain data in
+            `response_metadata["cfc"]`, and the tokens of all draws together as `usage_metadata`. A best
+            answer that calls tools becomes a message that calls them.
         """
-        said = {"cfc": self.model_dump(mode="json", exclude={"candidates", "features", "metadata"})}
+        metadata: dict[str, Any] = {"cfc": self._decision()}
+        if len(self.models) == 1:
+            metadata["model_name"] = self.models[0]
+        further: dict[str, Any] = {"response_metadata": metadata, "usage_metadata": self.usage}
         if self.best is None:
-            return AIMessage(abstain_message, response_metadata=said)
+            return AIMessage(abstain_message, **further)
         chosen = min((one for one in self.candidates if one.accepted), key=lambda one: (one.score, one.slot))
         data = chosen.data or {}
         if "tool_calls" not in data:
-            return AIMessage(self.best, response_metadata=said)
+            return AIMessage(self.best, **further)
         calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]
         # Calls whose arguments are no JSON were scored and accepted like any other.
         invalid = [
             invalid_tool_call(**call, id=f"call_{uuid4().hex}", error=None)
             for call in data.get("invalid_tool_calls", ())
         ]
-        return AIMessage(
-            data["content"], tool_calls=calls, invalid_tool_calls=invalid, response_metadata=said
-        )
+        return AIMessage(data["content"], tool_calls=calls, invalid_tool_calls=invalid, **further)
+
+    def _decision(self) -> dict[str, Any]:
+        """Return the decision as messages hold it: no candidates, and of the guarantee what identifies it."""
+        left_out = {"best", "candidates", "features", "metadata", "models", "guarantee"}
+        guarantee = self.guarantee.model_dump(mode="json", include=_IDENTIFYING)
+        if (wrong := self.guarantee.wrong_answers) is not None:
+            guarantee["max_wrong_rate"] = wrong.max_wrong_rate
+        return {**self.model_dump(mode="json", exclude=left_out), "guarantee": guarantee}
 
     def explain(self) -> str:
         """In a few sentences, why it answered or abstained, and what that is worth."""
         n = len(self.candidates)
         lowest = min(candidate.score for candidate in self.candidates)
         percent = f"{100 * self.guarantee.target_coverage:g} %"
-        if self.reason == "not_certifiable":
+        if self.unknown_categories:
+            named = " and ".join(f"{key} is {self.metadata[key]!r}" for key in self.unknown_categories)
+            decision = (
+                f"Abstained: {named}, which no calibration prompt had, so no set can be certified for "
+                "prompts like this. Collect labelled prompts of that kind and calibrate again."
+            )
+        elif self.reason == "not_certifiable":
             decision = (
                 f"Abstained: for prompts like this, no set made of {n} candidates can be certified to hold "
                 f"a correct answer at {percent}. Too many calibration prompts like it had no correct "
@@ -143,10 +176,14 @@ class CFCResult(BaseModel):
                 f"Abstained: too few of {n} candidates agree on the best answer of the set, at threshold "
                 f"{self.threshold:.4g}."
             )
+        elif self.reason == "only_blank_answers":
+            decision = f"Abstained: none of the {n} candidates gives an answer; all are blank or refusals."
         elif self.reason == "no_candidate_accepted":
+            decision = f"Abstained: {self._all_above(n, lowest)}."
+        elif self._is_best_alone:
             decision = (
-                f"Abstained: all {n} scores lie above the threshold {self.threshold:.4g}; the lowest was "
-                f"{lowest:.4g} (smaller is better)."
+                "Answered with the best candidate alone, because sets are never empty: "
+                f"{self._all_above(n, lowest)}."
             )
         else:
             answers = "answer" if len(self.answers) == 1 else "distinct answers"
@@ -155,7 +192,20 @@ class CFCResult(BaseModel):
                 f"of {n} scores was {lowest:.4g} (smaller is better)."
             )
         features = ", ".join(_feature(name, value) for name, value in self.features.items() if value != 0.0)
-        return f"{decision} Features: {features}. {self._promise()}"
+        shown = f" Features: {features}." if features else ""
+        return f"{decision}{shown} {self._promise()}"
+
+    def _all_above(self, n: int, lowest: float) -> str:
+        return (
+            f"all {n} scores lie above the threshold {self.threshold:.4g}; the lowest was {lowest:.4g} "
+            "(smaller is better)"
+        )
+
+    @property
+    def _is_best_alone(self) -> bool:
+        """Whether the set is the best candidate although its level lies above the threshold."""
+        lowest = min(one.level for one in self.candidates if one.accepted and one.level is not None)
+        return lowest - self.threshold > _ROUND_OFF
 
     def _promise(self) -> str:
         promise = self.guarantee

@@ -17,8 +17,9 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calls import Progress, Steps, tagged
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.description import Description
-from langchain_cfc.draws import Draws, Scalar, answer_codes
+from langchain_cfc.draws import Draws, Scalar, answer_codes, answer_length
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
+from langchain_cfc.prompts import as_calibrated
 from langchain_cfc.runnable.binding import VersionWatch
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.scoring import Scoring
@@ -64,7 +65,11 @@ class Server:
 
         Returns:
             The answer set or the abstention.
+
+        Raises:
+            PromptKindError: If the prompt is of another kind than the calibration prompts.
         """
+        prompt = as_calibrated(prompt, self.artifact.calibration.prompt_kinds)
         metadata = yield from self.description.metadata(prompt, config)
         witness = Witness()
         drawing = self.sampler.witnessed(config, witness)
@@ -121,12 +126,19 @@ class Server:
                 "threshold": float(decisions.thresholds[0]),
                 "features": dict(zip(self._names, decisions.features[0].tolist(), strict=True)),
                 "metadata": dict(metadata),
+                "unknown_categories": self._unknown_categories(decisions),
                 "guarantee": self.guarantees[level],
                 "candidates": self._candidates(draws, texts, scored, decisions),
                 "models": tuple(witness.versions),
                 "usage": None if witness.usage is None else dict(witness.usage),
             }
         )
+
+    def _unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
+        """The metadata keys whose category flagged the prompt."""
+        if self.artifact.threshold_rule == "marginal":  # it looks at no features
+            return ()
+        return self.artifact.feature_map.unknown_keys(decisions.features[0])
 
     def _candidates(
         self, draws: Sequence[Draw], texts: Sequence[str], scored: Scored, decisions: Decisions
@@ -147,7 +159,7 @@ class Server:
                 "data": draws[slot].data if shown[slot] else None,
                 "answer": texts[slot] if self.description.extracts and shown[slot] else None,
                 "same_as": codes[slot],
-                "length": len(texts[slot]),
+                "length": answer_length(texts[slot]),
             }
             for slot, level in enumerate(levels)
         )

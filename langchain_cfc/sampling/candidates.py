@@ -18,7 +18,8 @@ class Draw:
     """One candidate as it was drawn.
 
     Attributes:
-        text: What a reader sees; canonical JSON of `data` where the candidate is structured or calls tools.
+        text: What a reader sees; canonical JSON of `data` where the candidate is structured or calls tools,
+            and empty where the provider marks the message as a refusal.
         message: The chat message, where the generator returned one.
         data: Structured output, or a message's text and tool calls, as a JSON object; what records hold as
             `message`. None where the candidate is text.
@@ -58,6 +59,9 @@ def as_draw(slot: int, output: Any) -> Draw:
 
 def _text(slot: int, message: BaseMessage) -> str:
     """A message's text; refused where it is empty because the message holds something else."""
+    if _is_refusal(message):
+        # Blank in records as in serving, so that set rules treat it alike: it is never an answer.
+        return ""
     text = str(message.text)
     media = [] if text else [block["type"] for block in message.content_blocks if block["type"] in _MEDIA]
     if media:
@@ -67,6 +71,14 @@ def _text(slot: int, message: BaseMessage) -> str:
         )
         raise DrawError(msg)
     return text
+
+
+def _is_refusal(message: BaseMessage) -> bool:
+    """Return whether the provider marks a message as a refusal, as OpenAI's two interfaces do."""
+    if message.additional_kwargs.get("refusal"):
+        return True
+    blocks = [] if isinstance(message.content, str) else message.content
+    return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
 
 
 def _tool_calls(message: BaseMessage) -> dict[str, Any] | None:

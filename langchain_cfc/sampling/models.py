@@ -11,7 +11,8 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnable
 from pydantic import BaseModel
 
-from langchain_cfc._extras import require
+from langchain_cfc._extras import check_installed, require
+from langchain_cfc.calls import described
 from langchain_cfc.errors import InputError
 
 # Where `init_chat_model` keeps what its model is made of when it is to be configured per call.
@@ -31,7 +32,7 @@ def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runna
         The Runnable; for a name, the chat model that LangChain's `init_chat_model` makes.
 
     Raises:
-        MissingExtraError: If a name is given and the package `langchain` is not installed.
+        MissingExtraError: If a name is given and `langchain`, or its provider's package, is not installed.
         InputError: If no model can be made of a name and its settings.
     """
     if isinstance(generator, str):
@@ -40,12 +41,27 @@ def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runna
     return runnable
 
 
+def packages_of(name: str) -> dict[str, str]:
+    """Name what must be installed for a model that is given by name.
+
+    Args:
+        name: A model's name such as `openai:gpt-4o-mini`.
+
+    Returns:
+        By module, the extra that brings it. Packages of providers that are no extra are not among them.
+    """
+    has_extra = name.startswith(("openai:", "gpt-"))
+    return {"langchain": "langchain", **({"langchain_openai": "openai"} if has_extra else {})}
+
+
 def _named(name: str, settings: Mapping[str, Any]) -> Runnable[Any, Any]:
-    module = require("langchain.chat_models", "langchain", f"a generator given by its name ({name!r})")
+    purpose = f"a generator given by its name ({name!r})"
+    check_installed(packages_of(name), purpose)
+    module = require("langchain.chat_models", "langchain", purpose)
     try:
         model: Runnable[Any, Any] = module.init_chat_model(name, **settings)
     except Exception as error:  # whatever the provider's package does, a missing key among it
-        msg = f"no chat model can be made of the name {name!r}: {type(error).__name__}: {error}"
+        msg = f"no chat model can be made of the name {name!r}: {described(error)}"
         raise InputError(msg) from error
     return model
 
@@ -114,8 +130,7 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
         InputError: If a model or a binding that can be seen fixes one.
     """
     for part in inside(generator):
-        everywhere = (_seed(settings) for top in _settings(part) for settings in _passed_on(top))
-        seed = next((seed for seed in everywhere if seed is not None), None)
+        seed = next((seed for top in _settings(part) if (seed := seed_of(top)) is not None), None)
         if seed is not None:
             msg = (
                 f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate requests "
@@ -140,10 +155,11 @@ def _passed_on(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
 
 
-def _seed(settings: Mapping[str, Any]) -> int | None:
-    seed = settings.get("seed")
+def seed_of(settings: Mapping[str, Any]) -> int | None:
+    """Return the fixed seed in settings or in what they pass on to the request; None without any."""
+    seeds = (given.get("seed") for given in _passed_on(settings))
     # llama.cpp and others write "no fixed seed" as -1.
-    return seed if isinstance(seed, int) and seed >= 0 else None
+    return next((seed for seed in seeds if isinstance(seed, int) and seed >= 0), None)
 
 
 def functions(generator: Runnable[Any, Any]) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
@@ -24,17 +26,21 @@ from langchain_cfc.calls import (
     tagged,
 )
 from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling.candidates import Draw, as_draw
 from langchain_cfc.sampling.choices import Choices, ChoosingModel, choices_parameter
-from langchain_cfc.sampling.models import functions, hidden_models, holds_model, refuse_seed
+from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, refuse_seed
 from langchain_cfc.sampling.parts import answering, split
 from langchain_cfc.sampling.quiet import quiet
-from langchain_cfc.sampling.witness import DRAW_TAG, Witness
+from langchain_cfc.sampling.repeats import SlotObserver, find_repetition, is_same_model
+from langchain_cfc.sampling.witness import DRAW_TAG, Witness, with_handler
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
 
 # How often requests that failed are repeated, where others of the same prompt succeeded.
 TOP_UPS = 2
+# Settings with which a model gives one answer however often it is asked.
+_SAME_ANSWER = {"temperature": 0, "top_k": 1}
 
 
 class Sampler:
@@ -50,15 +56,29 @@ class Sampler:
         generator: A chat model or chain.
         sampling: `requests`: n separate requests. `single_request`: one request for n choices, where the
             provider offers that; choices that it does not bring are drawn by separate requests.
+        watches_model: Whether to warn of another model that answers than was asked for.
 
     Raises:
         InputError: If the generator fixes a seed, or `single_request` does not suit it.
 
     Warns:
-        SamplingWarning: If a model that caches or streams is out of reach.
+        SamplingWarning: If a model that caches or streams is out of reach; at the first draw, if the
+            temperature is 0 or `top_k` 1; once for each other model that answers than was asked for.
     """
 
-    def __init__(self, generator: Runnable[Any, Any], sampling: SamplingName = "requests") -> None:
+    def __init__(
+        self,
+        generator: Runnable[Any, Any],
+        sampling: SamplingName = "requests",
+        *,
+        watches_model: bool = True,
+    ) -> None:
+        stated = fingerprint(generator)
+        self._always_same = next(
+            (f"{name} {value}" for name, value in _SAME_ANSWER.items() if stated.get(name) == value), None
+        )
+        self._asked: str | None = stated.get("model")
+        self._other_models: set[str] = set()
         parts = split(quiet(generator))
         # What runs once per prompt may have a seed, and stream: no candidate is in it.
         refuse_seed(parts.sampled)
@@ -69,7 +89,13 @@ class Sampler:
         )
         found = answering(parts.sampled)
         self._says_all = found is not None and found.after is None and not holds_model(parts.once)
-        self._functions = [] if holds_model(parts.sampled) else functions(parts.sampled)
+        # Several models would answer under several names, and which of them was asked for what is unknown.
+        models = sum(isinstance(one, BaseChatModel) for one in inside(parts.sampled))
+        if models != 1 or not watches_model:
+            self._asked = None
+        opaque = functions(parts.sampled)
+        self._functions = [] if holds_model(parts.sampled) else opaque
+        self._is_model_expected = bool(opaque) and holds_model(parts.sampled)
         hidden = hidden_models(parts.sampled)
         self._told_of_streaming = bool(hidden)
         _warn_of_hidden(hidden)
@@ -86,7 +112,8 @@ class Sampler:
             n candidates in the order of their slots.
 
         Raises:
-            DrawError: If fewer than n could be drawn, or one cannot be read as text.
+            DrawError: If fewer than n could be drawn, one cannot be read as text, or they are visibly not n
+                draws, as from a cache or with one fixed seed.
         """
         given = ensure_config(config)
         with bounded_by(given):
@@ -105,6 +132,8 @@ class Sampler:
         config: RunnableConfig,
         progress: Progress,
         witness: Witness | None = None,
+        *,
+        keeper: Keeper | None = None,
     ) -> Steps[list[Draw]]:
         """Draw n candidates, as a part of something larger.
 
@@ -113,7 +142,9 @@ class Sampler:
             n: Number of candidates, at least 1.
             config: Config that the runs of the draws inherit.
             progress: Told of each candidate.
-            witness: Sees the draws, also where some fail; the config must be that of `witnessed`.
+            witness: Sees the draws, also where some fail; the config must be that of `witnessed`. One of its
+                own if left out.
+            keeper: Knows candidates that were drawn before, and is given each new one as soon as it is there.
 
         Returns:
             n candidates in the order of their slots, whenever they were completed.
@@ -121,21 +152,46 @@ class Sampler:
         Raises:
             DrawError: If fewer than n could be drawn, or one cannot be read as text.
         """
+        if witness is None:
+            witness = Witness()
+            config = self.witnessed(config, witness)
         self._warn_of_cache()
+        self._warn_of_same_answers(n)
         given = prompt
         if self._once is not None:
             given = yield from self._prepared(self._once, prompt, tagged(config, "cfc:context"))
-        slots = range(n)
-        outputs = yield from self._first.ask(given, slots, config, progress)
+        known = {} if keeper is None else keeper.known(given)
+        receive = _ignored if keeper is None else partial(self._keep, keeper, witness)
+        slots = [slot for slot in range(n) if slot not in known]
+        observers = {} if self._says_all else {slot: SlotObserver() for slot in slots}
+        hooks = DrawHooks(receive, observers)
+        outputs: dict[int, Any] = dict(known)
+        if slots:
+            found = yield from self._first.ask(given, slots, config, progress, hooks)
+            outputs.update(zip(slots, found, strict=True))
         for _ in range(TOP_UPS):
-            if missing := _missing(outputs):
-                found = yield from self._separate.ask(given, missing, config, progress)
-                for slot, output in zip(missing, found, strict=True):
-                    outputs[slot] = output
-        if witness is not None:
-            self._look(witness, outputs)
-        _check(outputs, self._first.hint)
-        return [as_draw(slot, output) for slot, output in enumerate(outputs)]
+            if missing := _missing(outputs, slots):
+                found = yield from self._separate.ask(given, missing, config, progress, hooks)
+                outputs.update(zip(missing, found, strict=True))
+        # A keeper was given each of them already.
+        self._look(witness, [outputs[slot] for slot in slots] if keeper is None else ())
+        _check([outputs[slot] for slot in range(n)], self._first.hint)
+        draws = [known[slot] if slot in known else as_draw(slot, outputs[slot]) for slot in range(n)]
+        try:
+            self._refuse_repetition(draws, observers)
+        except DrawError:
+            if keeper is not None:  # or the next run would take them for n draws
+                keeper.discard()
+            raise
+        return draws
+
+    def _keep(self, keeper: Keeper, witness: Witness, slot: int, output: Any) -> None:
+        """Give a candidate to its keeper, once its usage is counted."""
+        if self._says_all:
+            witness.note(output, drawn=True)
+        # One that cannot be read is refused together with the others.
+        with suppress(DrawError):
+            keeper.keep(slot, as_draw(slot, output))
 
     def _prepared(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
         run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)
@@ -165,11 +221,46 @@ class Sampler:
         if self._says_all:
             for output in outputs:
                 witness.note(output, drawn=True)
+        self._warn_of_other_models(witness.versions)
         if witness.streamed and not self._told_of_streaming:
             self._told_of_streaming = True
             msg = (
                 "a model streamed while it drew, which cannot be switched off from here: whoever listens to "
                 "token events sees rejected candidates. Give it disable_streaming=True"
+            )
+            warnings.warn(msg, SamplingWarning, stacklevel=2)
+
+    def _refuse_repetition(self, draws: Sequence[Draw], observers: Mapping[int, SlotObserver]) -> None:
+        """Refuse candidates that are visibly not n draws; the choices of one request are."""
+        if self._first is not self._separate:
+            return
+        found = find_repetition(draws, observers, is_model_expected=self._is_model_expected)
+        if found is not None:
+            msg = (
+                f"{found}. The guarantee is about n candidates that are drawn one by one: switch off caches "
+                "(cache=False for a model in a function) and leave fixed seeds out"
+            )
+            raise DrawError(msg)
+
+    def _warn_of_same_answers(self, n: int) -> None:
+        """Once, where the model's settings make all candidates the same."""
+        if self._always_same is not None and n > 1:
+            setting, self._always_same = self._always_same, None
+            msg = (
+                f"the generator has {setting}: {n} requests a prompt are paid for, and nearly all of them "
+                "give the same answer. Draw with a temperature above 0, and calibrate with it"
+            )
+            warnings.warn(msg, SamplingWarning, stacklevel=2)
+
+    def _warn_of_other_models(self, answered: Iterable[str]) -> None:
+        """Once for each model that answered in place of the one asked for."""
+        for name in answered:
+            if self._asked is None or name in self._other_models or is_same_model(self._asked, name):
+                continue
+            self._other_models.add(name)
+            msg = (
+                f"the generator asks for the model {self._asked!r}, and {name!r} answered: check what the "
+                "endpoint serves under that name"
             )
             warnings.warn(msg, SamplingWarning, stacklevel=2)
 
@@ -184,6 +275,35 @@ class Sampler:
             warnings.warn(msg, SamplingWarning, stacklevel=2)
 
 
+class Keeper(Protocol):
+    """Keeps candidates one by one, so that those of a prompt that is not finished need not be drawn again."""
+
+    def known(self, prepared: Any) -> Mapping[int, Draw]:
+        """Candidates by slot that were drawn with the same prepared input."""
+
+    def keep(self, slot: int, draw: Draw) -> None:
+        """Take in a candidate as soon as it is there."""
+
+    def discard(self) -> None:
+        """Drop all candidates of the prompt, which were refused."""
+
+
+class DrawHooks(NamedTuple):
+    """What happens beside the draws.
+
+    Attributes:
+        receive: Called with slot and output as soon as a candidate is there.
+        observers: By slot, what listens to its model calls; none where messages tell all.
+    """
+
+    receive: Callable[[int, Any], None]
+    observers: Mapping[int, SlotObserver]
+
+
+def _ignored(slot: int, output: Any) -> None:
+    """Take nothing in."""
+
+
 class _Strategy(ABC):
     """How candidates are asked for.
 
@@ -195,7 +315,12 @@ class _Strategy(ABC):
 
     @abstractmethod
     def ask(
-        self, given: Any, slots: Sequence[int], config: RunnableConfig, progress: Progress
+        self,
+        given: Any,
+        slots: Sequence[int],
+        config: RunnableConfig,
+        progress: Progress,
+        hooks: DrawHooks,
     ) -> Steps[list[Any]]:
         """For each slot the generator's output, or the exception in its place."""
 
@@ -207,17 +332,29 @@ class _SeparateRequests(_Strategy):
         self._sampled = sampled
 
     def ask(
-        self, given: Any, slots: Sequence[int], config: RunnableConfig, progress: Progress
+        self,
+        given: Any,
+        slots: Sequence[int],
+        config: RunnableConfig,
+        progress: Progress,
+        hooks: DrawHooks,
     ) -> Steps[list[Any]]:
         configs = {slot: _drawing(config, slot) for slot in slots}
+        configs |= {
+            slot: with_handler(configs[slot], hooks.observers[slot])
+            for slot in slots
+            if slot in hooks.observers
+        }
 
         def run(slot: int) -> Any:
             output = self._sampled.invoke(given, configs[slot])
+            hooks.receive(slot, output)
             progress.tell("cfc:drawn", {"slot": slot})
             return output
 
         async def arun(slot: int) -> Any:
             output = await self._sampled.ainvoke(given, configs[slot])
+            hooks.receive(slot, output)
             await progress.atell("cfc:drawn", {"slot": slot})
             return output
 
@@ -244,7 +381,12 @@ class _SingleRequest(_Strategy):
         self._separate = separate
 
     def ask(
-        self, given: Any, slots: Sequence[int], config: RunnableConfig, progress: Progress
+        self,
+        given: Any,
+        slots: Sequence[int],
+        config: RunnableConfig,
+        progress: Progress,
+        hooks: DrawHooks,
     ) -> Steps[list[Any]]:
         config = tagged(config, DRAW_TAG)
         (messages,) = yield each(
@@ -256,9 +398,12 @@ class _SingleRequest(_Strategy):
             return [messages] * len(slots)
         came = slots[: len(messages)]
         outputs = yield from self._read(messages[: len(came)], came, config, progress)
+        for slot, output in zip(came, outputs, strict=True):
+            if not isinstance(output, Exception):
+                hooks.receive(slot, output)
         missing = slots[len(came) :]
         if missing:
-            outputs += yield from self._separate.ask(given, missing, config, progress)
+            outputs += yield from self._separate.ask(given, missing, config, progress, hooks)
         return outputs
 
     def _read(
@@ -293,10 +438,10 @@ def _warn_of_hidden(hidden: Sequence[str]) -> None:
         warnings.warn(msg, SamplingWarning, stacklevel=5)
 
 
-def _missing(outputs: Sequence[Any]) -> list[int]:
-    """Slots to ask again: those that failed, unless all did."""
-    slots = [slot for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
-    return slots if len(slots) < len(outputs) else []
+def _missing(outputs: Mapping[int, Any], asked: Sequence[int]) -> list[int]:
+    """Slots to ask again: those that failed, unless all that were asked did."""
+    slots = [slot for slot in asked if isinstance(outputs[slot], BaseException)]
+    return slots if len(slots) < len(asked) else []
 
 
 def _check(outputs: Sequence[Any], hint: str) -> None:

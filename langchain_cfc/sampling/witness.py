@@ -16,13 +16,24 @@ from langchain_core.runnables import RunnableConfig
 DRAW_TAG = "cfc:candidate"
 
 
+def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
+    """Return a config with a further callback handler, which child runs inherit."""
+    given: Any = config.get("callbacks")
+    if given is None or isinstance(given, list):
+        return {**config, "callbacks": [*(given or []), handler]}
+    callbacks: BaseCallbackManager = given.copy()
+    callbacks.add_handler(handler)
+    return {**config, "callbacks": callbacks}
+
+
 class Witness(BaseCallbackHandler):
     """Sees every model run of a prompt's draws, also of models deep in a chain whose messages a parser drops.
 
     Attributes:
         usages: Tokens by the name that a model gives itself, empty where it gives none; of all that answered,
             to prepare a request as well.
-        answered: How many requests were answered.
+        answers: How many requests were answered, by the same names.
+        answered: How many requests were answered in all.
         silent: How many of them did not say what they took.
         versions: What the models that drew call themselves, in the order in which they first did.
         streamed: Whether any of them streamed.
@@ -39,6 +50,7 @@ class Witness(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.usages: dict[str, UsageMetadata] = {}
+        self.answers: dict[str, int] = {}
         self.answered = self.silent = 0
         self.versions: dict[str, None] = {}
         self.streamed = False
@@ -46,12 +58,7 @@ class Witness(BaseCallbackHandler):
 
     def heard_in(self, config: RunnableConfig) -> RunnableConfig:
         """A config with this witness beside whoever listens already."""
-        heard: Any = config.get("callbacks")
-        if heard is None or isinstance(heard, list):
-            return {**config, "callbacks": [*(heard or []), self]}
-        callbacks: BaseCallbackManager = heard.copy()
-        callbacks.add_handler(self)
-        return {**config, "callbacks": callbacks}
+        return with_handler(config, self)
 
     def on_llm_new_token(
         self, token: str | list[str | dict[str, Any]], *, tags: list[str] | None = None, **kwargs: Any
@@ -82,6 +89,7 @@ class Witness(BaseCallbackHandler):
         name = said if isinstance(said, str) else ""
         with self._lock:
             self.answered += 1
+            self.answers[name] = self.answers.get(name, 0) + 1
             if message.usage_metadata is None:
                 self.silent += 1
             else:

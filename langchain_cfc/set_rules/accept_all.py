@@ -15,6 +15,6 @@ class AcceptAll(SetRule):
         """The rule's name."""
         return "all"
 
-    def levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: Draws) -> FloatArray:
         """(N, n) the scores themselves."""
         return draws.scores.copy()

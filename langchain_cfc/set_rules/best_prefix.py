@@ -21,7 +21,7 @@ class BestPrefix(SetRule):
         """The rule's name."""
         return "best_prefix"
 
-    def levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: Draws) -> FloatArray:
         """(N, n) scores up to the best candidate, `inf` after it."""
         best = draws.scores.argmin(axis=1)  # the earliest of several
         return np.where(np.arange(draws.n) <= best[:, np.newaxis], draws.scores, np.inf)

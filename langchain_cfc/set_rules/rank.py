@@ -17,7 +17,7 @@ class Rank(SetRule):
         """The rule's name."""
         return "rank"
 
-    def levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: Draws) -> FloatArray:
         """(N, n) ranks divided by n."""
         order = np.argsort(draws.scores, axis=1, kind="stable")
         ranks = np.empty(order.shape, dtype=np.float64)

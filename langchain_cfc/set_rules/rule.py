@@ -3,11 +3,22 @@
 A rule is nothing but its levels, the smallest threshold at which each candidate enters the answer set. So
 every rule is nested in the threshold, and calibrating on the rule's own success score guarantees the very
 set that is returned.
+
+Under every rule the level of a candidate without an answer is `inf`: its answer is blank, because the model
+said nothing, refused, or the answer extractor found nothing. So no set holds it, and it is never the best
+answer. It stays a candidate like any other elsewhere: it is drawn, scored, and counted in features. This is
+part of the levels, and not a filter of what is shown, because the theorem speaks of levels: calibration and
+serving apply the same function to exchangeable prompts, the success score S(X) is the smallest of these
+levels among correct candidates, and P(S(X) <= threshold) >= 1 - alpha says what it says for every other rule,
+about the very set that is returned. To withhold a set after the fact because its best answer is blank would
+lose the correct answers beside it, and only promise "covered, flagged or withheld". The price is stated as
+attainability: a prompt whose only correct candidates are blank counts as one without any.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,16 +35,24 @@ class SetRule(ABC):
     def text(self) -> str:
         """The rule's name, from which `parse_set_rule` makes it again."""
 
-    @abstractmethod
     def levels(self, draws: Draws) -> FloatArray:
-        """Entry levels.
+        """Compute entry levels.
 
         Args:
             draws: N prompts with n candidates each.
 
         Returns:
-            (N, n) levels in [0, 1]; `inf` for a candidate that never enters.
+            (N, n) levels in [0, 1]; `inf` for a candidate that never enters, as one with a blank answer.
         """
+        blank = draws.blank
+        if blank is None or not blank.any():
+            return self._levels(draws)
+        last = replace(draws, scores=np.where(blank, np.inf, draws.scores))
+        return np.where(blank, np.inf, self._levels(last))
+
+    @abstractmethod
+    def _levels(self, draws: Draws) -> FloatArray:
+        """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
     def check_labels(self, labelled: LabelledDraws) -> None:  # noqa: B027 - most rules take any labels
         """Refuse labels that make no sense under this rule.

@@ -25,7 +25,7 @@ class Unique(SetRule):
         """The rule's name."""
         return f"unique({self._base.text})"
 
-    def levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: Draws) -> FloatArray:
         """(N, n) the base rule's levels on representatives, `inf` on the others."""
         levels = self._base.levels(draws)
         codes = _codes(draws)

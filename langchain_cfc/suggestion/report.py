@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.calibration import CalibrationConfig
 
 
 class _Data(BaseModel):
@@ -134,28 +135,9 @@ class Suggestion(_Data):
             "seed": self.seed,
             "fit_fraction": self.fit_fraction,
             "test_fraction": self.test_fraction,
-            "certification_fraction": self.certification_fraction,
+            "certification_fraction": self.certification_fraction or None,
         }
 
     def for_records(self, paths: Sequence[str]) -> Suggestion:
         """The same with a command that names these files."""
-        return self.model_copy(update={"command": calibrate_command(self.settings, paths)})
-
-
-def calibrate_command(settings: dict[str, Any], paths: Sequence[str] = ("RECORDS",)) -> str:
-    """The command line that calibrates with some settings.
-
-    Args:
-        settings: As `Suggestion.settings`.
-        paths: The records files.
-
-    Returns:
-        The command, quoted for a shell.
-    """
-    words = ["langchain-cfc", "calibrate", *paths]
-    for name, value in settings.items():
-        needless = value is None or (name in {"test_fraction", "certification_fraction"} and not value)
-        if not needless:
-            text = ",".join(value) if name == "combine" else str(value)
-            words += [f"--{name.replace('_', '-')}", text]
-    return shlex.join(words)
+        return self.model_copy(update={"command": CalibrationConfig(**self.settings).command(paths)})

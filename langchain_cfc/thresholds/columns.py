@@ -9,6 +9,7 @@ number.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -74,20 +75,31 @@ class Columns:
             same = bool((self.scale == 1.0).all())
             return features if same else features / self.scale, np.ones(len(features), dtype=np.bool_)
         scaled = features / self.scale
-        kept, dropped = scaled[:, self.kept], scaled[:, self.dropped]
-        size = np.abs(dropped) + np.abs(kept) @ np.abs(self.mixture)
-        size = np.maximum(size, np.abs(scaled).max(axis=1, keepdims=True))
-        inside = np.abs(dropped - kept @ self.mixture) <= DEPENDENT * size
-        return np.ascontiguousarray(kept), inside.all(axis=1)
+        kept = np.ascontiguousarray(scaled[:, self.kept])
+        return kept, self._spans(kept, scaled)
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
         """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
         if phi.shape != self.scale.shape or not np.abs(phi).max() < LARGEST:
             return None
+        scaled: FloatArray = phi / self.scale
         if len(self.dropped) == 0:
-            return phi / self.scale
-        reduced, inside = self.reduce(phi[np.newaxis])
-        return reduced[0] if inside[0] else None
+            return scaled
+        kept = scaled[self.kept]
+        return kept if self._spans(kept[np.newaxis], scaled[np.newaxis])[0] else None
+
+    def _spans(self, kept: FloatArray, scaled: FloatArray) -> BoolArray:
+        """(m,) whether the dropped entries of scaled rows are what the kept ones imply."""
+        dropped = scaled[:, self.dropped]
+        size = np.maximum(
+            np.abs(dropped) + np.abs(kept) @ self._sizes, np.abs(scaled).max(axis=1)[:, np.newaxis]
+        )
+        return np.asarray((np.abs(dropped - kept @ self.mixture) <= DEPENDENT * size).all(axis=1))
+
+    @cached_property
+    def _sizes(self) -> FloatArray:
+        """(r, d - r) absolute values of the mixture."""
+        return np.abs(self.mixture)
 
 
 def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:

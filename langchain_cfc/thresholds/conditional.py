@@ -37,8 +37,9 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     (see `simplex`), and among several minimisers the smallest value counts, which for a constant or for
     disjoint groups is the order statistic of rank ceil((N + 1) tau).
 
-    Only the calibration prompts nearest to the fit are kept, with a proof for every threshold that the others
-    do not matter (see `neighbourhood`). A threshold that cannot be proven so is not given.
+    Only calibration prompts near the fit are kept, with a proof for every threshold that the others do not
+    matter (see `neighbourhood`). As many are kept as prompts like the calibration prompts need, with room to
+    spare (see `widening`). A threshold that cannot be proven is not given.
 
     Source: the paper's CFC rule; Gibbs, Cherian and Candes (2023), "Conformal prediction with conditional
     guarantees".
@@ -53,7 +54,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         penalised: `slopes`: coefficients of standardised features, the constant left out if it is in their
             span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
             coverage over all prompts too.
-        window: How many calibration prompts to keep; None for all of them.
+        window: How many calibration prompts to keep at least; None for all of them.
 
     >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
     >>> rule = ConditionalThreshold(alpha=0.5).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 0.9])
@@ -245,7 +246,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         return None if reduced is None else self.fitted.windows.certificate(reduced)
 
     def state_data(self) -> dict[str, FloatArray]:
-        """The fitted state, independent of N unless `window` says otherwise.
+        """The fitted state.
 
         `features` (K, r), `success_scores` (K,) and `weights` (K,): the prompts kept, equal ones merged, in
         the independent columns; (0,) weights stand for ones. `rest` (3, r) and `rest_scores` (2,): sums over
@@ -266,7 +267,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
     def _calibrated(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:
         ridge = Ridge(self.ridge, self.penalised, units_of) if self.ridge > 0.0 else None
-        return Calibrated.on(prompts, exact_tau(self.alpha), self.window, ridge)
+        return Calibrated.on(prompts, exact_tau(self.alpha), self.cap, self.window, ridge)
 
     def _answer_one(self, state: Calibrated, features: FloatArray) -> Thresholds | None:
         """The answer to one prompt, at a third of the cost; None for several, and where no fit answers."""

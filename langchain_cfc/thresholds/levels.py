@@ -31,16 +31,18 @@ def alpha_text(alpha: Level) -> str:
     """The canonical decimal text of an error level.
 
     Args:
-        alpha: Error level, 0 < alpha < 1; a float is read by its shortest decimal form.
+        alpha: Error level, 0 < alpha < 1. A float means the nearest decimal of 12 digits, so that `1 - 0.8`
+            means 0.2; text and `Decimal` mean exactly what they say.
 
     Returns:
         Plain decimal text without exponent or trailing zeros, such as `0.1`.
 
     Raises:
-        InputError: If it is no number strictly between 0 and 1.
+        InputError: If it is no number strictly between 0 and 1, if a float rounds to 0 or 1, or if text or a
+            `Decimal` has more than 12 decimals.
 
-    >>> alpha_text(0.10), alpha_text("0.050"), alpha_text(1e-3)
-    ('0.1', '0.05', '0.001')
+    >>> alpha_text(0.10), alpha_text("0.050"), alpha_text(1e-3), alpha_text(1 - 0.8)
+    ('0.1', '0.05', '0.001', '0.2')
     """
     return _decimal_text(alpha, "alpha")
 
@@ -68,10 +70,13 @@ def _decimal_text(level: Level, name: str) -> str:
     if isinstance(level, bool) or not number.is_finite() or not 0 < number < 1:
         msg = f"{name} must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {level!r}"
         raise InputError(msg)
+    if isinstance(level, float):
+        # Arithmetic such as 1 - 0.8 is off by round-off only. The float's exact value says what is nearest.
+        number = Decimal(level).quantize(Decimal(1).scaleb(-DECIMALS))
     # An exponent may ask for zeros without end, which are not written out to be counted.
-    tiny = number.adjusted() < -DECIMALS
-    text = str(level) if tiny else f"{number:f}".rstrip("0")
-    if tiny or len(text) > len("0.") + DECIMALS:
+    tiny = number.is_zero() or number.adjusted() < -DECIMALS
+    text = str(level) if tiny or number == 1 else f"{number:f}".rstrip("0")
+    if tiny or number == 1 or len(text) > len("0.") + DECIMALS:
         msg = f"{name} may have {DECIMALS} decimals at most, got {text[:40]}"
         raise InputError(msg)
     return text

@@ -88,6 +88,10 @@ class Centre:
         """A positive upper bound on |x|_* for rows with entries of at most one in size."""
         return max(float(np.linalg.norm(np.abs(self.dual).sum(axis=0))), EPS)
 
+    def lengths(self, moves: FloatArray) -> FloatArray:
+        """(m,) lengths of moves (m, d) of the coefficients."""
+        return np.asarray(np.linalg.norm(moves @ self.root.T, axis=1), dtype=np.float64)
+
     def way(self, beta: FloatArray, blur: FloatArray) -> float:
         """An upper bound on how far a fit with (d,) round-off `blur` lies from the base fit."""
         step = np.abs(self.root.dot(beta - self.beta)) + self.root_size.dot(blur)
@@ -111,7 +115,9 @@ class Neighbourhood:
     radius: float
 
     @classmethod
-    def of(cls, rows: Rows, base: Base, root: FloatArray, keep: int | None) -> Neighbourhood:
+    def of(
+        cls, rows: Rows, base: Base, root: FloatArray, keep: int | None, reach: float = -1.0
+    ) -> Neighbourhood:
         """Choose the rows to keep.
 
         Args:
@@ -119,21 +125,22 @@ class Neighbourhood:
             base: The regression on them without a linear term.
             root: (d, d) upper triangular M, for a metric such as M' M = X' X / N.
             keep: How many rows to keep, equal ones counted once; None for all.
+            reach: A distance within which all rows are kept.
 
         Returns:
             The neighbourhood of the base fit.
         """
         centre, vertex = Centre(base.beta, root), base.vertex
         size = len(rows) if keep is None else max(keep, len(root))
-        inside, radius = _nearest(rows, base, centre, size)
+        inside, radius = _nearest(rows, base, centre, size, reach)
         near = rows.take(inside)
         if len(inside) == len(rows):
             return cls(near.merged(), Rest.nothing(len(root)), centre, np.inf)
         return cls(near.merged(), base.sums - Rest.of(near, vertex.below[inside]), centre, radius)
 
 
-def _nearest(rows: Rows, base: Base, centre: Centre, keep: int) -> tuple[IntArray, float]:
-    """Numbers of the rows that make the `keep` nearest different ones, nearest first, and the radius.
+def _nearest(rows: Rows, base: Base, centre: Centre, keep: int, reach: float) -> tuple[IntArray, float]:
+    """Numbers of the rows within reach or among the `keep` nearest different ones, nearest first; the radius.
 
     Distances are computed for rows with small residuals only; all others are at least as far as the smallest
     of their residuals over the longest a row can be.
@@ -148,10 +155,12 @@ def _nearest(rows: Rows, base: Base, centre: Centre, keep: int) -> tuple[IntArra
         distances[np.isin(near, basis)] = -1.0
         order = np.argsort(distances, kind="stable")
         kept = _different(part, distances, order, keep)
+        within = int(np.searchsorted(distances[order], reach, side="right"))
+        kept = order[:within] if within > len(kept) else kept
         others = np.ones(len(part), dtype=np.bool_)
         others[kept] = False
         beyond = min(float(distances[others].min(initial=np.inf)), cut / centre.longest)
-        if len(near) == len(rows) or (others.any() and float(distances[kept].max()) <= beyond):
+        if len(near) == len(rows) or (others.any() and max(reach, float(distances[kept].max())) <= beyond):
             return near[kept], beyond
         count *= CANDIDATES
 

@@ -4,14 +4,17 @@ A vertex answers every prompt in its `Box`. The optimal value is concave and pie
 piece for each vertex, so the smallest piece at phi tells which of the known vertices to try, and the search
 starts from that one if it fails.
 
-A vertex is shared only with prompts for which it is the only optimal one, and its numbers follow from its
-basis alone, so that answers have no history. Where there are several, the search starts where it always does.
+A vertex is shared only with prompts for which its fit is the only one that counts, and the numbers follow
+from that fit alone (see `simplex`), so that answers have no history. Elsewhere the search starts where it
+always does. Each window has vertices of its own, and remembers those that it cannot prove, too: what they
+answer is left to the next window at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
@@ -21,6 +24,7 @@ from langchain_cfc._arrays import FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import windows
 from langchain_cfc.thresholds.certificate import Certificate, certificate_of
+from langchain_cfc.thresholds.growing import bounded
 from langchain_cfc.thresholds.neighbourhood import Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
@@ -31,45 +35,46 @@ from langchain_cfc.thresholds.windows import SMALLEST, Answer, Start, Windows
 LOOKUPS = 1 << 20
 
 
-class Proven(NamedTuple):
-    """A vertex that may answer other prompts: its numbers, its prompts, and the window it was found in."""
+class Known(NamedTuple):
+    """A vertex that may answer other prompts: its numbers, its prompts, and whether it holds for all rows."""
 
     fit: Fit
     box: Box
-    window: int
+    is_proven: bool
 
 
 class Vertices:
-    """Proven vertices, and which of them has the smallest value at a prompt.
+    """Known vertices, and which of them has the smallest value at a prompt.
 
     Safe to read while another thread adds: entries are written before the view that covers them.
     """
 
     def __init__(self, d: int) -> None:
         self._lock = threading.Lock()
-        self._proven: list[Proven] = []
+        self._known: list[list[Known]] = []
+        self._numbers: dict[bytes, int] = {}
         self._slopes = np.empty((SMALLEST, d))
         self._losses = np.empty(SMALLEST)
-        self._known: set[tuple[int, ...]] = set()
+        self._bases: set[bytes] = set()
         self._view = self._slopes[:0], self._losses[:0]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many different fits there are."""
         return len(self._view[1])
 
     @property
     def full(self) -> bool:
         """Whether there is no room for another."""
-        return len(self._proven) >= windows.MEMORY
+        return len(self._bases) >= windows.MEMORY
 
-    def __getitem__(self, number: int) -> Proven:
-        """One of them."""
-        return self._proven[number]
+    def __getitem__(self, number: int) -> Sequence[Known]:
+        """The vertices of one fit: several where more rows than a basis lie on it."""
+        return self._known[number]
 
-    def nearest(self, phi: FloatArray) -> Proven | None:
-        """The vertex with the smallest value at one prompt."""
+    def nearest(self, phi: FloatArray) -> Sequence[Known]:
+        """The vertices of the fit with the smallest value at one prompt."""
         slopes, losses = self._view
-        return self._proven[int((losses - slopes.dot(phi)).argmin())] if len(losses) else None
+        return self._known[int((losses - slopes.dot(phi)).argmin())] if len(losses) else ()
 
     def nearest_each(self, phis: FloatArray) -> IntArray:
         """Numbers of the vertices with the smallest value at (m, d) prompts, where there is a vertex."""
@@ -81,19 +86,23 @@ class Vertices:
         ]
         return np.concatenate(parts)
 
-    def add(self, proven: Proven, slope: FloatArray, loss: float) -> None:
+    def add(self, known: Known, slope: FloatArray, loss: float) -> None:
         """Add a vertex with value loss - slope' phi, unless it is known or there is no room."""
-        basis = tuple(proven.fit.vertex.basis.tolist())
+        basis, beta = known.fit.vertex.basis.tobytes(), known.fit.beta.tobytes()
         with self._lock:
-            count = len(self._proven)
-            if self.full or basis in self._known:
+            if self.full or basis in self._bases:
                 return
+            self._bases.add(basis)
+            if beta in self._numbers:
+                self._known[self._numbers[beta]].append(known)
+                return
+            count = len(self._known)
             if count == len(self._losses):
                 self._slopes = np.vstack([self._slopes, np.empty_like(self._slopes)])
                 self._losses = np.concatenate([self._losses, np.empty_like(self._losses)])
             self._slopes[count], self._losses[count] = slope, loss
-            self._known.add(basis)
-            self._proven.append(proven)
+            self._numbers[beta] = count
+            self._known.append([known])
             self._view = self._slopes[: count + 1], self._losses[: count + 1]
 
 
@@ -104,7 +113,9 @@ class PlainWindows(Windows[QuantileSimplex]):
 
     def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
         super().__init__(near, tau)
-        self._vertices = Vertices(len(near.centre.root))
+        # Edges cost time, and continuous features never come to lie on them. No answer depends on this.
+        self._has_ties = False
+        self._vertices = defaultdict[int, Vertices](lambda: Vertices(len(near.centre.root)))
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
         """The proven answers to (m, d) prompts: different ones, and for each prompt the number of its own."""
@@ -132,10 +143,14 @@ class PlainWindows(Windows[QuantileSimplex]):
         fit = self.find(phi)
         if not isinstance(fit, Fit):
             return None
+        value = fit.value(phi)
+        if self._crowd:
+            fit = bounded(self._window(len(self._sizes) - 1).regression.minimise(phi))
         problem, vertex = self._problem(phi), Vertex(fit.vertex.basis, self._sides(fit))
         others = problem.pull(problem.eta(vertex, np.zeros(len(phi))))
-        on_basis: FloatArray = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
-        return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
+        basis = problem.rows.features[fit.vertex.basis]
+        on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)
+        return certificate_of(problem, vertex, on_basis, fit.beta, value)
 
     def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
         return self.solver(rows, self._tau, rest, None if start is None else start.vertex)
@@ -144,41 +159,92 @@ class PlainWindows(Windows[QuantileSimplex]):
         d = rows.features.shape[1]
         return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
 
-    def _search(self, phi: FloatArray) -> Answer:
-        known = self._vertices.nearest(phi)
-        return known.fit if known is not None and known.box.holds(phi) else super()._search(phi)
+    def _of_larger_windows(self) -> Iterator[Vertices]:
+        """Vertices of all windows but the first, where a fit without further rows on it is of every window.
+
+        Smaller windows that cannot answer need not be asked then. Clusters differ from window to window.
+        """
+        for number in range(1, 0 if self._crowd else len(self._sizes)):
+            if len(self._vertices[number]):
+                yield self._vertices[number]
 
     def _ask(self, number: int, phi: FloatArray) -> Answer:
-        window, known = self._window(number), self._vertices.nearest(phi)
+        nearest = self._vertices[number].nearest(phi)
+        for known in nearest:
+            if known.box.holds(phi) or self._is_tied(known.box, phi):
+                return known.fit if known.is_proven else None
+        for vertices in self._of_larger_windows() if number == 0 else ():
+            for known in vertices.nearest(phi):
+                if known.is_proven and known.fit.alone and known.box.holds(phi):
+                    return known.fit
+        return self._solve(number, phi, nearest[0].fit.vertex if nearest else None)
+
+    def _solve(self, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
+        """What one window can prove, by a search from a vertex that may be near."""
+        window, vertices = self._window(number), self._vertices[number]
         simplex = window.regression
-        start = known.fit.vertex if known is not None and known.window == number else None
         try:
             found: Fit | Endless | None = simplex.minimise(phi, start)
         except ThresholdError:
             if start is None:
                 raise
             found = None  # from elsewhere it may be proven
-        if isinstance(found, Fit) and found.alone and window.proves(found, phi):
-            if start is None and self._vertices.full:
-                return found
+        if isinstance(found, Fit) and found.shared and not (start is None and vertices.full):
             box = simplex.box(found)
-            if box.holds(phi):
+            if box.owns(phi):
+                is_proven = window.proves(found, phi)
                 slope = float(self._tau) * found.beta
-                self._vertices.add(Proven(found, box, number), slope, simplex.loss(found))
-                return found
+                vertices.add(Known(found, box, is_proven), slope, simplex.loss(found))
+                return found if is_proven else None
         if start is not None:
             found = simplex.minimise(phi)
         return found if found is not None and window.proves(found, phi) else None
 
+    def _is_tied(self, box: Box, phi: FloatArray) -> bool:
+        """Whether a prompt lies on an edge that a vertex owns."""
+        tied = box.owns(phi)
+        self._has_ties |= tied
+        return tied
+
     def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
         """Known vertices with the pending prompts that they answer."""
-        if len(self._vertices) == 0 or len(pending) == 0:
-            return
-        numbers = self._vertices.nearest_each(phis[pending])
-        order = np.argsort(numbers, kind="stable")
-        ends = np.flatnonzero(np.diff(numbers[order])) + 1
-        for part in np.split(order, ends):
-            known, rows = self._vertices[int(numbers[part[0]])], pending[part]
-            held = rows[known.box.holds_each(phis[rows])]
-            if len(held):
-                yield known.fit, held
+        for vertices in self._of_larger_windows():
+            unanswered = np.ones(len(pending), dtype=np.bool_)
+            for fit, held in _held_alone(vertices, phis[pending]):
+                unanswered[held] = False
+                if len(held):
+                    yield fit, pending[held]
+            pending = pending[unanswered]
+        for number in range(len(self._sizes)):
+            vertices = self._vertices[number]
+            if len(vertices) == 0 or len(pending) == 0:
+                return
+            numbers = vertices.nearest_each(phis[pending])
+            order = np.argsort(numbers, kind="stable")
+            ends = np.flatnonzero(np.diff(numbers[order])) + 1
+            further = [pending[:0]]
+            for part in np.split(order, ends):
+                rows = pending[part]
+                for known in vertices[int(numbers[part[0]])]:
+                    box = known.box
+                    inside = (box.owns_each if self._has_ties else box.holds_each)(phis[rows])
+                    if inside.any() and known.is_proven:
+                        yield known.fit, rows[inside]
+                    elif inside.any():
+                        further.append(rows[inside])
+                    rows = rows[~inside]
+            pending = np.concatenate(further)
+
+
+def _held_alone(vertices: Vertices, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
+    """Proven fits without further rows on them, with the numbers of (m, d) prompts that they answer."""
+    if len(phis) == 0:
+        return
+    numbers = vertices.nearest_each(phis)
+    for number in np.unique(numbers):
+        rows = np.flatnonzero(numbers == number)
+        for known in vertices[int(number)]:
+            if known.is_proven and known.fit.alone:
+                held = known.box.holds_each(phis[rows])
+                yield known.fit, rows[held]
+                rows = rows[~held]

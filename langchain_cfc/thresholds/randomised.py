@@ -1,4 +1,4 @@
-r"""Exact coverage by randomisation: the threshold at a random part of the prompt's own term.
+r"""Randomised thresholds: coverage of tau for continuous scores, at a random part of the prompt's own term.
 
 Notation as in `simplex`. Let the prompt have weight w and score s, and let eta_s in w [tau - 1, tau] be its
 dual variable in the regression on the calibration data *and* itself. With U uniform on (tau - 1, tau), drawn
@@ -58,6 +58,7 @@ from langchain_cfc.thresholds.penalised import RidgeWindows
 from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.ridge import RidgeRegression, _Point, _Step
 from langchain_cfc.thresholds.simplex import Leaving, QuantileSimplex, Search
+from langchain_cfc.thresholds.vertex import Box, Fit
 
 # In place of zero: round-off in any balance, but with the direction in which the face is searched.
 HARDLY = 2.0**-100
@@ -76,6 +77,11 @@ class NegativeSimplex(QuantileSimplex):
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
     ) -> Leaving | None:
         return super()._leaving(search, balance, size, -phi)
+
+    def box(self, fit: Fit) -> Box:
+        """The prompts strictly inside: edges belong to the other vertex here."""
+        box = super().box(fit)
+        return box._replace(ties=np.full_like(box.ties, -1.0))
 
 
 class NegativeRidge(RidgeRegression):

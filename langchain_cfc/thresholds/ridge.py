@@ -53,8 +53,8 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.columns import independent_columns
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import NOISE, STILL, Endless
-from langchain_cfc.thresholds.vertex import EPS, TOO_DEPENDENT, Vertex
+from langchain_cfc.thresholds.simplex import NOISE, Endless
+from langchain_cfc.thresholds.vertex import EPS, STILL, TOO_DEPENDENT, Vertex
 
 # While steps are taken, residuals below this share of the numbers they come from have no sign.
 BLURRED = 64 * EPS

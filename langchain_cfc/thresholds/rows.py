@@ -40,6 +40,14 @@ class Rows:
         """The number of rows N."""
         return len(self.scores)
 
+    def __add__(self, other: Rows) -> Rows:
+        """These rows and others after them."""
+        return Rows(
+            np.concatenate([self.features, other.features]),
+            np.concatenate([self.scores, other.scores]),
+            np.concatenate([self.weights, other.weights]),
+        )
+
     def take(self, rows: IntArray | BoolArray | slice) -> Rows:
         """Some of the rows, by their numbers or by flags."""
         return Rows(self.features[rows], self.scores[rows], self.weights[rows])

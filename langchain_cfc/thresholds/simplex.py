@@ -21,6 +21,17 @@ beta among them; that is the limit theta -> tau from below. With theta = tau - d
 = X_B^-T phi: an F_k at its upper bound with w_k > 0, or at its lower bound with w_k < 0, is infeasible for
 every small delta > 0 and is pivoted on.
 
+*Ties between fits with the same value.* Where F_k is at a bound and w_k = 0, as for a group of which N_g tau
+is a whole number and a prompt that is not in it, the fit is not unique either, though phi' beta is. Then the
+largest v' beta counts, v the mean prompt: F falls by a positive multiple of u = X_B^-T v, so an F_k at its
+upper bound with u_k < 0, or at its lower bound with u_k > 0, is pivoted on. This makes the fit unique, and
+one vertex answers the prompts on both sides of the tie.
+
+*Rows on the fit besides the basis.* Then many bases have the same fit, and which of them a search ends at
+depends on where it began. The numbers of the fit must not. So its coefficients are computed from rows chosen
+among all on the fit in a fixed way; on it are rows within `ON` of the fit, provided that no other is within
+`OFF`, so that the round-off of any basis decides the same. Elsewhere the fit is not shared between prompts.
+
 *Pivot.* F_k > 0: the objective falls at rate F_k / q when r_k rises (F_k < -q: when r_k falls, at rate (-q -
 F_k) / q). Residuals change at rates f a_i, a = X X_B^-1 e_k, f = +-1. Each row whose residual reaches zero
 flips its side and slows the descent by |a_i|; the row at which descent would turn into ascent enters the
@@ -48,14 +59,16 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.columns import independent_columns
 from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.vertex import EPS, TOO_DEPENDENT, Box, Fit, Solution, Vertex, inverted
+from langchain_cfc.thresholds.vertex import EPS, STILL, TOO_DEPENDENT, Box, Fit, Solution, Vertex, inverted
 
 # Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
 # may be needed: a row on the fit within the round-off of one vertex lies off it within the smaller round-off
 # of the next.
 NOISE = (1e-9, 1e-12, *8 * (0.0,))
-# Rates below this share of the largest possible are round-off of rows that do not move.
-STILL = 1e-11
+# Residuals, for scores of order one, of rows that are on a fit, and of rows that are off it.
+ON, OFF = 1e-12, 1e-9
+# Share of its length that must be left of a row for it to be independent of others on the fit.
+INDEPENDENT = 1e-4
 # Pivots after which distances are computed afresh.
 REFRESH = 50
 # Pivots below this share amplify the round-off of an updated inverse; then it is computed afresh.
@@ -121,13 +134,14 @@ class QuantileSimplex:
         self._rest = Rest.nothing(self._x.shape[1]) if rest is None else rest
         everything = self._rest + Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
         self._total, self._mass = everything.total, everything.mass
+        self._mean = self._total / max(1.0, float(np.abs(self._total).max(initial=0.0)))
         # Round-off grows with phi, so a box holds no prompt beyond this reach.
         reach, one = 1.0 + self._mass, np.eye(self._x.shape[1])
         self._box_noise = 2.0 * self._noise_of(reach)
         self._box_sides = np.hstack([one, one, one, -one])
         self._box_ends = self._p * np.tile(reach, 4)
-        spread = max(1.0, float(np.abs(self._s).max()))
-        self._noise = spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
+        self._spread = max(1.0, float(np.abs(self._s).max()))
+        self._noise = self._spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
         self._start = self._search(start or self._crash(), NOISE[0])
 
     def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
@@ -220,14 +234,15 @@ class QuantileSimplex:
             return Leaving(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k] + noise[k]))
         if (excess < -2.0 * noise).all():
             return None  # strictly inside the box
+        at_top, at_bottom = np.abs(above) <= noise, np.abs(under) <= noise
         w = phi @ search.inverse
         still = STILL * float(np.abs(w).max())
-        outward = np.where((np.abs(above) <= noise) & (w > still), w, 0.0)
-        outward = np.where((np.abs(under) <= noise) & (w < -still), -w, outward)
-        k = int(outward.argmax())
-        if outward[k] > 0.0:
-            return Leaving(k, 1.0 if w[k] > 0.0 else -1.0, 0.0)
-        return None
+        leaving = _on_edge(at_top & (w > still), at_bottom & (w < -still), w)
+        if leaving is not None or still == 0.0:  # without a linear term any fit will do
+            return leaving
+        u, flat = self._mean @ search.inverse, np.abs(w) <= still
+        still = STILL * float(np.abs(u).max())
+        return _on_edge(at_top & flat & (u < -still), at_bottom & flat & (u > still), u)
 
     def _pivot(self, search: Search, leaving: Leaving) -> bool:
         """Let a row of the basis go; the row that ends the descent takes its place. False if none does."""
@@ -283,18 +298,36 @@ class QuantileSimplex:
         balance = self._q * low - self._p * (phi + self._total)
         if self._leaving(fresh, balance, self._noise_of(phi), phi) is not None:
             return None
-        return Fit(solution, Vertex(basis, below), low, alone)
+        fixed = solution if alone else self._through_fixed_rows(np.abs(towards), float(bound.max()))
+        vertex, inverse = Vertex(basis, below), solution.inverse
+        return Fit(fixed or solution, inverse, vertex, low, shared=fixed is not None, alone=alone)
+
+    def _through_fixed_rows(self, residuals: FloatArray, bound: float) -> Solution | None:
+        """The same fit through rows that depend on the fit alone; None if that is not certain."""
+        on, off = ON * self._spread, OFF * self._spread
+        near = residuals <= on
+        if 4.0 * bound > on or int(np.count_nonzero(residuals < off)) > int(np.count_nonzero(near)):
+            return None
+        rows = np.flatnonzero(near)
+        rows = rows[independent_columns(self._x[rows].T, dependent=INDEPENDENT)]
+        return Solution.through(self._x[rows], self._s[rows]) if len(rows) == self._x.shape[1] else None
 
     def box(self, fit: Fit) -> Box:
-        """The prompts for which a vertex that was proven here is the only optimal one."""
-        inverse, lowest = fit.solution.inverse, self._lowest[fit.vertex.basis]
+        """The prompts for which a vertex that was proven here is the one that answers."""
+        inverse, lowest = fit.inverse, self._lowest[fit.vertex.basis]
         balance = (self._q * fit.low - self._p * self._total).dot(inverse)
         noise = self._box_noise.dot(np.abs(inverse))
         sides, d = self._box_sides.copy(), len(inverse)
         sides[:, :d], sides[:, d : 2 * d] = inverse, -inverse
         ends = self._box_ends.copy()
         ends[:d], ends[d : 2 * d] = balance - lowest - noise, -balance - noise
-        return Box(sides, ends / self._p)
+        # What is a tie here must be one for every prompt, whose own round-off is larger than none.
+        tie = 0.5 * self._noise_of(np.zeros(d)).dot(np.abs(inverse)) / self._p
+        u = self._mean @ inverse
+        certain = 2.0 * STILL * float(np.abs(u).max(initial=0.0))
+        edges = np.concatenate([balance - lowest, -balance]) / self._p
+        owned = np.concatenate([u < -certain, u > certain])
+        return Box(sides, ends / self._p, edges, np.tile(tie, 2), owned)
 
     def loss(self, fit: Fit) -> float:
         """The pinball loss of a fit over all rows, those that take part by their sums included."""
@@ -303,6 +336,13 @@ class QuantileSimplex:
         inside = self._weights @ ((tau - below) * residuals)
         everyone = self._rest.all_scores - self._rest.total @ fit.beta
         return float(inside + tau * everyone - (self._rest.below_scores - self._rest.low @ fit.beta))
+
+
+def _on_edge(top: BoolArray, bottom: BoolArray, rates: FloatArray) -> Leaving | None:
+    """The row at an edge of its box, top or bottom, that leaves it fastest; None if none does."""
+    outward = np.where(top | bottom, np.abs(rates), 0.0)
+    k = int(outward.argmax())
+    return Leaving(k, 1.0 if top[k] else -1.0, 0.0) if outward[k] > 0.0 else None
 
 
 def _long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[IntArray, int]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds.columns import DEPENDENT, power_of_two, triangular
+from langchain_cfc.thresholds.columns import DEPENDENT, LARGEST, power_of_two, triangular
 
 # Of the identity in the metric, for directions that no feature takes.
 LEAST = 1e-3
@@ -91,7 +91,7 @@ class Standardised:
             power = power_of_two(np.where(varies, largest / unit, 0.0))
             penalties = penalty / power[varies] ** 2
             spread = np.where(varies, unit * power * base, 0.0)
-        if not (np.isfinite(spread).all() and np.isfinite(penalties).all() and (penalties > 0.0).all()):
+        if not (np.isfinite(spread).all() and _in_range(penalties)):
             msg = "a ridge on these features is out of floating point: give them units of a comparable size"
             raise InputError(msg)
         return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
@@ -156,13 +156,18 @@ class Standardised:
         fits = (
             shift.shape == spread.shape == (d,)
             and bool((spread >= 0.0).all())
-            and bool((penalty[len(penalty) - columns :] > 0.0).all())
+            and _in_range(penalty[len(penalty) - columns :])
             and (len(penalty) == columns or (len(penalty) == columns + 1 and penalty[0] == 0.0))
         )
         if not fits:
             msg = "the arrays 'shift', 'spread' and 'penalty' of a ridge's state do not fit each other"
             raise InputError(msg)
         return cls(shift, spread, penalty)
+
+
+def _in_range(penalties: FloatArray) -> bool:
+    """Whether penalties are above zero, and products of two neither overflow nor vanish."""
+    return bool(((penalties > 1.0 / LARGEST) & (penalties < LARGEST)).all())
 
 
 def _sizes(features: FloatArray) -> FloatArray:

@@ -21,6 +21,7 @@ from langchain_cfc.thresholds.rows import Rest, Rows
 from langchain_cfc.thresholds.rule import check_state
 from langchain_cfc.thresholds.standardised import NEGLIGIBLE, Penalised, Standardised
 from langchain_cfc.thresholds.vertex import inverted
+from langchain_cfc.thresholds.widening import sample_prompts, wide_neighbourhood
 
 AXES = {
     "features": 2,
@@ -70,19 +71,36 @@ class Calibrated:
     tau: Fraction
 
     @classmethod
-    def on(cls, prompts: Rows, tau: Fraction, window: int | None, ridge: Ridge | None) -> Calibrated:
-        """Calibrate on prompts, keeping `window` of them."""
+    def on(
+        cls, prompts: Rows, tau: Fraction, cap: float, window: int | None, ridge: Ridge | None
+    ) -> Calibrated:
+        """Calibrate on prompts, keeping at least `window` of them; None for all."""
         columns, root = Columns.of(prompts.features)
         if ridge is None:
-            rows = _lean(replace(prompts, features=columns.reduce(prompts.features)[0]))
-            near = Neighbourhood.of(rows, base_regression(rows, tau), root, window)
+            rows = replace(prompts, features=columns.reduce(prompts.features)[0])
+            lean = _lean(rows)
+            base = base_regression(lean, tau)
+            asked = sample_prompts(rows, base.beta, cap)
+            near = wide_neighbourhood(
+                lean, base, root, window, asked=asked, windows_of=lambda near: PlainWindows(near, tau)
+            )
             return cls(columns, None, near, tau)
         size = float(prompts.weights.sum())
         penalty = (size + 1.0) * ridge.strength
         units = Standardised.of(prompts.features, penalty, ridge.penalised, ridge.units_of)
-        rows = _lean(replace(prompts, features=units.apply(prompts.features)))
-        base = penalised_base(rows, tau, units.penalty / (size + 1.0))
-        return cls(columns, units, Neighbourhood.of(rows, base, units.root(rows.features), window), tau)
+        rows = replace(prompts, features=units.apply(prompts.features))
+        lean = _lean(rows)
+        base, root = penalised_base(lean, tau, units.penalty / (size + 1.0)), units.root(lean.features)
+        asked = sample_prompts(rows, base.beta, cap)
+        near = wide_neighbourhood(
+            lean,
+            base,
+            root,
+            window,
+            asked=asked,
+            windows_of=lambda near: RidgeWindows(near, tau, units.penalty),
+        )
+        return cls(columns, units, near, tau)
 
     def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:
         """(m, r) features as the neighbourhood has them, and (m,) which of them are within reach."""

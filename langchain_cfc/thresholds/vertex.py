@@ -6,9 +6,9 @@ depend on the prompt; its features phi enter the balance of the basis only, thro
 
     F = G - p w,   G = (q low - p total) X_B^-1,   -q <= F <= 0   (times the weight of the row).
 
-So a vertex is optimal for every phi whose w lies in a box; where the inequalities are strict and no other
-row lies on the fit it is the only optimal one. That is all a threshold costs once its vertex is known:
-one d x d product, the box, one dot product.
+So a vertex is optimal for every phi whose w lies in a box; where the inequalities are strict its fit is the
+only optimal one, since every other must go through the same rows (complementary slackness). That is all a
+threshold costs once its vertex is known: one d x d product, the box, one dot product.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 
 EPS = float(np.finfo(np.float64).eps)
+# Rates below this share of the largest possible are round-off of rows that do not move.
+STILL = 1e-11
+# Rates that are certain to be found below that share again.
+FLAT = STILL / 2
 TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer features"
 
 
@@ -39,23 +43,52 @@ class Vertex(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The prompts that one vertex answers: all phi with phi @ sides < ends.
+    """The prompts that one vertex answers: all phi with phi @ sides < ends, and those on an edge it owns.
+
+    An edge, F_k at a bound, belongs to two vertices. The face rule gives it to the one that stays in the box
+    as theta -> tau from below: at the lower bound if w_k > 0, at the upper one if w_k < 0. Where w_k = 0 the
+    mean prompt decides (see `simplex`).
 
     Attributes:
         sides: (d, 4d) w, -w, phi and -phi as linear functions of phi.
         ends: (4d,) their bounds, round-off taken off.
+        edges: (2d,) bounds of w and -w as they are.
+        ties: (2d,) how near to an edge a prompt is on it; below 0 for no edge.
+        owned: (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0.
     """
 
     sides: FloatArray
     ends: FloatArray
+    edges: FloatArray
+    ties: FloatArray
+    owned: BoolArray
 
     def holds(self, phi: FloatArray) -> bool:
-        """Whether the vertex is the only optimal one for a prompt; False where that is not certain."""
+        """Whether a prompt lies strictly inside; False where that is not certain."""
         return bool((phi.dot(self.sides) < self.ends).all())
 
     def holds_each(self, phis: FloatArray) -> BoolArray:
         """The same for (m, d) prompts: (m,) flags."""
         return np.asarray((phis @ self.sides < self.ends).all(axis=1), dtype=np.bool_)
+
+    def owns_each(self, phis: FloatArray) -> BoolArray:
+        """(m,) whether (m, d) prompts lie inside or on edges that the vertex owns."""
+        products, d = phis @ self.sides, phis.shape[1]
+        inside, w = products < self.ends, products[:, : 2 * d]
+        largest = np.abs(w).max(axis=1, initial=0.0, keepdims=True)
+        owned = (w > 2.0 * STILL * largest) | (self.owned & (np.abs(w) <= FLAT * largest))
+        on = owned & (np.abs(w - self.edges) <= self.ties)
+        return np.asarray((inside[:, : 2 * d] | on).all(axis=1) & inside[:, 2 * d :].all(axis=1))
+
+    def owns(self, phi: FloatArray) -> bool:
+        """The same for one prompt, at a third of the cost."""
+        products, d = phi.dot(self.sides), len(phi)
+        left = (~(products < self.ends)).nonzero()[0]
+        if len(left) and left[-1] >= 2 * d:
+            return False
+        w, largest = products[left], float(np.abs(products[:d]).max(initial=0.0))
+        owned = (w > 2.0 * STILL * largest) | (self.owned[left] & (np.abs(w) <= FLAT * largest))
+        return bool((owned & (np.abs(w - self.edges[left]) <= self.ties[left])).all())
 
 
 class Solution(NamedTuple):
@@ -66,7 +99,7 @@ class Solution(NamedTuple):
         scores: (d,) S_B.
         inverse: (d, d) inverse of X_B.
         beta: (d,) coefficients X_B^-1 S_B, refined once.
-        own: (d,) |S_B| + |X_B| |beta|: the numbers in each equation.
+        own: (d,) |S_B| + |X_B| |beta|: the numbers in each equation, and what one refinement leaves of it.
         size: (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation.
     """
 
@@ -90,10 +123,12 @@ class Solution(NamedTuple):
         beta = inverse.dot(scores)
         beta += inverse.dot(scores - rows.dot(beta))
         large, right = np.abs(inverse), np.abs(scores)
-        # The last term is of second order: what one refinement leaves, spread over all equations.
+        # What one refinement leaves is of second order and spread over all equations. An equation of tiny
+        # numbers (score 0, coefficients that are 0 but for round-off) fails by that much more than by its
+        # own: rows were missed by 7e-33 where 1e-33 was allowed, and no vertex could be proven.
         left = EPS * np.abs(rows).dot(large.dot(right)).max(initial=0.0)
-        own = right + np.abs(rows).dot(np.abs(beta))
-        return cls(rows, scores, inverse, beta, own, large.dot(own + left))
+        own = right + np.abs(rows).dot(np.abs(beta)) + left
+        return cls(rows, scores, inverse, beta, own, large.dot(own))
 
     @property
     def unit(self) -> float:
@@ -116,15 +151,20 @@ class Fit:
     """An optimal vertex in numbers.
 
     Attributes:
-        solution: The fit through its basis.
+        solution: The fit through rows that lie on it: those of the basis, or others that follow from the fit
+            alone (see `simplex`).
+        inverse: (d, d) inverse of the rows of the basis.
         vertex: Where it was found.
         low: (d,) weighted sum of all rows below it.
-        alone: Whether no row but the basis lies on the fit.
+        shared: Whether every search that ends at this fit finds the same solution.
+        alone: Whether no row but the basis lies on it.
     """
 
     solution: Solution
+    inverse: FloatArray
     vertex: Vertex
     low: FloatArray
+    shared: bool
     alone: bool
 
     @property

@@ -1,8 +1,9 @@
 """Thresholds from the neighbourhood of the fit: nested windows, each answer proven.
 
 A prompt is asked of the 64 nearest rows first, then of 256, 1024, ... up to all that were kept, until the
-neighbourhood's radius proves an answer. If the largest window proves none, the prompt is outside the
-certified region.
+neighbourhood's radius proves an answer. Where many rows lie on the base fit, these are asked in clusters
+first (see `clusters`), in smaller and smaller ones; in the last window all rows stand by themselves. If the
+largest window proves no answer, the prompt is outside the certified region.
 
 *No history.* An answer does not depend, in any bit, on which prompts were asked before.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds.certificate import Certificate, Problem
+from langchain_cfc.thresholds.clusters import COARSEST, FINER, Clusters
 from langchain_cfc.thresholds.growing import bounded
 from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.rows import Rest, Rows
@@ -28,6 +30,8 @@ from langchain_cfc.thresholds.simplex import Endless
 from langchain_cfc.thresholds.vertex import EPS, Vertex
 
 SMALLEST, FACTOR = 64, 4
+# Rows on the base fit for each feature from which on they are taken together in clusters.
+CROWD = 32
 # Rows in the smallest window for each feature.
 ROOM = 10
 # Answers that are remembered, a few kilobytes each.
@@ -91,6 +95,8 @@ class Window(Generic[R]):
         distances: (k,) distances of the rows from the base fit.
         radius: The smallest distance among the rows left out; `inf` if there are none.
         centre: The base fit.
+        clusters: The rows on the base fit that the first of the rows stand for; None if each row stands for
+            itself.
     """
 
     regression: R
@@ -100,9 +106,12 @@ class Window(Generic[R]):
     distances: FloatArray
     radius: float
     centre: Centre
+    clusters: Clusters | None = None
 
     def proves(self, found: Found | Endless, phi: FloatArray) -> bool:
         """Whether what was found for the window and a prompt holds for all rows."""
+        if self.clusters is not None and not self._leaves_whole(self.clusters, found):
+            return False
         if self.radius == np.inf:
             return True
         if isinstance(found, Endless):
@@ -112,6 +121,14 @@ class Window(Generic[R]):
         # The base fit itself, near which there may be rows at any distance, or more on it than were kept.
         basis = found.vertex.basis
         return len(basis) == len(phi) and not self.distances[basis].any()
+
+    def _leaves_whole(self, clusters: Clusters, found: Found | Endless) -> bool:
+        """Whether a fit or a ray leads no two rows of a cluster to different sides."""
+        if isinstance(found, Endless):
+            return clusters.are_whole(found.ray, 8 * EPS * float(np.abs(found.ray).sum()))
+        size = np.abs(found.beta).sum() + np.abs(self.centre.beta).sum() + np.abs(self.rows.scores).max()
+        tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.blur.sum())
+        return clusters.are_whole(found.beta - self.centre.beta, tolerance)
 
     def _falls_forever(self, ray: FloatArray, phi: FloatArray) -> bool:
         """Whether the objective over all rows falls along a ray, wherever the rows left out come to lie.
@@ -184,6 +201,14 @@ class Windows(ABC, Generic[R]):
         _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
+    def unproven(self, phi: FloatArray) -> Found | Endless:
+        """What the rows kept say of a prompt outside the certified region, right or wrong.
+
+        Raises:
+            ThresholdError: If no fit could be proven optimal for them.
+        """
+        return self._window(len(self._sizes) - 1).regression.minimise(phi)
+
     def at_least(self, linear: FloatArray, phi: FloatArray) -> float:
         """A lower bound on the fit at a prompt outside the certified region, `linear` its weighted features.
 
@@ -231,11 +256,18 @@ class Windows(ABC, Generic[R]):
 
     @cached_property
     def _sizes(self) -> list[int]:
-        """Rows in each window."""
+        """Rows in each window, those on the base fit not counted where they are in clusters."""
         kept, sizes = len(self._near.rows), [max(SMALLEST, ROOM * len(self._near.centre.root))]
         while sizes[-1] < kept:
             sizes.append(FACTOR * sizes[-1])
         return [*sizes[:-1], kept]
+
+    @cached_property
+    def _crowd(self) -> int:
+        """How many rows lie on the base fit, if so many that they are taken together; they come first."""
+        rows, d = self._base[0], len(self._near.centre.root)
+        on = int(np.count_nonzero(self._near.centre.distances(rows) == 0.0))
+        return on if on > CROWD * d and len(self._sizes) > 1 else 0
 
     @cached_property
     def _base(self) -> tuple[Rows, Start]:
@@ -244,7 +276,9 @@ class Windows(ABC, Generic[R]):
         regression = self._regression(rows, self._near.rest, self._first(rows))
         found = bounded(regression.minimise(np.zeros(d)))
         basis, below = found.vertex
-        order = np.concatenate([basis, np.setdiff1d(np.arange(len(rows)), basis)])
+        # By distance, so that those on the fit come next.
+        nearest = np.argsort(self._near.centre.distances(rows), kind="stable")
+        order = np.concatenate([basis, nearest[~np.isin(nearest, basis)]])
         return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
 
     def _first(self, rows: Rows) -> Start | None:  # noqa: ARG002 - of use where rows make a fit
@@ -253,22 +287,41 @@ class Windows(ABC, Generic[R]):
 
     def _window(self, number: int) -> Window[R]:
         if number not in self._made:
-            self._made[number] = self._make(self._sizes[number])
+            self._made[number] = self._make(number)
         return self._made[number]
 
-    def _make(self, size: int) -> Window[R]:
-        rows, ((basis, below), beta) = self._base
+    def _make(self, number: int) -> Window[R]:
+        if self._crowd and number < len(self._sizes) - 1:
+            return self._clustered(number)
+        (rows, ((basis, below), beta)), size = self._base, self._sizes[number]
         centre, inside, beyond = self._near.centre, slice(size), slice(size, None)
         distances = centre.distances(rows)
         radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
         rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
         part, start = rows.take(inside), Start(Vertex(basis, below[inside]), beta)
-        # Most prompts are nearer to the mean of these rows than to none at all.
+        regression = self._from_mean(part, rest, start)
+        return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
+
+    def _clustered(self, number: int) -> Window[R]:
+        """A window with the rows on the base fit in clusters, and the nearest of the others one by one."""
+        (rows, ((_, below), _)), centre = self._base, self._near.centre
+        clusters = Clusters.of(rows.take(slice(self._crowd)), COARSEST * FINER**number)
+        end = self._crowd + self._sizes[number]
+        inside, beyond = slice(self._crowd, end), slice(end, None)
+        distances = centre.distances(rows)
+        radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
+        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
+        part = clusters.means + rows.take(inside)
+        away = np.concatenate([np.zeros(len(clusters.means)), distances[inside]])
+        regression = self._from_mean(part, rest, None)
+        return Window(regression, part, rest, float(self._tau), away, radius, centre, clusters)
+
+    def _from_mean(self, part: Rows, rest: Rest, start: Start | None) -> R:
+        """The regression on some rows, started where most prompts are near: at the mean of the rows."""
         mean = self._regression(part, rest, start).minimise(part.mean())
         if not isinstance(mean, Endless):
             start = Start(mean.vertex, mean.beta)
-        regression = self._regression(part, rest, start)
-        return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
+        return self._regression(part, rest, start)
 
     def _problem(self, phi: FloatArray) -> Problem:
         """What a certificate for a prompt is about."""

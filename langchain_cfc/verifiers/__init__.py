@@ -10,12 +10,12 @@ from langchain_cfc._lazy import lazily
 # Type checkers know this name; to import it would cost as much as all the rest here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from langchain_cfc.verifiers._pointwise import Pointwise, pointwise
     from langchain_cfc.verifiers.base import BaseVerifier, Verifier, VerifierInput
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
     from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
-    from langchain_cfc.verifiers.pairs import Pairwise, pairwise
     from langchain_cfc.verifiers.panel import Panel
     from langchain_cfc.verifiers.reward_model import RewardModel
     from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalised
@@ -27,8 +27,8 @@ __all__ = [
     "Evaluated",
     "ModelJudge",
     "PTrue",
-    "Pairwise",
     "Panel",
+    "Pointwise",
     "RewardModel",
     "SelfConsistency",
     "SequenceProbability",
@@ -36,7 +36,7 @@ __all__ = [
     "VerifierInput",
     "from_evaluator",
     "normalised",
-    "pairwise",
+    "pointwise",
 ]
 
 _HOMES = {
@@ -45,7 +45,7 @@ _HOMES = {
     "Evaluated": "evaluators",
     "ModelJudge": "model_judge",
     "PTrue": "p_true",
-    "Pairwise": "pairs",
+    "Pointwise": "_pointwise",
     "Panel": "panel",
     "RewardModel": "reward_model",
     "SelfConsistency": "self_consistency",
@@ -54,7 +54,7 @@ _HOMES = {
     "VerifierInput": "base",
     "from_evaluator": "evaluators",
     "normalised": "self_consistency",
-    "pairwise": "pairs",
+    "pointwise": "_pointwise",
 }
 
 __getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
-from langchain_core.prompt_values import PromptValue, StringPromptValue
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.calls import Call, Steps
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import quiet
+from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
 from langchain_cfc.verifiers.parts import together
 
@@ -30,6 +30,7 @@ QUESTION = """\
 {question}
 </question>"""
 ABOVE = "The question is asked by the conversation above this message."
+_HINT = "pass question=, a function that makes text or messages of a prompt"
 
 
 class Asking(BaseVerifier):
@@ -87,7 +88,7 @@ class Asking(BaseVerifier):
         prompt = given["prompt"]
         if self._making is not None:
             [prompt] = yield from self._making.all([prompt], config)
-        question = as_question(prompt)
+        question = _question(prompt)
         texts = [candidate.text for candidate in given["candidates"]]
         distinct = distinct_texts(given["candidates"])
         requests = [self._messages(question, text, texts) for text in distinct]
@@ -127,54 +128,11 @@ def checked_model(model: Any) -> Runnable[Any, Any]:
     raise InputError(msg)
 
 
-def as_question(prompt: Any) -> str | Messages:
-    """A prompt as text to quote, or as messages to hand on.
+def _question(prompt: Any) -> str | Messages:
+    """Return what stands for the question: text to quote, or messages to pass on as they are.
 
-    Args:
-        prompt: Text, a PromptValue, a message, a list of messages in any form that LangChain reads, or a
-            JSON object.
-
-    Returns:
-        Text where there is nothing but text of one human speaker; canonical JSON of an object.
-
-    Raises:
-        VerifierError: If it is none of these.
+    Many chat templates refuse two messages of one speaker in a row, so a single human message of text is
+    quoted as text is.
     """
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, Mapping):
-        return _canonical(prompt)
-    if isinstance(prompt, StringPromptValue):
-        return prompt.text
-    messages = _read(prompt)
-    # Many chat templates refuse two messages of one speaker in a row, so this is no conversation.
-    if len(messages) == 1 and isinstance(messages[0], HumanMessage) and isinstance(messages[0].content, str):
-        return messages[0].content
-    return messages
-
-
-def _canonical(prompt: Mapping[Any, Any]) -> str:
-    try:
-        return json.dumps(prompt, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        msg = f"the prompt, an object of {', '.join(map(str, prompt))}, is not JSON ({error}): {_HINT}"
-        raise VerifierError(msg) from error
-
-
-_HINT = "pass question=, a function that makes text or messages of a prompt"
-
-
-def _read(prompt: Any) -> Messages:
-    if isinstance(prompt, BaseMessage):
-        return [prompt]
-    messages: Messages = []
-    if isinstance(prompt, (PromptValue, list, tuple)):
-        try:
-            messages = convert_to_messages(prompt)
-        except Exception as error:
-            msg = f"the prompt is a {type(prompt).__name__} that does not hold messages ({error}): {_HINT}"
-            raise VerifierError(msg) from error
-    if not messages:
-        msg = f"the prompt is a {type(prompt).__name__}, which cannot be shown to a judging model: {_HINT}"
-        raise VerifierError(msg)
-    return messages
+    content = read_prompt(prompt, _HINT, VerifierError)
+    return list(content.messages) if content.kind == "messages" else content.text

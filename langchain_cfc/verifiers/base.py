@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias, TypedDict
 
+import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name
+from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name, described
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import Draw, quiet
 
@@ -33,7 +34,7 @@ Verifier: TypeAlias = (
 
 _HINT = (
     "a verifier returns one score in [0, 1] per candidate, smaller is better; wrap one that judges a "
-    "single candidate with langchain_cfc.verifiers.pairwise"
+    "single candidate with langchain_cfc.verifiers.pointwise"
 )
 
 
@@ -145,6 +146,9 @@ def checked_outputs(outputs: Any, n: int, name: str) -> list[float]:
 
 
 def _listed(scores: Any, n: int, who: str, hint: str) -> list[Any]:
+    if isinstance(scores, np.ma.MaskedArray):
+        msg = f"{who} returned a masked array, whose masked values would count as scores: {hint}"
+        raise VerifierError(msg)
     cause: Exception | None = None
     values: list[Any] | None = None
     # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
@@ -154,7 +158,7 @@ def _listed(scores: Any, n: int, who: str, hint: str) -> list[Any]:
         except Exception as error:  # noqa: BLE001 - a verifier that yields its scores may fail only here
             cause = error
     if values is None:
-        reason = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
+        reason = f" ({described(cause)})" if cause is not None else ""
         msg = f"{who} returned {type(scores).__name__} instead of {n} scores{reason}: {hint}"
         raise VerifierError(msg) from cause
     if len(values) != n:
@@ -165,6 +169,8 @@ def _listed(scores: Any, n: int, who: str, hint: str) -> list[Any]:
 
 def _number(value: Any) -> float:
     """A number as a float; NaN for anything else, also for True, which would read as 1.0."""
+    if isinstance(value, np.ma.MaskedArray):
+        return math.nan
     try:
         # NumPy's and Torch's numbers and booleans become Python's.
         number = value.item() if hasattr(value, "item") else value

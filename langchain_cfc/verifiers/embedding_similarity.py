@@ -14,8 +14,9 @@ from langchain_cfc.calls import Call, Steps, described, each, succeeded
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import quiet
+from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
-from langchain_cfc.verifiers.parts import prompt_text, together
+from langchain_cfc.verifiers.parts import together
 
 Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -40,7 +41,8 @@ class EmbeddingSimilarity(BaseVerifier):
             once for its passages, at the same time.
         context: Prompt to context, a function or Runnable, plain or async, that returns a text, a `Document`
             or a sequence of either. If left out, what a mapping holds under `context`, else the prompt's own
-            text.
+            text. A prompt that holds more than text, such as an image, is then refused with a
+            `VerifierError`.
 
     Raises:
         InputError: If these are no embeddings.
@@ -85,8 +87,11 @@ class EmbeddingSimilarity(BaseVerifier):
     def _passages(self, prompt: Any, config: RunnableConfig) -> Steps[list[str]]:
         """The distinct passages that candidates are compared with."""
         if self._context is None:
-            own = isinstance(prompt, Mapping) and "context" in prompt
-            found = prompt["context"] if own else prompt_text(prompt, _HINT)
+            if isinstance(prompt, Mapping) and "context" in prompt:
+                found = prompt["context"]
+            else:
+                content = read_prompt(prompt, _HINT, VerifierError)
+                found = content.only_text("an embedding", _HINT, VerifierError)
         else:
             found = yield from self._context.one(prompt, config)
         several = isinstance(found, Sequence) and not isinstance(found, str)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from langchain_core.prompt_values import PromptValue
+from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import is_async_callable
 
@@ -70,7 +70,7 @@ class Evaluated(BaseVerifier):
         prompt = given["prompt"]
         if self._by_keyword:
             further = yield from self._further(prompt, config)
-            asked = [{"inputs": _inputs(prompt), "outputs": text, **further} for text in texts]
+            asked = [{"inputs": evaluator_inputs(prompt), "outputs": text, **further} for text in texts]
         else:
             asked = [{"prompt": prompt, "candidate": text} for text in texts]
         results = yield from self._call.each(asked, config)
@@ -180,8 +180,18 @@ async def _acalled(
     return await evaluator(**{name: value for name, value in given.items() if name not in unwanted})
 
 
-def _inputs(prompt: Any) -> Any:
-    """The prompt in the types that evaluators know; a copy of a mapping, for openevals writes into it."""
+def evaluator_inputs(prompt: Any) -> Any:
+    """Return a prompt in the types that evaluators such as those of openevals take.
+
+    Args:
+        prompt: What a chain is invoked with.
+
+    Returns:
+        Text or messages of a prompt value, a copy of a mapping, since openevals writes into it, and anything
+        else as it is.
+    """
+    if isinstance(prompt, StringPromptValue):
+        return prompt.text
     if isinstance(prompt, PromptValue):
         return prompt.to_messages()
     return dict(prompt) if isinstance(prompt, Mapping) else prompt

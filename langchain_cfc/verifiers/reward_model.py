@@ -25,8 +25,9 @@ from pydantic import SecretStr
 from langchain_cfc.calls import Call, Steps, each, succeeded
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import quiet
+from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
-from langchain_cfc.verifiers.parts import prompt_text, together
+from langchain_cfc.verifiers.parts import together
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 
@@ -47,7 +48,8 @@ class RewardModel(BaseVerifier):
         model: Name under which it is served; the fingerprint states it, and not where that is.
         api_key: Sent as bearer token. Neither messages nor `repr` show it.
         question: Prompt to the text that candidates are judged by, a function or Runnable, plain or async. If
-            left out, the prompt's own text, or the transcript of its messages.
+            left out, the prompt's own text, or the transcript of its messages. A prompt that holds more than
+            text, such as an image, is then refused with a `VerifierError`.
         scale: For rewards of any size, the reward that gives score 1 / (1 + e): the score is
             1 / (1 + exp(reward / scale)), which falls as rewards grow. None for rewards in [0, 1].
         timeout: Seconds that the server may be silent, above 0.
@@ -98,7 +100,7 @@ class RewardModel(BaseVerifier):
 
     def _asked(self, prompt: Any, config: RunnableConfig) -> Steps[str]:
         if self._question is None:
-            return prompt_text(prompt, _HINT)
+            return read_prompt(prompt, _HINT, VerifierError).only_text("a reward model", _HINT, VerifierError)
         found = yield from self._question.one(prompt, config)
         if not isinstance(found, str):
             msg = f"question= returned a {type(found).__name__}; expected text"

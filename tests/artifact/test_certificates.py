@@ -78,7 +78,7 @@ def test_without_any_of_it_the_content_is_that_of_before(
     assert "certification" not in content["calibration"]["split"]
     assert "certification" not in content["calibration"]["digests"]
     for level in content["levels"]:
-        assert set(level) == {"alpha", "rule", "marginal"}
+        assert set(level) == {"alpha", "rule", "marginal", "settings", "self_check"}
     assert artifact.frozen_digest == artifact.digest
 
 
@@ -327,4 +327,9 @@ def test_a_shift_that_is_no_statistic_is_refused(
     for text in ("nonsense", "meta(", "1", ""):
         with pytest.raises(ArtifactFormatError):
             load(sealed({**content, "shift": text}))
-    assert load(sealed({**content, "shift": "meta(year)"})).metadata_keys == ("year",)
+    forged = {**content, "shift": "meta(year)"}
+    with pytest.raises(ArtifactFormatError, match="digest of its settings"):
+        load(sealed(forged))
+    # Files of older versions have no such digest.
+    older = [{key: one[key] for key in one if key != "settings"} for one in content["levels"]]
+    assert load(sealed({**forged, "levels": older})).metadata_keys == ("year",)

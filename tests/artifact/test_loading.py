@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,13 +207,19 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: S
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
     free.add(("calibration", "digests"))
     # Who counts less watches less: an artifact of before counts nothing, and serves all the same.
-    optional = {"reference", "alpha"}
+    # An artifact that does not say whether sets may be empty is of before, when they could.
+    optional = {"reference", "alpha", "never_empty"}
+    free_of_settings = {("levels", place) for place in range(len(complete["levels"]))}
     removals = [
         (path, key)
         for path, found in objects(complete)
         if path not in free and path[:1] + path[2:] != ("reference", "counts")
         for key in found
         if not (key in optional and path[:1] in {(), ("reference",)})
+        # Files of older versions do not tie levels to settings.
+        and not (key == "settings" and path in free_of_settings)
+        # Of an artifact of before the kinds of the prompts are unknown.
+        and (path, key) != (("calibration",), "prompt_kinds")
     ]
     assert len(removals) > 60
     accepted = []
@@ -413,3 +420,18 @@ def test_numbers_that_are_none_are_refused(
     with pytest.raises(ArtifactError) as caught:
         load(data)
     assert type(caught.value) in {ArtifactFormatError, ArtifactDigestError}
+
+
+def test_what_never_ends_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ArtifactFormatError, match=r"cannot be read \(not a regular file"):
+            CalibrationArtifact.load(path)
+
+
+def test_what_is_far_too_large_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langchain_cfc.artifact.files.MOST_BYTES", 1 << 20)
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    with pytest.raises(ArtifactFormatError, match=r"cannot be read \(larger than 1 MiB"):
+        CalibrationArtifact.load(tmp_path / "large")

@@ -89,6 +89,25 @@ def test_the_digest_is_that_of_the_content(artifact: CalibrationArtifact) -> Non
     assert artifact.model_copy(update={"set_rule": "rank"}).parsed_set_rule.text == "rank"
 
 
+def test_an_artifact_from_before_may_have_empty_sets_and_keeps_its_digest(
+    artifact: CalibrationArtifact, content: dict[str, Any], sealed: Sealed, tmp_path: Path
+) -> None:
+    assert artifact.never_empty
+    assert content.pop("never_empty") is True
+    # Nor did it tie levels to settings.
+    for level in content["levels"]:
+        del level["settings"]
+    old = sealed(content)
+    (tmp_path / "old.json").write_bytes(old)
+    loaded = CalibrationArtifact.load(tmp_path / "old.json")
+    assert not loaded.never_empty
+    assert loaded.digest == json.loads(old)["digest"] != artifact.digest
+    loaded.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == old
+    # A certificate speaks of sets of one kind only.
+    assert loaded.frozen_digest != artifact.frozen_digest
+
+
 def test_infinite_thresholds_are_not_in_the_file(recorded: Recorded, tmp_path: Path) -> None:
     # Three prompts cannot certify anything at alpha = 0.05, under either rule.
     artifact = calibrate(recorded(3, 3), alpha="0.05", features="1", allow_unattainable=True)
@@ -146,7 +165,7 @@ def test_the_old_file_stays_whole_if_writing_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(step, fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(InputError, match="disk full"):
             other.save(path)
     assert CalibrationArtifact.load(path) == artifact
     assert [file.name for file in tmp_path.iterdir()] == ["artifact.json"]
@@ -162,3 +181,8 @@ def test_a_missing_folder_is_named(artifact: CalibrationArtifact, tmp_path: Path
 def test_an_artifact_is_frozen(artifact: CalibrationArtifact) -> None:
     with pytest.raises(ValueError, match="frozen"):
         artifact.cap = 3.0
+
+
+def test_text_of_an_artifact_is_one_line(artifact: CalibrationArtifact) -> None:
+    assert str(artifact) == repr(artifact) == f"{artifact}"
+    assert len(str(artifact)) < 120

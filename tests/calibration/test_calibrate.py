@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -11,12 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import Candidate, PromptRecord, __version__, calibrate, read_records, write_records
+from langchain_cfc import (
+    Candidate,
+    PromptRecord,
+    __version__,
+    calibrate,
+    evaluate,
+    read_records,
+    write_records,
+)
 from langchain_cfc._arrays import FloatArray
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError, RecordError
 from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.thresholds import ConditionalThreshold
+from langchain_cfc.thresholds.neighbourhood import Neighbourhood
 
 Prompts = Callable[..., list[PromptRecord]]
 
@@ -80,20 +91,46 @@ def test_prompts_without_a_correct_candidate_count_as_the_cap(prompts: Prompts) 
         assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
 
 
-def test_the_artifact_keeps_a_window_and_flags_what_it_does_not_decide(prompts: Prompts) -> None:
+def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses(prompts: Prompts) -> None:
     records = prompts(0, 900, n=4)
     small = calibrate(records, alpha="0.3", features="mean_score", window=20)
     whole = calibrate(records, alpha="0.3", features="mean_score", window=None)
-    assert len(success_scores(small)) == 20
+    assert 20 <= len(success_scores(small)) < 60
+    check = small.levels[0].self_check
+    assert check is not None
+    assert (check.refused, check.kept) == (0, len(success_scores(small)))
+    assert check.asked == small.calibration.size
     assert len(success_scores(whole)) == whole.calibration.size > 500
     draws = tabulate(prompts(1, 200, n=4)).draws
     some, all_ = decide(small, draws), decide(whole, draws)
-    known = ~some.not_certifiable
-    assert known.mean() > 0.5
+    known = ~some.refused
+    assert known.mean() > 0.95
+    assert not all_.refused.any()
     np.testing.assert_allclose(some.thresholds[known], all_.thresholds[known], atol=1e-12)
     far = small.solve(np.array([[1.0, 0.5], [300.0, 0.0]]))
     assert far.outside.tolist() == [False, True]
     assert np.isinf(far.values).tolist() == [False, True]
+
+
+def test_what_an_artifact_refuses_is_counted_apart_from_what_cannot_be_certified(prompts: Prompts) -> None:
+    """An artifact that keeps too few prompts, as such were made before, reports that as such."""
+    artifact = calibrate(prompts(0, 900, n=4), alpha="0.3", features="mean_score")
+    fitted = ConditionalThreshold("0.3", window=None).restore(
+        {key: artifact.arrays[name].unpack() for key, name in artifact.levels[0].rule.items()}
+    )
+    near = fitted.fitted.near
+    few = Neighbourhood(near.rows, near.rest, near.centre, 1e-12)
+    narrow = replace(fitted, _state=replace(fitted.fitted, near=few))
+    arrays = {key: PackedArray.pack(array) for key, array in narrow.state_data().items()}
+    level = artifact.levels[0].model_copy(update={"rule": {key: one.name for key, one in arrays.items()}})
+    marginal = {name: artifact.arrays[name] for name in level.marginal.values()}
+    refusing = artifact.model_copy(
+        update={"levels": [level], "arrays": {**marginal, **{one.name: one for one in arrays.values()}}}
+    )
+    fresh = [one.model_copy(update={"id": f"new {one.id}"}) for one in prompts(1, 200, n=4)]
+    method = evaluate(refusing, fresh).methods["conditional"]
+    assert 0.05 < method.refused_rate <= method.not_certifiable_rate
+    assert evaluate(artifact, fresh).methods["conditional"].refused_rate == 0.0
 
 
 def test_n_uses_the_first_slots(prompts: Prompts) -> None:
@@ -241,3 +278,15 @@ def test_its_time_may_be_stated_for_files_that_are_to_be_made_again(
         monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
         with pytest.raises(InputError, match="SOURCE_DATE_EPOCH must be a whole number of seconds"):
             calibrate(prompts(0, 30), alpha="0.2", features="1")
+
+
+def test_a_computed_level_calibrates_as_the_decimal_it_stands_for(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    records = prompts(0, 39)
+    computed = calibrate(records, alpha=1 - 0.8, features="1", allow_unattainable=True)
+    assert computed.digest == calibrate(records, alpha="0.2", features="1", allow_unattainable=True).digest
+    assert computed.rule(1 - 0.8) is computed.rule("0.2")
+    with pytest.raises(InputError, match="12 decimals at most"):
+        calibrate(records, alpha="0.19999999999999996", features="1")

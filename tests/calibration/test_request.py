@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
+from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.request import POLICY_ALPHAS, STEPS, Request
 from langchain_cfc.decision import decide
 from langchain_cfc.draws import Draws
@@ -22,21 +23,6 @@ from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, Mar
 
 Prompts = Callable[..., list[PromptRecord]]
 STABLE = PaperStability.from_constant()
-DEFAULTS: dict[str, Any] = {
-    "alpha": "0.3",
-    "rule": "conditional",
-    "cap": 2.0,
-    "window": None,
-    "ridge": 0.0,
-    "penalised": "slopes",
-    "stability": None,
-    "confident": False,
-    "max_wrong_rate": None,
-    "by_group": False,
-    "delta": None,
-    "shift": None,
-    "randomised": False,
-}
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -44,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def request_of(**options: Any) -> Request:
-    return Request.of(**{**DEFAULTS, **options})
+    return Request.of(CalibrationConfig(**{"alpha": "0.3", "window": None, **options}))
 
 
 def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
@@ -58,19 +44,25 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rule": "marginal", "ridge": 0.1}, "a ridge: only the conditional rule"),
-        ({"rule": "learned", "ridge": 0.1}, "a ridge: only the conditional rule"),
-        ({"rule": "marginal", "stability": STABLE}, "stability: it is the paper's slack"),
-        ({"rule": "marginal", "shift": "meta(ratio)"}, "a shift: only the conditional rule"),
-        ({"rule": "learned", "randomised": True}, "randomised thresholds: only the conditional rule"),
-        ({"rule": "learned", "confident": True}, "the learned rule has no theorem"),
+        ({"threshold_rule": "marginal", "ridge": 0.1}, "a ridge: only the conditional rule"),
+        ({"threshold_rule": "learned", "ridge": 0.1}, "a ridge: only the conditional rule"),
+        ({"threshold_rule": "marginal", "stability": STABLE}, "stability: it is the paper's slack"),
+        ({"threshold_rule": "marginal", "shift": "meta(ratio)"}, "a shift: only the conditional rule"),
+        (
+            {"threshold_rule": "learned", "randomised": True},
+            "randomised thresholds: only the conditional rule",
+        ),
+        ({"threshold_rule": "learned", "confident": True}, "the learned rule has no theorem"),
         ({"confident": True, "shift": "meta(ratio)"}, "certify the artifact on held-out records"),
         ({"confident": True, "randomised": True}, "certify the artifact on held-out records"),
         ({"confident": True, "stability": STABLE}, "certify the artifact on held-out records"),
         ({"max_wrong_rate": "0.1", "shift": "meta(ratio)"}, "come from where it was calibrated"),
         ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
-        ({"rule": "grouped"}, "calibrate with confident=True"),
-        ({"rule": "grouped", "confident": True, "ridge": 0.1}, "a ridge: only the conditional rule"),
+        ({"threshold_rule": "grouped"}, "calibrate with confident=True"),
+        (
+            {"threshold_rule": "grouped", "confident": True, "ridge": 0.1},
+            "a ridge: only the conditional rule",
+        ),
         ({"alpha": None}, "at least one error level"),
         ({"alpha": []}, "at least one error level"),
         ({"delta": 1}, "delta must be a decimal number strictly between 0 and 1"),
@@ -95,9 +87,9 @@ def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: 
         {},
         {"ridge": 0.1, "stability": STABLE, "randomised": True, "shift": "meta(ratio)"},
         {"ridge": 0.1, "confident": True},
-        {"rule": "marginal", "confident": True, "max_wrong_rate": "0.1"},
-        {"rule": "grouped", "confident": True, "max_wrong_rate": "0.1"},
-        {"rule": "learned", "max_wrong_rate": "0.1"},
+        {"threshold_rule": "marginal", "confident": True, "max_wrong_rate": "0.1"},
+        {"threshold_rule": "grouped", "confident": True, "max_wrong_rate": "0.1"},
+        {"threshold_rule": "learned", "max_wrong_rate": "0.1"},
         {"max_wrong_rate": "0.1", "randomised": True, "stability": STABLE},
     ],
 )
@@ -153,9 +145,9 @@ def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -
 @pytest.mark.parametrize(
     ("options", "kind", "delta"),
     [
-        ({"rule": "marginal"}, MarginalThreshold, None),
-        ({"rule": "marginal", "confident": True}, MarginalThreshold, "0.05"),
-        ({"rule": "grouped", "confident": True}, GroupedThreshold, "0.05"),
+        ({"threshold_rule": "marginal"}, MarginalThreshold, None),
+        ({"threshold_rule": "marginal", "confident": True}, MarginalThreshold, "0.05"),
+        ({"threshold_rule": "grouped", "confident": True}, GroupedThreshold, "0.05"),
     ],
 )
 def test_confidence_reaches_the_rules_that_have_a_law(
@@ -390,7 +382,7 @@ def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(pro
     groups = FeatureMap.parse("group(topic)").fit(
         Draws.of([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
     )
-    artifact = calibrate(prompts(0, 200), alpha="0.3", features=groups, randomised=True)
+    artifact = calibrate(prompts(0, 200), alpha="0.3", features=groups, randomised=True, never_empty=False)
     asked = Draws.of([[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}])
     found = decide(artifact, asked, uniforms=np.array([0.29, 0.31, 0.5]))
     assert found.thresholds[:2].tolist() == [-np.inf, np.inf]
@@ -402,7 +394,7 @@ def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(pro
 
 def test_levels_among_which_a_policy_is_chosen_share_delta() -> None:
     # Whichever level labels choose, its promise has to hold: all of them at once.
-    options: dict[str, Any] = {"rule": "marginal", "confident": True, "delta": "0.1"}
+    options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
     alone = request_of(alpha=["0.3", "0.4"], **options).threshold_rule("0.3")
     chosen = request_of(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).threshold_rule("0.3")
     assert isinstance(alone, MarginalThreshold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, FeatureError, InputError
 from langchain_cfc.records import tabulate
 from langchain_cfc.splits import ids_digest
+from langchain_cfc.thresholds import ConditionalThreshold
 
 Prompts = Callable[..., list[PromptRecord]]
 Rescored = Callable[[PromptRecord, float], PromptRecord]
@@ -41,7 +42,7 @@ def members(artifact: CalibrationArtifact, records: list[PromptRecord]) -> dict[
     """The records of each part, as anyone can find out from the plan in the artifact."""
     parts: dict[str, list[PromptRecord]] = {"fit": [], "calibration": [], "test": []}
     for record in records:
-        parts[artifact.calibration.split.part(record.id, record.cluster)].append(record)
+        parts.setdefault(artifact.calibration.split.part(record.id, record.cluster), []).append(record)
     return parts
 
 
@@ -164,13 +165,18 @@ def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else(
 ) -> None:
     records = prompts(3, 200)
     features = "bins(mean_score, 4) + hat(max_score, 3) + min_score^2 + hard(std_score, 0.7)"
-    options: dict[str, Any] = {"alpha": "0.2", "features": features, "test_fraction": 0.2}
+    options: dict[str, Any] = {
+        "alpha": "0.2",
+        "features": features,
+        "test_fraction": 0.2,
+        "allow_unattainable": True,
+    }
     first = calibrate(records, **options)
     part = first.calibration.split.part
 
     def changing(which: str) -> CalibrationArtifact:
         changed = [rescored(r, 0.999) if part(r.id, None) == which else r for r in records]
-        return calibrate(changed, allow_unattainable=True, **options)
+        return calibrate(changed, **options)
 
     assert changing("calibration").features == first.features
     assert changing("calibration").arrays != first.arrays
@@ -198,13 +204,110 @@ def test_nothing_is_set_aside_where_nothing_is_fitted(prompts: Prompts) -> None:
     assert (artifact.calibration.fit_size, artifact.calibration.size) == (0, 50)
 
 
-def test_a_category_that_only_calibration_holds_is_refused_by_name(prompts: Prompts) -> None:
+def with_topic(records: list[PromptRecord], chosen: Sequence[PromptRecord]) -> list[PromptRecord]:
+    """The same records, some of them about moons."""
+    return [r.model_copy(update={"metadata": {"topic": "moons"}}) if r in chosen else r for r in records]
+
+
+CONDITIONAL_RULES: list[dict[str, Any]] = [
+    {},
+    {"ridge": 0.01},
+    {"randomised": True},
+    {"features": "mean_score + group(topic)"},
+    {"threshold_rule": "grouped", "confident": True},
+    {"threshold_rule": "marginal"},
+    {"threshold_rule": "learned"},
+]
+
+
+@pytest.mark.parametrize("options", CONDITIONAL_RULES, ids=str)
+def test_a_category_that_only_calibration_holds_is_known(prompts: Prompts, options: dict[str, Any]) -> None:
     records = prompts(0, 100)
-    artifact = calibrate(records, alpha="0.2", features="group(topic)")
-    lone = members(artifact, records)["calibration"][0]
-    changed = [r.model_copy(update={"metadata": {"topic": "moons"}}) if r is lone else r for r in records]
+    asked = {"alpha": "0.2", "features": "group(topic)", "allow_unattainable": True, **options}
+    artifact = calibrate(records, **asked)
+    lone = members(artifact, records)["calibration"][:1]
+    changed = calibrate(with_topic(records, lone), **asked)
+    assert changed.feature_map.names[-2:] == ("group(topic)=moons", "group(topic)=river")
+    # One prompt certifies nothing about its category.
+    moons = tabulate(with_topic(records[:2], records[:1])).draws
+    uniforms = np.array([0.5, 0.5]) if changed.randomised else None
+    flagged = decide(changed, moons, uniforms=uniforms).not_certifiable
+    assert flagged[0] or options.get("threshold_rule") in {"marginal", "learned"} or "ridge" in options
+
+
+@pytest.mark.parametrize("part", ["test", "certification"])
+def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(
+    prompts: Prompts, part: str
+) -> None:
+    """What is measured on held-out prompts must not depend on them, not even on their metadata."""
+    records = prompts(0, 100)
+    asked: dict[str, Any] = {
+        "alpha": "0.3",
+        "features": "group(topic)",
+        "test_fraction": 0.3,
+        "certification_fraction": 0.3,
+    }
+    artifact = calibrate(records, **asked)
+    some = members(artifact, records)[part][:2]
+    changed = calibrate(with_topic(records, some), **asked)
+    assert unwatched(changed) == unwatched(artifact)
+    draws = tabulate(with_topic(some, some)).draws
+    together = decide(changed, draws)
+    assert together.not_certifiable.all()
+    assert not together.accepted.any()
+    # Alone, or among prompts of known categories, as in any batch.
+    for row in range(2):
+        alone = decide(changed, draws.take(np.array([row])))
+        assert alone.reason(0) == "not_certifiable"
+        assert alone.thresholds.tolist() == [np.inf]
+    mixed = tabulate(with_topic(records, some)).draws
+    strangers = np.array([one in some for one in records])
+    assert (changed.feature_map.has_unknown_category(decide(changed, mixed).features) == strangers).all()
+    known = tabulate([one for one in records if one not in some]).draws
+    assert (
+        decide(changed, mixed).thresholds[~strangers].tolist() == decide(changed, known).thresholds.tolist()
+    )
+
+
+def test_a_map_that_came_fitted_refuses_categories_by_name(prompts: Prompts) -> None:
+    fitted = FeatureMap.parse("group(topic)").fit(tabulate(prompts(1, 20)).draws)
+    records = prompts(0, 100)
     with pytest.raises(FeatureError, match="'moons'"):
-        calibrate(changed, alpha="0.2", features="group(topic)")
+        calibrate(with_topic(records, records[:1]), alpha="0.2", features=fitted)
+
+
+def test_rare_categories_never_stop_a_calibration(prompts: Prompts) -> None:
+    """Nine topics of very different sizes: with many seeds the fit split lacks one."""
+    sizes = (60, 50, 40, 30, 20, 10, 4, 2, 1)
+    topics = [f"topic {place}" for place, size in enumerate(sizes) for _ in range(size)]
+    records = [
+        one.model_copy(update={"metadata": {"topic": topic}})
+        for one, topic in zip(prompts(0, len(topics)), topics, strict=True)
+    ]
+    lacking = 0
+    for seed in range(20):
+        made = calibrate(records, alpha="0.3", features="group(topic)", seed=seed)
+        fitted = {one.metadata["topic"] for one in members(made, records)["fit"]}
+        calibrated = {one.metadata["topic"] for one in members(made, records)["calibration"]}
+        lacking += not calibrated <= fitted
+        assert len(made.feature_map.names) == len(fitted | calibrated)
+    assert lacking > 10
+
+
+def test_the_map_in_use_decides_as_the_one_that_treats_all_prompts_alike(prompts: Prompts) -> None:
+    """The argument in `Group`: with a column for the new prompt's category as well, nothing would change."""
+    records, strangers = prompts(0, 60), with_topic(prompts(1, 20), prompts(1, 20)[:10])
+    artifact = calibrate(records, alpha="0.2", features="mean_score + group(topic)")
+    ours = decide(artifact, tabulate(strangers).draws).thresholds
+    calibration = tabulate(members(artifact, records)["calibration"])
+    alike = artifact.feature_map.with_categories_of(tabulate(strangers).draws)
+    assert alike.dimension == artifact.feature_map.dimension + 1
+    scores = np.where(calibration.correct, calibration.draws.scores, 2.0).min(axis=1)
+    rule = ConditionalThreshold("0.2").fit(alike.transform(calibration.draws), scores)
+    theirs = rule.solve(alike.transform(tabulate(strangers).draws)).values
+    assert np.isinf(theirs[:10]).all()
+    assert np.isfinite(theirs[10:]).any()
+    np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
 def test_an_empty_calibration_split_is_refused(prompts: Prompts) -> None:

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import ServingTimeoutError
 from langchain_cfc.sampling import Draw
-from langchain_cfc.verifiers import pairwise
+from langchain_cfc.verifiers import pointwise
 from tests.runnable.parts import (
     TEXTS,
     N,
@@ -142,7 +142,7 @@ def test_a_batch_of_one_inside_a_part_of_another(
 
 @every_way
 def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact, serve: Serve) -> None:
-    judge = pairwise(lambda _, text: score_of(text))
+    judge = pointwise(lambda _, text: score_of(text))
 
     def generate(prompt: Any) -> str:
         scores = judge.invoke({"prompt": prompt, "candidates": [Draw(text) for text in TEXTS]})

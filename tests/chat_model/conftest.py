@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from langchain_cfc import CalibrationArtifact
-from tests.runnable.parts import plain_artifact
+from tests.runnable.parts import plain_artifact, taking
 from tests.serving.openai_server import serving
 
 from .responder import Responder
@@ -15,8 +15,8 @@ from .responder import Responder
 
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
-    """For n = 4; the threshold is 0.75 for every prompt."""
-    return plain_artifact()
+    """For n = 4, calibrated on messages; the threshold is 0.75 for every prompt."""
+    return taking(plain_artifact(), "messages")
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.chat_model.model import _KEPT
-from langchain_cfc.errors import FingerprintError, InputError
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import Draw
 from tests.runnable.parts import N, ScriptedModel, chain_of, records
@@ -125,10 +126,10 @@ def test_settings_of_the_facade_are_those_of_every_draw(
     artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
 ) -> None:
     chain = hosted_facade(artifact, url, generator=hosted(url, temperature=0.7)).chain
-    facade = CFCChatModel(chain=chain, temperature=0.0, max_tokens=5)
+    facade = CFCChatModel(chain=chain, temperature=0.1, max_tokens=5)
     ask(facade, "where?")
     asked = [(request["temperature"], request["max_completion_tokens"]) for request in responder.requests]
-    assert asked == [(0.0, 5)] * N
+    assert asked == [(0.1, 5)] * N
     # What a call says goes before.
     ask(facade.bind(temperature=0.2), "where?")
     assert [request["temperature"] for request in responder.requests[N:]] == [0.2] * N
@@ -193,7 +194,7 @@ def test_whoever_answers_instead_has_the_same_tools(
     facade = CFCChatModel(chain=chain)
     message = ask(facade.bind_tools([look_up]), "Lima")
     assert message.tool_calls[0]["args"] == {"town": "Lima"}
-    assert message.response_metadata["cfc"] == {"guarantee": None}
+    assert message.response_metadata["cfc"]["guarantee"] is None
     # Someone who takes no tools answers without.
     person = chain_of(artifact, generator=hosted(url), verifier=doubtful).or_else(lambda _: "ask Ada")
     assert ask(CFCChatModel(chain=person).bind_tools([look_up]), "Lima").text == "ask Ada"
@@ -228,10 +229,9 @@ def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: Calib
 @pytest.fixture(scope="module")
 def named() -> CalibrationArtifact:
     """An artifact whose records say which model drew their candidates."""
-    provenance = Provenance(
-        n=N, generator={"model": "gpt-4o-mini", "temperature": 0.7}, verifier={"id": "certain"}
-    )
-    return calibrate(records(), alpha=0.25, features="1", provenance=provenance)
+    stated = fingerprint(hosted("http://127.0.0.1", temperature=0.7))
+    provenance = Provenance(n=N, generator=stated, verifier={"id": "certain"})
+    return calibrate(records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
 
 
 @both_ways
@@ -246,7 +246,23 @@ def test_arguments_that_make_another_generator_are_refused(
         ask(facade.bind(**arguments), "where?")
     with pytest.raises(FingerprintError, match=r"tools_digest is .sha256:.*., calibrated was None"):
         ask(facade.bind_tools([look_up]), "Lima")
+    with pytest.raises(FingerprintError, match=r"stop is \['x'\], calibrated was None"):
+        ask(facade.bind(stop=["x"]), "Lima")
     assert responder.requests == []
+
+
+@both_ways
+def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, ask: Ask) -> None:
+    """The id was given to the generator without them, and these records state nothing to compare."""
+    by_id = Provenance(n=N, generator={"id": "mine"}, verifier={"id": "certain"})
+    artifact = calibrate(records(), alpha=0.25, features="1", provenance=by_id)
+    ids = {"generator_id": "mine", "verifier_id": "certain"}
+    chain = CFCRunnable(generator=hosted(url), verifier=certain, artifact=artifact, **ids)
+    facade = CFCChatModel(chain=chain)
+    assert ask(facade, "Lima").response_metadata["cfc"]["guarantee"]["binding"] == "matched"
+    with pytest.warns(FingerprintWarning, match="cannot verify that generator"):
+        answered = ask(facade.bind(stop=["x"]), "Lima")
+    assert answered.response_metadata["cfc"]["guarantee"]["binding"] == "unverified"
 
 
 def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url: str) -> None:

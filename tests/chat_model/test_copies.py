@@ -96,7 +96,7 @@ def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArti
     facade = facade_of(artifact, generator=generator)
     # The negative control: what it is made of does show them.
     assert SECRET in repr(model)
-    assert "lighthouse" in repr(facade.chain)
+    assert "lighthouse" in repr(generator)
     written = [dumps(facade), repr(facade), str(facade), str(facade._identifying_params)]
     written.append(dumps(facade.bind_tools([look_up])))
     for text in written:

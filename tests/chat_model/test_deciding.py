@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import InputError, VerifierError
-from tests.runnable.parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact
+from tests.runnable.parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact, taking
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
 
 from .parts import HOPELESS, Ask, Watcher, both_ways, certain, doubtful, every_way, facade_of, hosted
@@ -69,7 +69,8 @@ def test_what_a_fallback_says_claims_no_guarantee(artifact: CalibrationArtifact,
     chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(hosted(url))
     message = ask(CFCChatModel(chain=chain), "where?")
     assert message.text == "You said: where?"
-    assert said(message) == {"guarantee": None}
+    assert said(message)["guarantee"] is None
+    assert message.usage_metadata == said(message)["usage"]
     # Where it does not abstain, the fallback has no part.
     answered = CFCChatModel(chain=chain_of(artifact).or_else(hosted(url)))
     assert said(ask(answered, "where?"))["reason"] == "answered"
@@ -91,11 +92,15 @@ def test_tokens_are_counted_once(
     with get_usage_metadata_callback() as counted:
         message = ask(facade, "where?")
     assert len(responder.requests) == 2 * N
-    (usage,) = counted.usage_metadata.values()
-    assert usage["input_tokens"] == 2 * N * TOKENS_IN
-    assert usage["output_tokens"] == 2 * N * TOKENS_OUT
-    assert message.usage_metadata is None
-    assert said(message)["usage"]["total_tokens"] == N * (TOKENS_IN + TOKENS_OUT)
+    by_model = counted.usage_metadata.values()
+    assert len(by_model) == 2
+    assert all(usage["input_tokens"] == N * TOKENS_IN for usage in by_model)
+    assert all(usage["output_tokens"] == N * TOKENS_OUT for usage in by_model)
+    # The message bears what its draws cost, which the callback counted in their own runs.
+    assert message.usage_metadata["input_tokens"] == N * TOKENS_IN
+    assert message.usage_metadata["total_tokens"] == N * (TOKENS_IN + TOKENS_OUT)
+    assert message.usage_metadata == said(message)["usage"]
+    assert message.response_metadata["model_name"] in set(counted.usage_metadata) - {"judge"}
 
 
 @every_way
@@ -228,10 +233,9 @@ def test_verifier_and_metadata_function_get_the_messages(artifact: CalibrationAr
         seen.append(prompt)
         return certain(prompt, candidates)
 
-    chain = chain_of(artifact, verifier=verifier)
-    CFCChatModel(chain=chain).invoke("where?")
+    CFCChatModel(chain=chain_of(artifact, verifier=verifier)).invoke("where?")
     # A chain calibrated on texts is given texts.
-    CFCChatModel(chain=RunnableLambda(lambda messages: messages[-1].text) | chain).invoke("where?")
+    CFCChatModel(chain=chain_of(taking(artifact, "text"), verifier=verifier)).invoke("where?")
     messages, text = seen
     assert [type(one).__name__ for one in messages] == ["HumanMessage"]
     assert text == "where?"

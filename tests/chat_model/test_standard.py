@@ -54,11 +54,6 @@ class Served:
         return {}
 
     @property
-    def returns_usage_metadata(self) -> bool:
-        # The draws are counted; the message would count them again.
-        return False
-
-    @property
     def supports_model_override(self) -> bool:
         # Another model is not the one calibrated.
         return False

@@ -16,6 +16,7 @@ from tests.cli.running import Ran, run
 
 COMMANDS = ["demo", "plan", "calibrate", "certify", "evaluate", "inspect", "ask"]
 FEATURES = "hard(mean_score, 0.8) + group(topic)"
+PERU = "What is the capital of Peru?"
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +339,7 @@ def test_ask_takes_parts_from_the_users_own_module(
         (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
         (["ask", "ARTIFACT", "?", "--generator", "nowhere:x", "--verifier", "nowhere:y"], 2, "cannot import"),
         (["ask", "ARTIFACT", "never recorded", "--replay", "demo"], 2, "not recorded"),
-        (["ask", "ARTIFACT", "?", "--replay", "demo", "--alpha", "0.3"], 2, "it holds 0.2"),
+        (["ask", "ARTIFACT", PERU, "--replay", "demo", "--alpha", "0.3"], 2, "it holds 0.2"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
@@ -474,10 +475,19 @@ def test_rules_without_a_guarantee_are_shown_without_one(records: Path, tmp_path
     assert "No promise was made here" in run("evaluate", path, records).out
 
 
+def test_ask_names_recorded_questions_near_one_that_was_not_recorded(artifact: Path) -> None:
+    ran = run("ask", artifact, "What is the capital of France?", "--replay", "demo")
+    assert (ran.code, ran.out) == (2, "")
+    assert "What is the capital of Iran?" in ran.err
+    # Not a failure of ten candidates, which a retry might cure.
+    assert "could not be drawn" not in ran.err
+
+
 def test_help_names_the_exit_codes() -> None:
     assert "Exit codes: 0 done, 1 the answer is no" in " ".join(run("--help").out.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_any_terminal_encoding_is_survived(encoding: str, tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("langchain-cfc")

@@ -80,6 +80,7 @@ def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterato
 
 
 Collect = Callable[..., Ran]
+Interrupt = Callable[..., "Interrupted"]
 
 
 class Interrupted(NamedTuple):
@@ -249,6 +250,23 @@ def test_a_file_that_is_no_store_and_one_that_is_not_there(tmp_path: Path) -> No
     assert not (tmp_path / "none.db").exists()
 
 
+def test_where_nothing_is_correct_an_answer_is_shown_beside_its_reference(
+    collect: Collect, folder: Path
+) -> None:
+    path = folder / "questions.csv"
+    header, *lines = path.read_text().splitlines()
+    # References that no answer equals, as sentences equal none of these.
+    rows = [f'{line.split(",")[0]},"[""another {number}""]",topic' for number, line in enumerate(lines)]
+    path.write_text("\n".join([header, *rows[:3]]) + "\n")
+    said = " ".join(collect().out.split())
+    assert "attainable 0 %" in said
+    assert "nothing can be certified, for no prompt has a correct candidate" in said
+    assert "reference ['another 0']" in said
+    for labeler in ("PatternMatch", "NumericMatch", "JudgeLabels"):
+        assert labeler in said
+    assert "langchain-cfc calibrate" not in said
+
+
 def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
     assert collect().code == 0
     first, second = folder / "first.jsonl", folder / "second.jsonl"
@@ -280,16 +298,26 @@ def test_a_store_calibrates_and_evaluates_like_its_records(collect: Collect, fol
     assert "a store is read by itself" in ran.err
 
 
-def test_where_it_is_no_terminal_there_is_no_bar(collect: Collect) -> None:
+def test_where_it_is_no_terminal_there_is_no_bar_but_a_line_now_and_then(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = collect("--limit", "2")
     assert (ran.code, ran.err) == (0, "")
+    monkeypatch.setattr("langchain_cfc.collect.bar._LINE_EVERY", 0.0)
+    ran = collect("--set", "run.concurrency=1")
+    lines = ran.err.splitlines()
+    assert len(lines) == COUNT - 2
+    assert lines[0].startswith(f"3 of {COUNT} prompts, ")
+    assert "pass@n" in lines[0]
+    assert "min left" in lines[0]
+    assert lines[-1].startswith(f"{COUNT} of {COUNT} prompts, ")
 
 
 @pytest.fixture
-def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Callable[[int], Interrupted]:
-    """A function that interrupts the command so many times in the middle of its work."""
+def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Interrupt:
+    """A function that signals the command so many times in the middle of its work."""
 
-    def interrupt(times: int) -> Interrupted:
+    def interrupt(times: int, number: signal.Signals = signal.SIGINT) -> Interrupted:
         script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
         many = [
             json.dumps({"question": one.input, "answers": one.reference, "topic": "any"}) for one in facts
@@ -305,7 +333,7 @@ def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Call
         while len(script.requests) < (30 if times == 1 else 4) and time.monotonic() < deadline:
             time.sleep(0.02)
         for _ in range(times):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             time.sleep(0.3)
         out, said = process.communicate(timeout=60)
         return Interrupted(process.returncode, out, said)
@@ -313,10 +341,11 @@ def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Call
     return interrupt
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_once_it_ends_in_good_order(
-    interrupted: Callable[[int], Interrupted], folder: Path, script: Script
+    interrupted: Interrupt, folder: Path, script: Script, number: signal.Signals
 ) -> None:
-    ended = interrupted(1)
+    ended = interrupted(1, number)
     assert ended.code == 1
     assert "stopping once what is under way is finished" in ended.err
     held = run("status", folder / "facts.db", "--json").data
@@ -326,10 +355,12 @@ def test_interrupted_once_it_ends_in_good_order(
     assert "run the same command again" in ended.out
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_twice_it_gives_up_what_is_under_way(
-    interrupted: Callable[[int], Interrupted], folder: Path, collect: Collect, script: Script
+    interrupted: Interrupt, folder: Path, collect: Collect, script: Script, number: signal.Signals
 ) -> None:
-    ended = interrupted(2)
+    ended = interrupted(2, number)
     assert ended.code == 130
     assert "given up; what was finished is kept" in ended.err
     assert "Traceback" not in ended.err

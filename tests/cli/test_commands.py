@@ -77,6 +77,10 @@ def test_help_lists_all_and_one_that_cannot_be_loaded_harms_nobody() -> None:
     for words in ("greet", "Greet somebody.", "many", "Several in one.", "broken", "calibrate"):
         assert words in listed.out
     assert "RuntimeError" in listed.out
+    # Below the package's own topics, in one of their own.
+    own, _, added = listed.out.partition("Added by other packages")
+    assert "Research" in own
+    assert all(name in added for name in ("greet", "many", "broken"))
     assert run("inspect", "--help").code == 0
 
 
@@ -89,6 +93,7 @@ def test_a_command_that_cannot_be_loaded_says_whose_it_is_and_why() -> None:
     assert "RuntimeError: half installed" in said
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("plugged")
 def test_none_of_the_package_s_own_commands_can_be_replaced(tmp_path: Path) -> None:
     ran = run("demo", "--json", "--out", tmp_path / "artifact.json")

@@ -68,3 +68,15 @@ def test_eight_levels_fit_a_terminal() -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
     (heading,) = (line for line in ran.out.splitlines() if line.startswith("kept, worst group; alpha"))
     assert heading.split()[-8:] == ["0.2", "0.25", "0.3", "0.35", "0.4", "0.45", "0.5", "0.55"]
+
+
+def test_all_packages_that_a_collection_lacks_are_named_with_one_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in ("filelock", "sqlalchemy", "langchain_openai"):
+        monkeypatch.setitem(sys.modules, module, None)
+    ran = run("collect", "--model", "openai:gpt-4o-mini", "--store", tmp_path / "one.db")
+    assert ran.code == 2
+    said = " ".join(ran.err.split())
+    assert "needs filelock, sqlalchemy and langchain_openai, which are not installed" in said
+    assert "pip install 'langchain-cfc[collect,openai]'" in said

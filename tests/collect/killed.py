@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from unittest import mock
 
+import typer
 from langchain_openai import ChatOpenAI
 from sqlalchemy import Connection
 
+from langchain_cfc.cli.collecting import run
 from langchain_cfc.collect.attempts import Repeated
 from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Options, Pace, acollect
+from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Writer
 from langchain_cfc.collect.store.writes import Write, execute
@@ -25,9 +31,6 @@ from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
 
 N, CONCURRENCY = 3, 4
-# Prompts under way: those that call, and eight that may wait for the disk meanwhile.
-AT_ONCE = Pace(CONCURRENCY).at_once
-
 Break: TypeAlias = Literal["torn", "late"]
 
 
@@ -42,6 +45,41 @@ def examples(size: int) -> list[Example]:
 def ignored(notice: str) -> None:
     """Nobody need know."""
     del notice
+
+
+def commanded(url: str, path: str, size: int, max_tokens: int | None) -> None:
+    """Collect, or go on with it, by the command line's code: its signals, its exit codes.
+
+    Args:
+        url: Of the server.
+        path: Of the store.
+        size: Number of prompts.
+        max_tokens: The budget; None for none.
+    """
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    rows = Path(path).with_suffix(".jsonl")
+    lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]
+    rows.write_text("\n".join(lines))
+    arguments = {"base_url": url, "api_key": "none", "max_retries": 0, "logprobs": True}
+    settings = {
+        "store": path,
+        "n": N,
+        "source": {"path": str(rows), "input": "q", "reference": "a", "id": "id"},
+        "generator": {
+            "factory": "langchain_openai:ChatOpenAI",
+            "arguments": {"model": "recorded", **arguments},
+        },
+        "verifier": {"factory": "langchain_cfc.verifiers:SequenceProbability"},
+        "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
+        "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
+    }
+    hasty = mock.patch("langchain_cfc.collect.collecting.Repeated", partial(Repeated, first_wait=0.02))
+    try:
+        with hasty:
+            finished = run(read_config(None, settings, ()), None, None, retry_failed=True, as_json=False)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    sys.exit(0 if finished else 1)
 
 
 def collected(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
@@ -85,21 +123,23 @@ def torn() -> Iterator[None]:
 
 @contextmanager
 def late() -> Iterator[None]:
-    """Stages wait for the end of the run, and only seem to be on disk."""
+    """What is submitted waits for the end of the run, and only seems to be on disk."""
     held: list[list[Write]] = []
-    write, close = Writer.write, Writer.close
+    submit, close = Writer.submit, Writer.close
 
-    async def seem(self: Writer, writes: list[Write]) -> None:
+    def seem(self: Writer, writes: list[Write]) -> asyncio.Future[None]:
         del self
         held.append(writes)
-        await asyncio.sleep(0)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
 
     async def close_late(self: Writer) -> None:
         for writes in held:
-            await write(self, writes)
+            await submit(self, writes)
         await close(self)
 
-    with mock.patch.object(Writer, "write", seem), mock.patch.object(Writer, "close", close_late):
+    with mock.patch.object(Writer, "submit", seem), mock.patch.object(Writer, "close", close_late):
         yield
 
 

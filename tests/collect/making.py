@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_cfc.collect.budget import Budget
 from langchain_cfc.collect.run import Run, Watch
-from langchain_cfc.collect.stages import Labels, ModelCalls, Outcome, Paid
+from langchain_cfc.collect.stages import Journal, Labels, ModelCalls, Outcome, Paid
 from langchain_cfc.collect.standing import Standing
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
@@ -30,8 +30,47 @@ def examples(size: int) -> list[Example]:
 
 def paid(tokens: int, model: str = MODEL, *, drew: bool = True) -> Paid:
     """One request that took so many tokens, half of them for the answer."""
-    calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2)
+    calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2, 1)
     return Paid((calls,), answered=1, silent=0)
+
+
+@dataclass
+class MemoryJournal:
+    """A journal that lasts as long as the test.
+
+    Attributes:
+        drawn: Candidates by slot.
+        context: What they were drawn for.
+        taken: What the stage took when each was kept.
+        lost: How many requests failed that may have been answered.
+    """
+
+    drawn: dict[int, Draw] = field(default_factory=dict)
+    context: str | None = None
+    taken: list[Paid] = field(default_factory=list)
+    lost: int = 0
+
+    def resume(self, context: str) -> Mapping[int, Draw]:
+        """Those that were drawn for the same."""
+        if context != self.context:
+            self.drawn, self.context = {}, context
+        return dict(self.drawn)
+
+    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+        """One more."""
+        self.drawn[slot] = draw
+        self.taken.append(paid)
+
+    def discard(self) -> None:
+        """None of them."""
+        self.drawn = {}
+
+    def lose(self) -> None:
+        """One more."""
+        self.lost += 1
+
+    async def flushed(self) -> None:
+        """At once."""
 
 
 @dataclass
@@ -62,17 +101,20 @@ class ToldBench:
         """Whatever makes other records."""
         return {"n": N, "generator": {"id": "told"}, "verifier": {}, "labeler": {}, "answer": None}
 
-    async def draw(self, example: Example) -> Outcome:
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Candidates."""
+        del journal
         return await self._did("draw", example, [Draw(one) for one in self.texts(example.id)])
 
-    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Scores."""
+        del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
         return await self._did("score", example, Scored(self.scores(example.id)))
 
-    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Labels."""
+        del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
         return await self._did("label", example, Labels(self.correct(example.id)))
 
@@ -122,6 +164,7 @@ def run(
                 store,
                 bench,
                 n=N,
+                per_prompt=1,
                 at_once=at_once,
                 budget=budget or Budget(),
                 watch=Watch(progress, notices.append),

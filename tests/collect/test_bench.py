@@ -36,6 +36,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from langchain_cfc.verifiers.scoring import Scored
+from tests.collect.making import MemoryJournal
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -185,7 +186,7 @@ def flat(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
 def labelled(labeler: Labelling, **parts: Any) -> Labels:
     bench = LocalBench(Parts(lambda prompt: prompt, flat, labeler, N, **parts))
     draws = [Draw(text) for text in letters("?")]
-    found = asyncio.run(bench.label(examples(1)[0], draws)).result
+    found = asyncio.run(bench.label(examples(1)[0], draws, MemoryJournal())).result
     assert isinstance(found, Labels)
     return found
 
@@ -374,7 +375,7 @@ def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None
 
     async def drawn() -> None:
         bench = LocalBench(Parts(RunnableLambda(busy.__call__), flat, NormalisedMatch(), N), Limit(3))
-        await asyncio.gather(*(bench.draw(one) for one in examples(40)))
+        await asyncio.gather(*(bench.draw(one, MemoryJournal()) for one in examples(40)))
 
     asyncio.run(drawn())
     assert busy.most == 3
@@ -393,7 +394,10 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
             Parts(RunnableLambda(told), refused, NormalisedMatch(), N), Limit(2), Repeated(turns=(turns,))
         )
         example = examples(1)[0]
-        return [await bench.draw(example), await bench.score(example, [Draw("x")] * N)]
+        return [
+            await bench.draw(example, MemoryJournal()),
+            await bench.score(example, [Draw("x")] * N, MemoryJournal()),
+        ]
 
     drawn, failed = asyncio.run(worked())
     assert isinstance(failed.result, VerifierError)
@@ -418,9 +422,9 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
         bench = LocalBench(Parts(RunnableLambda(broken), wrong, wrong, N))
         example, draws = examples(1)[0], [Draw("x")] * N
         found = [
-            await bench.draw(example),
-            await bench.score(example, draws),
-            await bench.label(example, draws),
+            await bench.draw(example, MemoryJournal()),
+            await bench.score(example, draws, MemoryJournal()),
+            await bench.label(example, draws, MemoryJournal()),
         ]
         return [one.result for one in found]
 
@@ -430,7 +434,7 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
 def test_scores_and_their_number_are_checked() -> None:
     async def scored(verifier: Any) -> Any:
         bench = LocalBench(Parts(lambda prompt: prompt, verifier, NormalisedMatch(), N))
-        return (await bench.score(examples(1)[0], [Draw("x")] * N)).result
+        return (await bench.score(examples(1)[0], [Draw("x")] * N, MemoryJournal())).result
 
     assert asyncio.run(scored(flat)) == Scored([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):

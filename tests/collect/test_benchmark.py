@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run_shows_every_row_and_a_verdict() -> None:
     command = [sys.executable, "benchmarks/collection.py", "--rounds", "6", "--only", "store", "threads"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import random
 import signal
 import sqlite3
 import time
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from langchain_cfc.collect.stages import Stage
 from langchain_cfc.collect.store import Store
 from tests.calls.parts import until
-from tests.collect.killed import AT_ONCE, Break, N, collected
+from tests.collect.killed import CONCURRENCY, Break, N, collected, commanded
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -54,11 +55,10 @@ class Survived:
     def bound(self) -> int:
         """Requests that may have been answered.
 
-        A kill can cost the answers for prompts that were begun and whose draws were not on disk yet. Of
-        those there are at most so many as are under way, and for each at most n were answered: a call that
-        succeeded is not made again within a run.
+        A kill can cost the answers that were not on disk yet. A call begins once all that were answered
+        before are, so of those there are at most as many as there are places for calls.
         """
-        return self.size * N + self.kills * AT_ONCE * N
+        return self.size * N + self.kills * CONCURRENCY
 
 
 def answers(size: int) -> dict[str, list[Answer]]:
@@ -78,7 +78,7 @@ def survived(path: Path, size: int, kills: int, breaking: Break | None = None) -
     """
     chance = random.Random(20)  # noqa: S311 - moments, no secrets
     script = Script(answers(size), faults=(Fault("slow", seconds=LATENCY), *FAULTS), seed=5)
-    moments = sorted(chance.randrange(size - AT_ONCE) for _ in range(kills))
+    moments = sorted(chance.randrange(size * 3 // 4) for _ in range(kills))
     context = multiprocessing.get_context("forkserver")
     # What takes a second to import is imported once.
     context.set_forkserver_preload(["tests.collect.killed"])
@@ -109,17 +109,21 @@ def check(found: Survived) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert file.execute("PRAGMA foreign_key_check").fetchall() == []
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert tables == {"facts", "prompts", "draws", "scores", "labels", "calls"}
+        assert tables == {"facts", "prompts", "draws", "scores", "labels", "calls", "announced"}
         prompts = file.execute("SELECT position, id, stage, error FROM prompts ORDER BY position").fetchall()
         assert prompts == [(k, f"p{k}", int(Stage.LABELLED), None) for k in range(found.size)]
         for table in ("draws", "scores", "labels"):
             rows = file.execute(f"SELECT prompt, slot FROM {table} ORDER BY prompt, slot").fetchall()  # noqa: S608 - ours
             assert rows == [(k, slot) for k in range(found.size) for slot in range(N)]
-        calls = file.execute("SELECT prompt, stage, model, drew, input_tokens, output_tokens FROM calls")
-        paid = (int(Stage.DRAWN), "recorded", 1, N * TOKENS_IN, N * TOKENS_OUT)
-        assert sorted(calls.fetchall()) == [(k, *paid) for k in range(found.size)]
+        calls = file.execute(
+            "SELECT prompt, stage, model, drew, sum(input_tokens), sum(output_tokens), sum(answered) "
+            "FROM calls GROUP BY prompt, stage, model, drew ORDER BY prompt"
+        )
+        paid = (int(Stage.DRAWN), "recorded", 1, N * TOKENS_IN, N * TOKENS_OUT, N)
+        assert calls.fetchall() == [(k, *paid) for k in range(found.size)]
     logprobs = {one.text: one.logprob for texts in answers(found.size).values() for one in texts}
     with Store(found.path) as store:
+        store.check()
         for number, record in enumerate(store.records()):
             for one in record.candidates:
                 text = str(one.text)
@@ -128,7 +132,7 @@ def check(found: Survived) -> None:
                 assert one.correct == (text == f"answer {number} 0")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
     found = survived(tmp_path / "store.db", size=250, kills=repetitions(50, share=0.3))
     check(found)
@@ -137,19 +141,148 @@ def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
     assert found.answered <= found.bound
     # The bound says something: a run that kept nothing would have asked for half of all after every kill.
     assert found.bound < found.kills * found.size * N / 2 / 4
+    # What was announced and never received is at most as much, and no less than what was paid for again.
+    with Store(found.path) as store:
+        unanswered = sum(store.history().unanswered.values())
+    assert found.answered - found.size * N <= unanswered
     # What the store holds was answered, and what failed was asked again.
     assert len(found.script.requests) >= found.answered + struck.total() >= found.size * N
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stages_that_are_not_written_at_once_do_not_survive(tmp_path: Path) -> None:
     # What is half there cannot be written again.
     with pytest.raises(AssertionError, match="ended by itself with 1"):
         check(survived(tmp_path / "store.db", size=120, kills=20, breaking="torn"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stages_that_are_written_late_are_paid_for_again(tmp_path: Path) -> None:
     found = survived(tmp_path / "store.db", size=150, kills=8, breaking="late")
     check(found)
     assert found.answered > found.bound
+
+
+@dataclass
+class Command:
+    """Runs of the command against a server that counts what it gave.
+
+    Attributes:
+        path: The store.
+        size: Number of prompts.
+        max_tokens: The budget; None for none.
+        ended: How often a process ended how, by its exit code.
+    """
+
+    path: Path
+    size: int
+    max_tokens: int | None = None
+    ended: Counter[int] = field(default_factory=Counter)
+
+    def run(self, url: str, number: signal.Signals | None = None, after: int = 0) -> int:
+        """Run it, and send it a signal once so many more candidates are on disk, unless it ends before.
+
+        Returns:
+            Its exit code.
+        """
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.collect.killed"])
+        process = context.Process(target=commanded, args=(url, str(self.path), self.size, self.max_tokens))
+        process.start()
+        if number is not None:
+            enough = self._drawn() + after
+            until(lambda: self._drawn() >= enough or not process.is_alive())
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, number)
+        process.join(60)
+        assert process.exitcode is not None
+        self.ended[process.exitcode] += 1
+        return process.exitcode
+
+    def _drawn(self) -> int:
+        try:
+            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
+                return int(file.execute("SELECT count(*) FROM draws").fetchone()[0])
+        except sqlite3.OperationalError:  # it is not made yet
+            return 0
+
+
+def signalled(path: Path, size: int, kills: int, terminations: int) -> tuple[Survived, Command]:
+    """Run the command to its end through signals, after numbers of candidates drawn at random."""
+    chance = random.Random(8)  # noqa: S311 - moments, no secrets
+    numbers = [signal.SIGKILL] * kills + [signal.SIGTERM] * terminations
+    chance.shuffle(numbers)
+    script = Script(answers(size), faults=(Fault("slow", seconds=5 * LATENCY), *FAULTS), seed=5)
+    command = Command(path, size)
+    with serving(script, keep_alive=True, own_process=True) as url:
+        for number in numbers:
+            # So that nearly all of them fall into the work.
+            command.run(url, number, 1 + chance.randrange(max(1, size * N // (2 * len(numbers)))))
+        for _ in range(3):
+            if command.run(url) == 0:
+                break
+    return Survived(path, size, command.ended[-signal.SIGKILL], script), command
+
+
+@pytest.mark.long
+def test_the_command_through_thirty_kills_and_ten_terminations(tmp_path: Path) -> None:
+    found, command = signalled(tmp_path / "store.db", size=200, kills=30, terminations=10)
+    check(found)
+    # SIGTERM ends it in good order (1: prompts are left; 130: before any was begun), and costs nothing.
+    assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
+    assert command.ended[-signal.SIGKILL] >= 20
+    assert found.answered <= found.bound
+
+
+def test_the_command_ends_in_good_order_when_it_is_terminated(tmp_path: Path) -> None:
+    found, command = signalled(tmp_path / "store.db", size=30, kills=1, terminations=1)
+    check(found)
+    assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
+    assert found.answered <= found.bound
+
+
+TOKENS = TOKENS_IN + TOKENS_OUT
+
+
+def crash_loop(path: Path, budget: int, faults: tuple[Fault, ...]) -> int:
+    """Kill the command again and again until it ends by itself, since its budget is used up.
+
+    Returns:
+        Tokens that the server gave.
+    """
+    chance = random.Random(4)  # noqa: S311 - moments, no secrets
+    script = Script(answers(400), faults=(Fault("slow", seconds=LATENCY), *faults), seed=5)
+    command = Command(path, 400, budget)
+    with serving(script, keep_alive=True, own_process=True) as url:
+        for _ in range(60):
+            if command.run(url, signal.SIGKILL, chance.randrange(40)) == 1:
+                break
+        else:
+            command.run(url)
+    assert command.ended[1] == 1
+    # Dropped and truncated responses were paid for as well.
+    lost = sum(script.struck[kind] for kind in ("dropped", "truncated", "no choices"))
+    return TOKENS * (sum(script._served.values()) + lost)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "faults", [(), (Fault("dropped", 0.15), Fault("truncated", 0.1), Fault("no choices", 0.05))]
+)
+def test_a_budget_holds_through_a_crash_loop(tmp_path: Path, faults: tuple[Fault, ...]) -> None:
+    budget = 600 * TOKENS
+    given = crash_loop(tmp_path / "store.db", budget, faults)
+    assert given <= budget + CONCURRENCY * TOKENS
+    # It is no empty promise: a good part of the budget was used.
+    assert given >= budget / 4
+
+
+@pytest.mark.long
+def test_a_budget_holds_where_answers_get_lost(tmp_path: Path) -> None:
+    script = Script(answers(60), faults=(Fault("dropped", 0.15), Fault("truncated", 0.1)), seed=5)
+    budget = 100 * TOKENS
+    with serving(script, keep_alive=True, own_process=True) as url:
+        assert Command(tmp_path / "store.db", 60, budget).run(url) == 1
+    given = TOKENS * (sum(script._served.values()) + script.struck["dropped"] + script.struck["truncated"])
+    # What prompts that were under way together lost beyond the dearest before them: a few requests.
+    assert budget / 2 <= given <= budget + CONCURRENCY * TOKENS

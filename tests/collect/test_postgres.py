@@ -387,7 +387,7 @@ def drawn_in(url: str) -> set[str]:
         return set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(url: str, tmp_path: Path) -> None:
     log, kills = tmp_path / "log", 0
     chance = random.Random(5)  # noqa: S311 - moments, not secrets
@@ -415,7 +415,7 @@ def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(url: str, t
     assert sum(made.values()) < 2 * PROMPTS * N
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
 def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
     tmp_path: Path, how: signal.Signals

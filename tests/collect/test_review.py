@@ -250,15 +250,21 @@ def test_inputs_and_candidates_of_other_kinds_are_shown_as_text(tmp_path: Path) 
             id="b", input={"q": "Wo?", "n": 1}, reference=["x", "y"], candidates=numbered(1)[0].candidates
         ),
         PromptRecord(id="c", input=[{"no": "message"}], reference=4, candidates=numbered(1)[0].candidates),
+        PromptRecord(
+            id="e",
+            input=[{"role": "user", "content": ["What is this?", {"type": "image", "base64": "aaaa"}]}],
+            candidates=numbered(1)[0].candidates,
+        ),
         PromptRecord(id="d", input="x" * (LONGEST_CELL + 1), candidates=numbered(1)[0].candidates),
     ]
     path = tmp_path / "sheet.csv"
-    write_review([one.model_copy(update={"candidates": one.candidates[:1]}) for one in records], 4, path)
+    write_review([one.model_copy(update={"candidates": one.candidates[:1]}) for one in records], 5, path)
     rows = {row[0]: row for row in rows_of(path)}
     called = '{"content":"","tool_calls":[{"args":{},"name":"go"}]}'
     assert rows["'a"][1:4] == ["'System: Be brief.\nHuman: Where?", "'", f"'{called}"]
     assert rows["'b"][1:3] == ["'" + '{"n":1,"q":"Wo?"}', "'" + '["x","y"]']
     assert rows["'c"][1:3] == ["'" + '[{"no":"message"}]', "'4"]
+    assert rows["'e"][1] == "'Human: What is this?[image]"
     assert rows["'d"][1].endswith("x [... cut off here]")
     assert len(rows["'d"][1]) == LONGEST_CELL + 1
     people = HumanLabels(fill(path, lambda *_: True))

@@ -374,13 +374,13 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
 def test_another_release_is_refused_and_its_store_left_alone(path: Path) -> None:
     Store(path, create=True).close()
     with closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE facts SET value = '2' WHERE name = 'version'")
+        file.execute("UPDATE facts SET value = '3' WHERE name = 'version'")
         file.execute("DROP TABLE calls")
         file.commit()
     before = path.read_bytes()
     for create in (False, True):
         with pytest.raises(
-            StoreError, match="version 2, and this release reads version 1: export its records"
+            StoreError, match="version 3, and this release reads version 2: export its records"
         ):
             Store(path, create=create)
     assert path.read_bytes() == before

@@ -60,6 +60,7 @@ def assert_equal(one: LabelledDraws, other: LabelledDraws) -> None:
     np.testing.assert_array_equal(one.correct, other.correct)
 
 
+@pytest.mark.long
 @given(records=datasets())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_table_of_a_store_is_that_of_its_records(

@@ -69,6 +69,7 @@ def test_an_error_comes_out_as_what_it_is(jobs: int, monkeypatch: pytest.MonkeyP
     assert THREADS not in os.environ
 
 
+@pytest.mark.long
 def test_every_number_of_processes_gives_the_same_report() -> None:
     labelled = raw_facts().take(np.arange(0, 1200, 3))
 

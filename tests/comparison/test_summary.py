@@ -104,6 +104,7 @@ def naive(one: Spread) -> tuple[float, float]:
     return one.mean - half, one.mean + half
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("test_fraction", [0.5, 0.3])
 def test_intervals_hold_the_truth_as_often_as_they_say(test_fraction: float) -> None:
     rng = np.random.default_rng(7)

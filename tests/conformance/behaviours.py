@@ -435,7 +435,9 @@ class Behaviours:
             (result,) = ledger.results
             assert isinstance(message, AIMessage)
             assert message.text == result.best
-            assert message.response_metadata["cfc"]["guarantee"] == result.guarantee.model_dump(mode="json")
+            stated = message.response_metadata["cfc"]["guarantee"]
+            assert stated.items() <= result.guarantee.model_dump(mode="json").items()
+            assert subject.chain().guarantee_of(message) == result.guarantee
             unseen(hidden(subject, ledger), message)
         hopeless = subject.chain(artifact=subject.artifacts.hopeless).as_answer(abstain_message="Pass.")
         assert hopeless.invoke(subject.provider.prompt).text == "Pass."

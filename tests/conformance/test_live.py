@@ -49,7 +49,7 @@ def model() -> Iterator[Live]:
 
 
 @pytest.mark.live
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     not installed(),
     reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",

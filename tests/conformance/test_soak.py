@@ -13,7 +13,7 @@ from .soaking import KINDS, Plan, slope, soak
 CALM = Plan(invocations=24, concurrency=8, rounds=2, share=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hundreds_of_prompts_over_a_network_that_goes_wrong() -> None:
     # More often than in the large one. Of 180 prompts by one request each, all pass with a chance below 1e-4:
     # no client tries again where a body is malformed, which happens to 0.94^2 * 0.06 of them.
@@ -48,6 +48,7 @@ def test_what_is_broken_is_found(kind: type[broken.Broken], said: str) -> None:
     assert any(one.startswith(said) for one in soak(CALM, kind).violations)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -69,7 +70,7 @@ def test_what_hangs_is_found() -> None:
     assert found.violations == ["a call did not come to an end (6 times)"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_kept_is_found() -> None:
     plan = Plan(invocations=192, concurrency=16, rounds=8, share=0.0)
     (said,) = soak(plan, broken.Keeping).violations

@@ -19,6 +19,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, Path]:
     return run_demo("0", path), path
 
 
+@pytest.mark.long
 def test_it_answers_as_the_demo_did(seen: tuple[Demo, Path]) -> None:
     demo, path = seen
     for chain in (demo_chain(path), demo_chain(str(path)), demo_chain(demo.artifact)):

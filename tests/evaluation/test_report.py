@@ -11,7 +11,7 @@ from scipy import stats
 from langchain_cfc import FeatureMap, PromptRecord, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.draws import Draws
-from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError, OrientationWarning
+from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.evaluation import EvaluationReport
 
 Prompt = Callable[..., PromptRecord]
@@ -42,7 +42,7 @@ def artifact(prompt: Prompt) -> CalibrationArtifact:
         for row, (topic, score) in enumerate(success)
     ]
     with pytest.warns(AttainabilityWarning, match=r"group\(topic\)=c"):
-        return calibrate(records, alpha="0.5", features=topics)
+        return calibrate(records, alpha="0.5", features=topics, never_empty=False)
 
 
 @pytest.fixture
@@ -231,9 +231,18 @@ def test_distinct_answers_are_counted_once_per_prompt(prompt: Prompt) -> None:
         assert (own.mean_set_size, own.mean_distinct_answers) == (size, 2.0)
 
 
-def test_a_topic_that_was_never_fitted_is_refused(artifact: CalibrationArtifact, prompt: Prompt) -> None:
-    with pytest.raises(FeatureError, match="'moons'"):
-        evaluate(artifact, [prompt("t", "moons", *[(0.5, "x", True)] * 3)])
+def test_a_topic_that_was_never_calibrated_is_flagged_and_counted(
+    artifact: CalibrationArtifact, prompt: Prompt, tested: list[PromptRecord]
+) -> None:
+    stranger = prompt("t", "moons", *[(0.5, "x", True)] * 3)
+    report = evaluate(artifact, [stranger])
+    own = report.methods["conditional"]
+    assert (report.n_unknown_category, own.not_certifiable_rate, own.kept_promise) == (1, 1.0, 1.0)
+    assert own.groups == []
+    mixed = evaluate(artifact, [*tested, stranger])
+    assert (mixed.n_unknown_category, mixed.n_test) == (1, len(tested) + 1)
+    assert mixed.methods["conditional"].groups == evaluate(artifact, tested).methods["conditional"].groups
+    assert evaluate(artifact, tested).n_unknown_category == 0
 
 
 def test_more_candidates_than_calibrated_are_cut_and_fewer_are_refused(

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from langchain.chat_models import init_chat_model
 
 from langchain_cfc import CFCRunnable, write_records
 from langchain_cfc.errors import DrawError
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance
 from tests.serving.openai_server import Script, serving
 
@@ -52,6 +54,7 @@ def calibrated() -> tuple[Split, FirstTier]:
     return split, FirstTier.of(CHEAP, split)
 
 
+@pytest.mark.long
 def test_the_first_block_of_the_readme_runs_and_says_what_it_prints() -> None:
     block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
     first, *commands = block.strip().splitlines()
@@ -141,7 +144,7 @@ def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_th
         assert row.wrong <= missed + 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_the_readme_is_what_fifty_splits_give() -> None:
     from cascade_table import WAYS, mean, measured, table
 
@@ -168,10 +171,11 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     from cascade import FirstTier, Split, second_tier
     from two_models import CHEAP, STRONG
 
-    # As `collect` would have written them: the header names the model.
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    # As `collect` would have written them: the header states the model and its settings.
     collected = Provenance(
         n=10,
-        generator={"model": "cheap-model", "temperature": 0.7},
+        generator=fingerprint(init_chat_model("openai:cheap-model", temperature=0.7)),
         verifier={"id": "sequence-probability"},
     )
     write_records(tmp_path / "mine.jsonl", CHEAP.records, collected)
@@ -182,7 +186,6 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     script = replace(Script.of(CHEAP.records), model="cheap-model")
     with serving(script) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
         cheap = CFCRunnable(artifact=first.artifact, **mine.parts())
         strong = CFCRunnable(artifact=second_tier(STRONG, split, first), **STRONG.parts())
         chain = cheap.or_else(strong.or_else(waiting.append))

@@ -76,7 +76,7 @@ def served(tried: Tried) -> CFCRunnable:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
     for said in (
         "1224 of 1224 finished, 0 failed",
@@ -89,7 +89,7 @@ def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
     assert "on 243 questions held out" in (EXAMPLE / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_tutorial_quotes_what_its_commands_print(tried: Tried) -> None:
     assert len(tried.quoted) == 15
     for command, printed, quoted in tried.quoted:
@@ -104,7 +104,7 @@ def test_a_quotation_that_is_not_what_was_printed_is_found() -> None:
     assert missing("set 82.7\n...\nkept   88.5\n", printed) == ["kept   88.5"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_figure_in_the_prose_was_printed(tried: Tried) -> None:
     found = figures(_prose())
     assert found >= {"88.5", "82.7", "5.8", "2.02", "1.469", "1224", "543"}
@@ -112,14 +112,14 @@ def test_every_figure_in_the_prose_was_printed(tried: Tried) -> None:
     assert "33.3" in figures("kept on 33.3 % of 1,224") - figures(tried.printed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_number_certified_is_above_the_target(tried: Tried) -> None:
     said = re.search(r"is flagged with probability at\s+least ([\d.]+) %", tried.printed)
     assert said is not None
     assert float(said[1]) > 80
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_artifact_serves(tried: Tried, served: CFCRunnable) -> None:
     records = {record.input: record for record in read_records(tried.folder / "records.jsonl")}
     part = served.artifact.calibration.split.part
@@ -138,7 +138,7 @@ def test_the_artifact_serves(tried: Tried, served: CFCRunnable) -> None:
     assert not right & {normal_form(answer) for answer in kip.answers}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_parts_of_the_split_are_those_of_the_table(tried: Tried, served: CFCRunnable) -> None:
     split = served.artifact.calibration.split
     parts = [split.part(record.id, None) for record in read_records(tried.folder / "records.jsonl")]
@@ -146,6 +146,7 @@ def test_the_parts_of_the_split_are_those_of_the_table(tried: Tried, served: CFC
     assert {name: str(parts.count(name)) for name in set(parts)} == rows
 
 
+@pytest.mark.long
 def test_one_line_changes_the_model(tmp_path: Path) -> None:
     for name in FILES:
         shutil.copy(EXAMPLE / name, tmp_path)

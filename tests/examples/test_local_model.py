@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from langchain_cfc import CalibrationArtifact, read_records
+from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "local_model"
 MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
@@ -51,7 +55,7 @@ def test_a_real_model_is_collected_calibrated_and_asked(collected: tuple[Path, s
     assert records.provenance is not None
     generator = records.provenance.generator or {}
     assert generator.pop("prompt_digest").startswith("sha256:")
-    assert generator == {
+    assert {name: value for name, value in generator.items() if value is not None} == {
         "model": "smollm2-135m-instruct-q4_1",
         "model_version": "smollm2-135m-instruct-q4_1",
         "temperature": 0.7,
@@ -76,13 +80,11 @@ def test_ask_serves_the_real_model_from_the_command_line(collected: tuple[Path, 
     folder, _ = collected
     (folder / "mybot.py").write_text(
         f"import sys; sys.path.insert(0, {str(EXAMPLE)!r})\n"
-        "from langchain_core.runnables import RunnableLambda\n"
         "from local_model import MODEL_NAME, get, running_server\n"
         "from run import VERIFIER as judge, extract, make_chain\n"
         "server = running_server(get(), slots=2)\n"
         "def model():\n"
-        "    return RunnableLambda(lambda text: {'question': text}) | make_chain(server.__enter__(), "
-        "MODEL_NAME)\n"
+        "    return make_chain(server.__enter__(), MODEL_NAME)\n"
     )
     script = Path(sys.executable).with_name("langchain-cfc")
     parts = ["--generator", "mybot:model", "--verifier", "mybot:judge", "--answer", "mybot:extract", "--json"]
@@ -98,6 +100,44 @@ def test_ask_serves_the_real_model_from_the_command_line(collected: tuple[Path, 
     result = json.loads(ran.stdout)
     assert len(result["candidates"]) == 5
     assert (ran.returncode == 1) is result["abstained"]
+
+
+def test_another_server_is_collected_calibrated_and_asked_in_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No model: a server here draws from fixed answers, as with `--base-url`."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    run: Any = importlib.import_module("run")
+    try:
+        asked = run.questions()[:32]
+        # A quarter is always right, a quarter always wrong, and half is right every other time.
+        drawn = {
+            one.text: [
+                Answer(
+                    one.answers[0] if (place + number) % 2 * (place % 4 < 2) or place % 4 == 2 else "no",
+                    -0.1 * (1 + place % 4),
+                )
+                for number in range(3)
+            ]
+            for place, one in enumerate(asked)
+        }
+        with serving(Script(drawn, model="small")) as url:
+            chain = run.make_chain(url, "small")
+            records = run.collected(chain, asked, 3, tmp_path)
+            artifact = run.calibrated(records, tmp_path / "artifact.json")
+            run.ask(chain, artifact, asked[:2])
+            bot = CFCRunnable(
+                generator=chain,
+                verifier=run.VERIFIER,
+                artifact=artifact,
+                answer=run.extract,
+                answer_id="extract",
+            )
+            assert bot.invoke(asked[0].text).guarantee.binding == "matched"
+    finally:
+        for name in ("local_model", "questions", "run"):
+            sys.modules.pop(name, None)
+    assert [record.input for record in read_records(records)] == [one.text for one in asked]
 
 
 def test_the_questions_are_distinct_and_their_own_answers_count() -> None:

@@ -25,10 +25,12 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
 pytest.importorskip("streamlit", reason="the page is made with streamlit")
 
+from langchain_openai import ChatOpenAI
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from langchain_cfc import CFCResult, write_records
 from langchain_cfc.demo import recording
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance
 from tests.report import browser as look
@@ -243,6 +245,7 @@ def abstained(bot: Any) -> str:
     return _held_out(bot, lambda question: bot.decide(question, "0.2").reason == "not_certifiable")
 
 
+@pytest.mark.long
 def test_asked_by_keyboard_it_answers(visitor: Visitor, bot: Any, answered: str) -> None:
     page = visitor.page
     visitor.tab_to(visitor.levels.nth(1))
@@ -302,7 +305,7 @@ def _drawn(marks: Locator) -> list[tuple[float, float, str]]:
     return seen
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_level_is_chosen_before_asking_and_cannot_be_shopped_for(visitor: Visitor, bot: Any) -> None:
     question = _held_out(
         bot,
@@ -332,6 +335,7 @@ def test_the_level_is_chosen_before_asking_and_cannot_be_shopped_for(visitor: Vi
     expect(page.get_by_text("asked at")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_the_promise_opens_by_a_key(visitor: Visitor, conversation: str, bot: Any, answered: str) -> None:
     visitor.open(conversation)
     page = visitor.page
@@ -347,7 +351,7 @@ def test_the_promise_opens_by_a_key(visitor: Visitor, conversation: str, bot: An
         expect(page.get_by_text(said).first).to_be_visible()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_person_answers_what_the_bot_could_not_and_a_reload_keeps_it_all(
     visitor: Visitor, context: BrowserContext, site: str, answered: str, abstained: str
 ) -> None:
@@ -382,7 +386,7 @@ def test_a_person_answers_what_the_bot_could_not_and_a_reload_keeps_it_all(
     assert page.get_by_test_id("stChatMessage").all_inner_texts() == shown
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_going_to_the_other_page_and_back_keeps_the_conversation(visitor: Visitor, answered: str) -> None:
     visitor.ask(answered)
     page = visitor.page
@@ -392,7 +396,7 @@ def test_going_to_the_other_page_and_back_keeps_the_conversation(visitor: Visito
     expect(page.get_by_text("asked at 80 %")).to_be_visible()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seen_on", [("light", 1280), ("dark", PHONE)])
 def test_the_monitor_shows_what_has_been_asked(
     context: BrowserContext, site: str, bot: Any, answered: str, seen_on: tuple[Scheme, int]
@@ -420,7 +424,7 @@ def test_the_monitor_shows_what_has_been_asked(
             page.screenshot(path=f"{folder_of_screens}/monitor-{scheme}.png")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_recording_does_not_hold_is_explained(visitor: Visitor, bot: Any) -> None:
     page = visitor.page
     seen = next(iter(bot.seen.values()))
@@ -467,7 +471,7 @@ def test_no_text_of_a_rejected_candidate_reaches_the_browser(visitor: Visitor, b
         assert answer.encode() in b"".join(visitor.received)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_fetched_from_elsewhere(visitor: Visitor, site: str, answered: str) -> None:
     visitor.ask(answered)
     visitor.page.get_by_role("link", name="For a person").click()
@@ -477,7 +481,7 @@ def test_nothing_is_fetched_from_elsewhere(visitor: Visitor, site: str, answered
     assert elsewhere == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_system_and_can_be_read(
     context: BrowserContext, conversation: str, scheme: Scheme
@@ -539,7 +543,7 @@ def _faint(page: Page, least: float = 4.5) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_picture_in_the_readme(
     context: BrowserContext, conversation: str, bot: Any, answered: str, tmp_path: Path
 ) -> None:
@@ -558,7 +562,7 @@ def test_the_picture_in_the_readme(
         assert 10_000 < screen.stat().st_size < 150_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_fits_a_phone(context: BrowserContext, site: str, conversation: str) -> None:
     with _visiting(context, width=PHONE) as visitor:
         visitor.open(conversation)
@@ -650,14 +654,14 @@ def test_one_line_makes_it_a_paid_model(
         )
         for one in recording()
     ]
-    hosted = {"model": "gpt-4o-mini", "temperature": 0.7}
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    hosted = fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
     write_records(
         tmp_path / "records.jsonl",
         rows,
         Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"}),
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
     with serving(replace(Script.of(rows), model="gpt-4o-mini-2024-07-18")) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         paid = _changed(tmp_path, "paid").make_bot()

@@ -20,7 +20,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_cfc import CalibrationArtifact, CFCRunnable, evaluate
 from langchain_cfc.comparison import ComparisonReport
 from langchain_cfc.comparison.report import Spread
-from langchain_cfc.errors import CFCError, FeatureError, FingerprintError, FingerprintWarning
+from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning
 from langchain_cfc.records import PromptRecord, Records, read_records
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -73,6 +73,7 @@ def asked_anew(*arguments: str | Path) -> str:
     return ran.stdout
 
 
+@pytest.mark.long
 def test_the_first_block_of_the_readme_runs_and_says_what_it_prints(tmp_path: Path) -> None:
     block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
     first, *commands = block.strip().splitlines()
@@ -151,6 +152,23 @@ def test_what_is_served_is_what_evaluate_computes(artifact: CalibrationArtifact,
     seen = evaluate(artifact, shipped)
     assert seen.n_test == len(asked) > 50
     assert np.mean(kept) == pytest.approx(seen.methods["conditional"].kept_promise)
+
+
+def test_another_prompt_or_retrieval_than_recorded_is_refused(
+    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rag_ask
+    import rag_chain
+    from langchain_core.prompts import ChatPromptTemplate
+
+    other = ChatPromptTemplate.from_messages([("human", "{passages} {question}")])
+    with monkeypatch.context() as patch:
+        patch.setattr(rag_chain, "_PREPARED", rag_chain._PREPARED.first | other)  # type: ignore[attr-defined]
+        with pytest.raises(FingerprintError, match="prompt_digest"):
+            rag_ask.bot(artifact)
+    monkeypatch.setattr(rag_ask, "GENERATOR_ID", "elements-bm25-5-passages")
+    with pytest.raises(FingerprintError, match="id is 'elements-bm25-5-passages'"):
+        rag_ask.bot(artifact)
 
 
 def test_passages_are_retrieved_once_for_all_answers(
@@ -249,9 +267,9 @@ def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_o
 
     assert not any(short(one.figures["kept_promise"]) for one in conditional.groups)
     assert not short(marginal.figures["kept_promise"])
-    # The negative control: on two topics one threshold breaks it, and the same check says so.
-    assert sum(short(one.figures["kept_promise"]) for one in marginal.groups) == 2
-    assert min(group.kept_promise for group in marginal.groups) < 0.1
+    # The negative control: on a topic one threshold breaks it, and the same check says so.
+    assert sum(short(one.figures["kept_promise"]) for one in marginal.groups) == 1
+    assert min(group.kept_promise for group in marginal.groups) < 0.2
 
 
 def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
@@ -276,7 +294,7 @@ def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
     # Candidates of one answer share a score in the set rule; labels are as they were.
     other = compared(shuffled, 40)
     ours, theirs = report.methods["conditional"], other.methods["conditional"]
-    assert theirs.mean_distinct_answers > 1.1 * ours.mean_distinct_answers
+    assert theirs.mean_distinct_answers > 1.05 * ours.mean_distinct_answers
     assert min(group.kept_promise for group in theirs.groups) > report.target_coverage - 0.05
 
 
@@ -376,8 +394,7 @@ def test_a_question_of_no_known_topic_has_no_promise_and_no_answer(artifact: Cal
             answer_id="answer_of",
             metadata=described,
         )
-    with pytest.raises(FeatureError, match="other"):
-        chain.invoke("How heavy is neon?")
+    assert chain.invoke("How heavy is neon?").unknown_categories == ("topic",)
 
 
 def test_the_corpus_names_its_licence_and_every_passage_has_a_title_and_at_most_eighty_words() -> None:

@@ -98,6 +98,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "cfc-demo" / "vision", done.stdout
 
 
+@pytest.mark.long
 def test_the_first_block_of_the_readme_collects_calibrates_and_asks(ran: tuple[Path, str]) -> None:
     folder, printed = ran
     assert printed.startswith("The answers come from a stand-in that reads pixels and errs on purpose.")
@@ -109,6 +110,7 @@ def test_the_first_block_of_the_readme_collects_calibrates_and_asks(ran: tuple[P
     assert int(found[3]) >= 65
     assert len(re.findall(r"\(true: ", printed)) == 6
     assert "as a chat model: " in printed
+    assert "served and calibrated parts: matched" in printed
     artifact = CalibrationArtifact.load(folder / "artifact.json")
     assert artifact.n == 8
     assert artifact.guarantee("0.2").kind == "conditional"
@@ -121,7 +123,9 @@ def test_records_name_images_and_do_not_hold_them(ran: tuple[Path, str]) -> None
     assert "data:image" not in written
     records = list(read_records(file))
     assert len(records) == 400
-    assert {frozenset(record.input) for record in records} == {frozenset({"photo", "box", "question"})}
+    inputs: list[Any] = [record.input for record in records]
+    images = [asked[0]["content"][0]["image_url"]["url"] for asked in inputs]
+    assert all(image.startswith("photo:") for image in images)
     # Some right and some wrong, or there was nothing to calibrate.
     labels = [one.correct for record in records for one in record.candidates]
     assert 0.4 < sum(labels) / len(labels) < 0.9
@@ -141,20 +145,34 @@ def test_what_the_stand_in_says_follows_from_the_pixels_that_arrive(truthful: St
 
 
 def test_the_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) -> None:
-    from vision_chain import as_messages, chain
-    from vision_questions import TRUTHS, cutting, examples
+    from vision_chain import chain, with_images
+    from vision_questions import TRUTHS, address, cutting, examples, read_address
 
     generator = chain(model="openai:stand-in", base_url=truthful.url, api_key="none")
     for one in examples(12):
         assert generator.invoke(one.input).text == one.reference
     assert sum(truthful.received.values()) == 12
     named: Any = examples(1)[0].input
-    content: Any = as_messages(named)[0].content
+    content: Any = with_images(named)[0].content
     arrived = Image.open(io.BytesIO(base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])))
-    assert arrived.tobytes() == cutting(named["photo"], named["box"]).tobytes()
+    assert arrived.tobytes() == cutting(*read_address(named[0]["content"][0]["image_url"]["url"])).tobytes()
     # The negative control: asked of another cutting, the same question is answered otherwise.
-    other = {**named, "box": [0, 0, 50, 77], "question": SIZE}
+    image = {"type": "image_url", "image_url": {"url": address("cat.jpg", [0, 0, 50, 77])}}
+    other = [HumanMessage([image, {"type": "text", "text": SIZE}])]
     assert generator.invoke(other).text == "50x77" != TRUTHS[SIZE](arrived)
+
+
+def test_addresses_are_of_photographs_and_images_in_messages_stay_as_they_are() -> None:
+    from vision_chain import with_images
+    from vision_questions import address, read_address
+
+    assert read_address(address("cat.jpg", [3, 4, 60, 80])) == ("cat.jpg", [3, 4, 60, 80])
+    held = message(Image.new("RGB", (9, 9)), SIZE)
+    assert with_images(held) == held
+    for url in ("photo:../questions.jpg#xywh=0,0,9,9", "photo:/tmp/cat.jpg#xywh=0,0,9,9", "photo:cat.jpg"):
+        named = [HumanMessage([{"type": "image_url", "image_url": {"url": url}}])]
+        with pytest.raises(ValueError, match="no address of a photograph"):
+            with_images(named)
 
 
 @pytest.mark.parametrize(
@@ -189,23 +207,20 @@ def test_questions_it_does_not_know_are_refused(truthful: StandIn) -> None:
 def test_messages_with_images_go_through_runnable_and_chat_model(
     ran: tuple[Path, str], truthful: StandIn
 ) -> None:
-    from langchain.chat_models import init_chat_model
     from vision_run import served
 
     artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
     settings = [f"generator.arguments.base_url={truthful.url}"]
     parts = read_config(CONFIG, settings=settings).parts()
-    by_name = served(parts, artifact)
-    arguments = read_config(CONFIG, settings=settings).generator.arguments
-    by_message = by_name.model_copy(update={"generator": init_chat_model(**arguments)})
+    chain = served(parts, artifact)
     asked = message(Image.new("RGB", (40, 25), (5, 5, 99)), SIZE)
-    result = by_message.invoke(asked)
+    result = chain.invoke(asked)
     # All eight agree, and came in one request that held the image once.
     assert result.answers == ("40x25",)
     assert len(result.candidates) == 8
     assert sum(truthful.received.values()) == 1
     assert result.guarantee.binding == "matched"
-    chat = CFCChatModel(chain=by_message)
+    chat = CFCChatModel(chain=chain)
     said = chat.invoke(asked)
     assert said.text == "40x25"
     assert said.response_metadata["cfc"]["guarantee"]["artifact_digest"] == artifact.digest

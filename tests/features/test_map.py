@@ -193,3 +193,26 @@ def test_whole_numbers_in_data_are_numbers() -> None:
     features = FeatureMap.from_data({"text": "mean_score", "terms": [{"range": [0, 1]}]})
     assert features.to_data() == {"text": "mean_score", "terms": [{"range": [0.0, 1.0]}]}
     assert features.transform(Draws.of([[0.5]])).tolist() == [[1.0, 0.5]]
+
+
+def test_unknown_categories_are_zeros_in_all_columns_of_their_term() -> None:
+    known = Draws.of([[0.1], [0.9]], metadata=[{"a": "x", "b": 1}, {"a": "y", "b": 2}])
+    fitted = FeatureMap.parse("group(a) + mean_score + group(b)").fit(known)
+    asked = Draws.of(
+        [[0.5]] * 4, metadata=[{"a": a, "b": b} for a, b in (("x", 1), ("z", 1), ("y", 3), ("z", 3))]
+    )
+    with pytest.raises(FeatureError, match="a of prompt 1 is 'z'"):
+        fitted.transform(asked)
+    features = fitted.transform(asked, allow_unknown=True)
+    assert fitted.has_unknown_category(features).tolist() == [False, True, True, True]
+    assert [fitted.unknown_keys(row) for row in features] == [(), ("a",), ("b",), ("a", "b")]
+    # The constant is the sum of the first group's columns, and holds for prompts of unknown categories too.
+    weights = {one.name: one.values(features) for one in fitted.guaranteed_weights()}
+    assert weights["1"].tolist() == [1.0] * 4
+    assert weights["group(a)=x"].tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert np.allclose(weights["bernstein(mean_score, 1)[0]"] + weights["bernstein(mean_score, 1)[1]"], 1.0)
+    more = fitted.with_categories_of(asked)
+    assert more.names == ("group(a)=x", "group(a)=y", "group(a)=z", "mean_score", *more.names[4:])
+    assert not more.has_unknown_category(more.transform(asked)).any()
+    with pytest.raises(FeatureError, match="expected features of shape"):
+        fitted.has_unknown_category(features[:, 1:])

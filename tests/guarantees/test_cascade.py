@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc import CalibrationArtifact
 from langchain_cfc._arrays import BoolArray
 from langchain_cfc.decision import decide
 from langchain_cfc.draws import LabelledDraws
 
-from .laws import FALSE_ALARM, fresh_ids, kept_by
+from .laws import FALSE_ALARM, calibrate, fresh_ids, kept_by
 
 N, PROMPTS, ALPHA, TAU = 2, 8000, "0.4", 0.6
 

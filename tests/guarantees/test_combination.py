@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from langchain_cfc import Candidate, PromptRecord, calibrate
+from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration.combining import fit_combination
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate, tabulate_raw
 from langchain_cfc.thresholds import conformal_rank, exact_tau
+
+from .laws import calibrate
 
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
@@ -94,6 +97,7 @@ def fitted_on_calibration_prompts(records: list[PromptRecord]) -> CalibrationArt
     return calibrate(rescored, alpha=ALPHA, features="1").model_copy(update={"combination": combination})
 
 
+@pytest.mark.long
 def test_covered_prompts_follow_their_law_and_not_if_calibration_prompts_made_the_combination(
     reloaded: Reloaded,
 ) -> None:

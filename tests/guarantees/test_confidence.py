@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import FeatureMap, calibrate
+from langchain_cfc import FeatureMap
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify, levels
@@ -35,6 +35,7 @@ from .laws import (
     Reloaded,
     World,
     broken,
+    calibrate,
     covered_at,
     follows,
     fresh_ids,
@@ -80,7 +81,7 @@ def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law(reload
     law = stats.beta(rank, SIZE + 1 - rank)
     found: dict[bool, list[float]] = {True: [], False: []}
     covered = 0
-    for number in range(repetitions(1000, share=0.4)):
+    for number in range(repetitions(1000, share=0.1)):
         calibration = prompts(rng, SIZE)
         for confident, truths in found.items():
             artifact = reloaded(
@@ -134,6 +135,7 @@ def members(table: LabelledDraws, name: str) -> LabelledDraws:
     return table.take(np.array([row for row, one in enumerate(table.draws.metadata) if one["tier"] == name]))
 
 
+@pytest.mark.long
 def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
     rng = np.random.default_rng(2)
     features = FeatureMap.parse("group(tier)").fit(prompts(rng, 200).draws)
@@ -183,6 +185,7 @@ def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
     assert too_often(sum(failed["undivided"]), tried, float(delta))
 
 
+@pytest.mark.long
 def test_ties_and_hopeless_prompts_only_help_the_groups(world: World, reloaded: Reloaded) -> None:
     # Where scores tie, and where there is no correct candidate, kept promises only become more frequent;
     # 41 failures in 150 repetitions would refute delta.
@@ -238,6 +241,7 @@ def after_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationAr
         return None
 
 
+@pytest.mark.long
 def test_tested_levels_keep_the_promise_for_the_artifact(
     reloaded: Reloaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,12 +268,13 @@ def test_tested_levels_keep_the_promise_for_the_artifact(
     assert too_often(sum(failing(reloaded(one)) for one in guessed if one is not None), controls, float(RARE))
 
 
+@pytest.mark.long
 def test_levels_tested_on_calibration_prompts_fail_too_often(reloaded: Reloaded) -> None:
     # The same test, exact p-values and all, on prompts that the threshold has been fitted to. And without a
     # test the level itself fails as often, since the rule keeps a little more than it has to.
     rng = np.random.default_rng(5)
     features = FeatureMap.parse("hat(meta(difficulty), 9)").fit(prompts(rng, 200).draws)
-    controls = repetitions(160, share=1.0)
+    controls = repetitions(160)
     untested = chosen = 0
     for _ in range(controls):
         calibration = prompts(rng, 120)
@@ -289,6 +294,7 @@ def test_levels_tested_on_calibration_prompts_fail_too_often(reloaded: Reloaded)
 CERTIFIED = "hat(mean_score, 10) + group(tier)"
 
 
+@pytest.mark.long
 def test_all_bounds_of_a_certificate_hold_together(world: World, reloaded: Reloaded) -> None:
     rng = np.random.default_rng(6)
     features = FeatureMap.parse(CERTIFIED).fit(world.everything.draws)
@@ -332,6 +338,7 @@ def test_all_bounds_of_a_certificate_hold_together(world: World, reloaded: Reloa
         assert too_often(failures[control], tried, 0.05), control
 
 
+@pytest.mark.long
 def test_the_truth_that_bounds_are_held_against_is_what_prompts_show(world: World) -> None:
     # The two sums that stand for the truth, against 100,000 prompts drawn at random: each count is binomial.
     rng = np.random.default_rng(7)

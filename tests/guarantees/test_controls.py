@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from langchain_core.caches import InMemoryCache
 
-from langchain_cfc import CFCRunnable, FeatureMap, calibrate
+from langchain_cfc import CFCRunnable, FeatureMap
 from langchain_cfc._arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
@@ -30,6 +30,7 @@ from .laws import (
     ALARM,
     Evidence,
     Reloaded,
+    calibrate,
     fresh_ids,
     kept_by,
     prompts,
@@ -158,9 +159,13 @@ def doubtful(rng: np.random.Generator, size: int) -> LabelledDraws:
     return replace(table, correct=table.correct & (rng.random(size) > 0.8)[:, np.newaxis])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sampled", "features"),
-    [(certain, "min_score + hat(mean_score, 4) + std_score"), (doubtful, "hat(mean_score, 5) + std_score")],
+    [
+        pytest.param(certain, "min_score + hat(mean_score, 4) + std_score", marks=pytest.mark.long),
+        (doubtful, "hat(mean_score, 5) + std_score"),
+    ],
 )
 def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_the_cap(
     sampled: Callable[[np.random.Generator, int], LabelledDraws],
@@ -174,7 +179,7 @@ def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_t
     rng = np.random.default_rng(4)
     feature_map = FeatureMap.parse(features).fit(sampled(rng, 400).draws)
     own, plain = [], []
-    for number in range(repetitions(300)):
+    for number in range(repetitions(300, share=0.6)):
         artifact = reloaded(
             calibrate(sampled(rng, 100), alpha=ALPHA, features=feature_map, allow_unattainable=True)
         )
@@ -195,6 +200,7 @@ def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_t
 LEVELS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5")
 
 
+@pytest.mark.long
 def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise(
     reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -228,6 +234,7 @@ def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise(
 # A penalised constant ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_penalised_constant_breaks_the_promise_over_all_prompts(
     reloaded: Reloaded, gaps: Gaps, evidence: Evidence
 ) -> None:
@@ -235,7 +242,7 @@ def test_a_penalised_constant_breaks_the_promise_over_all_prompts(
     features = fitted("mean_score^2", rng)
     found: dict[Any, list[float]] = {"slopes": [], "all": []}
     kinds: dict[Any, str] = {}
-    for number in range(repetitions(300, share=0.4)):
+    for number in range(repetitions(300)):
         calibration, test = prompts(rng, 90), prompts(rng, TESTED)
         for penalised, rounds in found.items():
             artifact: CalibrationArtifact = reloaded(

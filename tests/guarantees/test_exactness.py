@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, calibrate
+from langchain_cfc import FeatureMap
 from langchain_cfc._arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
@@ -30,6 +30,7 @@ from .laws import (
     RATIO,
     Evidence,
     Reloaded,
+    calibrate,
     covered_at,
     kept_by,
     prompts,
@@ -76,6 +77,7 @@ def gains(
 HALF = "0.5"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("features", "options"),
     [
@@ -156,6 +158,7 @@ def largest(values: FloatArray, size: int) -> float:
     return float(steps @ np.diff(reached, prepend=0.0))
 
 
+@pytest.mark.long
 def test_deterministic_coverage_lies_between_tau_and_its_stated_slack(
     reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -201,6 +204,7 @@ def test_deterministic_coverage_lies_between_tau_and_its_stated_slack(
 NEAR = 0.006
 
 
+@pytest.mark.long
 def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
     reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -209,7 +213,7 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
     weights = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
     gaps: dict[str, list[float]] = {name: [] for name in weights}
     stated: dict[str, list[float]] = {name: [] for name in weights}
-    for number in range(repetitions(500, share=0.4)):
+    for number in range(repetitions(500)):
         artifact = reloaded(
             calibrate(
                 prompts(rng, 120),
@@ -248,14 +252,15 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
 # Calibrated where difficulties are equally frequent, served where they are proportional to `ratio`. Weighted
 # calibration keeps the promise there; the unweighted rule breaks it on prompts from there, and keeps it on
 # prompts like those it was calibrated on. At 300 repetitions 0.014 is resolved.
-@pytest.mark.parametrize("features", ["1", "hat(min_score, 3)"])
+@pytest.mark.long
+@pytest.mark.parametrize("features", ["1", pytest.param("hat(min_score, 3)", marks=pytest.mark.long)])
 def test_weighted_calibration_keeps_the_promise_where_it_is_served(
     features: str, reloaded: Reloaded, evidence: Evidence
 ) -> None:
     rng = np.random.default_rng(5)
     feature_map = fitted(features, rng)
     weighted, unweighted, unshifted = [], [], []
-    for number in range(repetitions(300)):
+    for number in range(repetitions(300, share=0.6)):
         calibration = prompts(rng, 60)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
         own = reloaded(calibrate(calibration, shift="meta(ratio)", **options))
@@ -287,6 +292,7 @@ def chosen(rng: np.random.Generator, size: int) -> LabelledDraws:
     return replace(asked.take(labelled), weights=CHOSEN.min() / chances[labelled])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("features", ["1", "hat(min_score, 3)"])
 def test_labels_chosen_unequally_keep_the_promise_by_their_weights(
     features: str, reloaded: Reloaded, evidence: Evidence

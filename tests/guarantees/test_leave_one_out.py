@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, PromptRecord, calibrate
+from langchain_cfc import FeatureMap, PromptRecord
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
+
+from .laws import calibrate
 
 Records = Callable[..., list[PromptRecord]]
 Gaps = Callable[..., dict[str, float]]
@@ -67,7 +69,16 @@ def sums(
     return totals
 
 
-@pytest.mark.parametrize("set_rule", ["all", "best_prefix", "rank", "unique(best_prefix)"])
+@pytest.mark.parametrize(
+    "set_rule",
+    [
+        "all",
+        *(
+            pytest.param(rule, marks=pytest.mark.long)
+            for rule in ("best_prefix", "rank", "unique(best_prefix)")
+        ),
+    ],
+)
 @pytest.mark.parametrize("features", FEATURES)
 def test_the_promise_holds_for_any_bag_of_prompts(
     features: str, set_rule: str, synthetic: Records, gaps: Gaps
@@ -91,7 +102,9 @@ def test_the_promise_costs_no_more_than_the_features_do(
     assert -ROUND_OFF <= found["1"] <= fitted.dimension + ROUND_OFF
 
 
-@pytest.mark.parametrize("level", ["0.1", "0.2", "0.4"])
+@pytest.mark.parametrize(
+    "level", [pytest.param("0.1", marks=pytest.mark.long), "0.2", pytest.param("0.4", marks=pytest.mark.long)]
+)
 def test_each_of_several_levels_keeps_its_own_promise(level: str, synthetic: Records, gaps: Gaps) -> None:
     rng = np.random.default_rng(11)
     fitted = FeatureMap.parse("mean_score^2").fit(tabulate(synthetic(rng, 40)).draws)

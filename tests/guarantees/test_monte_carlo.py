@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate
+from langchain_cfc import Candidate, FeatureMap, PromptRecord
 from langchain_cfc._arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
@@ -26,7 +26,7 @@ from langchain_cfc.set_rules import accepted, parse_set_rule
 from langchain_cfc.thresholds import ConditionalThreshold, conformal_rank, exact_tau
 from tests.lengths import repetitions
 
-from .laws import tail
+from .laws import calibrate, tail
 
 Records = Callable[..., list[PromptRecord]]
 Gaps = Callable[..., dict[str, float]]
@@ -92,6 +92,7 @@ def covered(artifact: CalibrationArtifact, records: list[PromptRecord], *, margi
     return int(np.any(inside & labelled.correct, axis=1).sum())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threshold_rule", ["marginal", "conditional"])
 def test_covered_prompts_follow_the_beta_binomial_law(
     threshold_rule: Any, synthetic: Records, reloaded: Reloaded
@@ -114,6 +115,7 @@ def test_covered_prompts_follow_the_beta_binomial_law(
     assert not agrees(np.array(counts), forgetful, TESTED)
 
 
+@pytest.mark.long
 def test_covered_prompts_of_each_group_follow_the_beta_binomial_law(
     synthetic: Records, reloaded: Reloaded
 ) -> None:
@@ -160,6 +162,7 @@ def rounds(
         yield gaps(artifact, test), artifact, test
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("features", "set_rule"),
     [
@@ -183,6 +186,7 @@ def test_the_promise_holds_under_every_guaranteed_weighting(
     assert worst(marginal, evidence) > alarm(len(own[0]))
 
 
+@pytest.mark.long
 def test_the_promise_is_not_bought_by_large_sets(
     synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -203,6 +207,7 @@ def test_the_promise_is_not_bought_by_large_sets(
     assert evidence(everything, slack + TAU) > alarm(1)
 
 
+@pytest.mark.long
 def test_a_truncated_set_keeps_the_promise_only_if_it_is_calibrated_as_truncated(
     synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -223,6 +228,7 @@ def test_a_truncated_set_keeps_the_promise_only_if_it_is_calibrated_as_truncated
     assert evidence([one["1"] for one in borrowed], 1.0 - TAU) > alarm(1)
 
 
+@pytest.mark.long
 def test_the_learned_rule_loses_with_many_features_and_few_prompts(
     synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -286,6 +292,7 @@ def certain_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
     ]
 
 
+@pytest.mark.long
 def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise(
     gaps: Gaps, reloaded: Reloaded, evidence: Evidence
 ) -> None:
@@ -306,6 +313,7 @@ def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise(
     assert evidence([one["1"] for one in together], 1.0 - TAU) > alarm(1)
 
 
+@pytest.mark.long
 def test_of_several_levels_each_keeps_its_own_promise(
     synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
 ) -> None:

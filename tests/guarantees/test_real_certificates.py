@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import CFCRunnable, calibrate
+from langchain_cfc import CFCRunnable
 from langchain_cfc._arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify, outcomes
@@ -40,7 +40,7 @@ from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
 from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from tests.lengths import repetitions
 
-from .laws import Reloaded, follows, note, same_as_served, too_often
+from .laws import Reloaded, calibrate, follows, note, same_as_served, too_often
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
 
 SET_RULE = "unique(all)"
@@ -194,6 +194,7 @@ def bounds_of(
     return found
 
 
+@pytest.mark.long
 def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Recording) -> None:
     features = recording.feature_map(f"mean_score + hard(mean_score, 0.8) + {recording.groups}")
     delta = float(CERTIFIED)
@@ -256,6 +257,7 @@ def misses_too_many(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
     return Fraction(int((~kept).sum()), len(kept)) > Fraction(artifact.alphas[0])
 
 
+@pytest.mark.long
 def test_tested_levels_keep_the_promise_over_splits(recording: Recording) -> None:
     alpha = str(Decimal(recording.alpha) + Decimal("0.2"))
     features = recording.feature_map("bins(mean_score, 2)")
@@ -344,7 +346,9 @@ def best_looking(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rate", "by_group"), [(RATE, False), ("0.2", True)], ids=["over all prompts", "in groups"]
+    ("rate", "by_group"),
+    [pytest.param(RATE, False, marks=pytest.mark.long), ("0.2", True)],
+    ids=["over all prompts", "in groups"],
 )
 def test_the_certified_wrong_answer_rate_is_seldom_exceeded_over_splits(
     recording: Recording, rate: str, by_group: bool
@@ -354,7 +358,7 @@ def test_the_certified_wrong_answer_rate_is_seldom_exceeded_over_splits(
     answered: list[float] = []
     wrong: list[float] = []
     groups: list[int] = []
-    tried = repetitions(60)
+    tried = repetitions(60, share=0.1)
     for seed in range(tried):
         make = partial(
             calibrate,
@@ -403,7 +407,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=() if way in {"bot", "ranks by law"} else pytest.mark.long) for way in WAYS],
+)
 def test_what_is_served_is_what_was_counted(recording: Recording, way: str, reloaded: Reloaded) -> None:
     options = {**WAYS[way], "features": WAYS[way]["features"].format(groups=recording.groups)}
     if way != "bot":

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import FeatureMap, calibrate, evaluate
+from langchain_cfc import FeatureMap, evaluate
 from langchain_cfc._arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import outcomes
@@ -30,7 +30,7 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import confident_rank, conformal_rank, exact_tau
 from tests.lengths import repetitions
 
-from .laws import ALARM, FALSE_ALARM, follows, kept_by, note, uniform
+from .laws import ALARM, FALSE_ALARM, calibrate, follows, kept_by, note, uniform
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
 
 Gaps = Callable[..., dict[str, float]]
@@ -81,7 +81,7 @@ def splits(recording: Recording) -> list[Split]:
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
-        for seed in range(repetitions(100)):
+        for seed in range(repetitions(100, share=0.1)):
             artifact = calibrate(
                 recording.table,
                 alpha=recording.alpha,
@@ -106,6 +106,7 @@ def splits(recording: Recording) -> list[Split]:
 # independent (SHA-256 standing in for chance), although they share all their prompts. No population of
 # prompts is spoken of. So the splits may be bet against like independent repetitions; at 100 of them
 # x = 0.053 is resolved under each weighting.
+@pytest.mark.long
 def test_the_promise_holds_over_random_splits_under_every_guaranteed_weighting(
     recording: Recording, splits: list[Split], evidence: Evidence
 ) -> None:
@@ -143,6 +144,7 @@ def test_on_hard_prompts_the_marginal_rule_breaks_its_word_by_tens_of_points(spl
     assert kept["conditional"] > 0.75
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
 def test_the_promise_holds_exactly_when_each_prompt_is_left_out_in_turn(
     recording: Recording, gaps: Gaps
@@ -235,7 +237,7 @@ def counts_of_splits(recording: Recording, pool: LabelledDraws, rule: str) -> li
     """By split, by group."""
     features = recording.feature_map(recording.groups)
     found = []
-    for seed in range(repetitions(100)):
+    for seed in range(repetitions(100, share=0.1)):
         artifact = calibrate(
             pool,
             alpha=recording.alpha,
@@ -370,6 +372,7 @@ def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rul
         assert not uniform(ranks(rounds, law="forgetful"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_ties_and_hopeless_prompts_only_add_to_what_groups_keep(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, recording.pool, rule)

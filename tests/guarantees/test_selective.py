@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, calibrate, certificates
+from langchain_cfc import FeatureMap, certificates
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certified_policy
 from langchain_cfc.decision import decide
@@ -32,6 +32,7 @@ from .laws import (
     Reloaded,
     World,
     broken,
+    calibrate,
     fresh_ids,
     same_as_served,
     serve,
@@ -107,6 +108,7 @@ def certified(
         return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rate", "least"), [("0.3", 0.02), ("0.5", 0.5)])
 def test_the_certified_wrong_answer_rate_is_seldom_exceeded(
     rate: str, least: float, world: World, reloaded: Reloaded
@@ -136,6 +138,7 @@ def test_the_certified_wrong_answer_rate_is_seldom_exceeded(
     assert answering > least * tried
 
 
+@pytest.mark.long
 def test_policies_that_look_good_and_those_tested_where_they_were_tuned_are_not(
     world: World, reloaded: Reloaded
 ) -> None:
@@ -184,6 +187,7 @@ def best_looking_exceeds(
 # All three groups and all prompts together: half of delta = 0.05 goes to the groups. Of 250 repetitions 37
 # failures refute it. With the share of wrong answers itself in place of its p-value, as a control, some group
 # fails far more often.
+@pytest.mark.long
 def test_the_certified_rate_is_seldom_exceeded_in_any_group(
     reloaded: Reloaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +206,7 @@ def test_the_certified_rate_is_seldom_exceeded_in_any_group(
         assert any(group.certified for some in groups for group in some)
         return sum(exceeded(tiers, one, rate) for one in artifacts)
 
-    tried = repetitions(250, share=0.4)
+    tried = repetitions(250)
     assert not too_often(failures(tried), tried, float(delta))
     monkeypatch.setattr(certificates.policies, "rare_p_value", plain_share)
     assert too_often(failures(tried), tried, float(delta))
@@ -239,11 +243,12 @@ def kept_share(artifact: CalibrationArtifact) -> float:
     return 1.0 if threshold == np.inf else 1.0 - (1.0 - (t - t * t / 2.0)) ** 2
 
 
+@pytest.mark.long
 def test_the_promise_about_sets_survives_a_policy_with_confidence_only(
     reloaded: Reloaded, evidence: Evidence
 ) -> None:
     rng = np.random.default_rng(3)
-    tried = repetitions(800, share=0.75)
+    tried = repetitions(800)
     before, where_found, after = [], [], []
     failures = {True: 0, False: 0}
     certified_too_much = shares_too_large = 0

@@ -14,6 +14,7 @@ from langchain_cfc.monitor.drift import Drift
 from langchain_cfc.records import tabulate
 
 
+@pytest.mark.long
 def test_a_few_streams_make_the_page(tmp_path: Path) -> None:
     main(["--streams", "3", "--page", str(tmp_path / "page.md")])
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
@@ -51,6 +52,7 @@ def test_what_the_documentation_says_of_it_is_on_the_page() -> None:
     assert f"within {harder[6].split()[0]} results, where that test needs {harder[5]}, " in said
 
 
+@pytest.mark.long
 def test_whole_artifacts_alarm_as_rarely_as_stated_on_prompts_like_their_own() -> None:
     """All tests of an artifact together, thresholds and soft weightings included, on real scores.
 

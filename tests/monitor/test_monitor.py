@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -48,6 +49,19 @@ def test_under_no_drift_there_is_no_alarm_and_decisions_are_counted(
     assert monitor.status().tests == status.tests
 
 
+def test_an_abstention_that_is_raised_counts_as_the_result_that_it_is(
+    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    raising = chain.model_copy(update={"on_abstain": "raise"})
+    results = [chain.invoke(one.input) for one in served[:60]]
+    someone: Any = RunnableLambda(lambda _: "someone else")
+    for one in served[:60]:
+        raising.with_fallbacks([someone]).invoke(one.input, {"callbacks": [monitor]})
+    status = monitor.status()
+    assert (status.results, status.failures) == (60, 0)
+    assert status.flagged == np.mean([it.reason == "not_certifiable" for it in results]) > 0
+
+
 def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
     monitor: CFCMonitor,
     artifact: CalibrationArtifact,
@@ -73,9 +87,16 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
         monitor.see(chain.invoke(one.input))
     for one in after:
         monitor.see(weaker.invoke(one.input))
-    first = monitor.status().alarms[0]
+    status = monitor.status()
+    first = status.alarms[0]
     assert first.kind == "drift"
-    assert first.evidence >= first.needed
+    drift = next(one for one in status.together if one.kind == "drift")
+    assert drift.alarm
+    assert drift.evidence >= drift.needed == 1.0 / status.level
+    assert drift.leading is not None
+    assert first.what in drift.leading
+    # Which way it moved, and how far, in plain words.
+    assert re.search(r"(lower|higher|more|fewer): \d+ % of results .*, expected \d+ %", first.sentence())
     assert "since about" in first.sentence()
     found = time.mktime(time.strptime(str(first.since)[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
     # It began where evidence was lowest, not long before the swap; times are told in seconds.
@@ -237,7 +258,7 @@ def test_parts_that_nothing_vouches_for_are_noted(
     artifact: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     parts = recorded_parts(recording())
-    with pytest.warns(FingerprintWarning, match="nothing says for sure whether verifier"):
+    with pytest.warns(FingerprintWarning, match="cannot verify that verifier"):
         unsure = CFCRunnable(artifact=artifact, **{**parts, "verifier": parts["verifier"].__call__})
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
         for one in served[:3]:

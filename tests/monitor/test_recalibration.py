@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.calibration import recipe
+from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, recording
 from langchain_cfc.draws import Draws
@@ -548,14 +548,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_artifact_knows_how_it_was_asked_for(name: str) -> None:
     made = calibrate(recording(), **RECIPES[name])
-    split = made.calibration.split
-    again = calibrate(
-        recording(),
-        **recipe(made),
-        fit_fraction=split.fit,
-        test_fraction=split.test,
-        certification_fraction=split.certification,
-    )
+    again = calibrate(recording(), **CalibrationConfig.from_artifact(made).options())
     assert timeless(again.model_dump(mode="json")) == timeless(made.model_dump(mode="json"))
 
 

@@ -85,7 +85,9 @@ def started(where: str, artifact: Path, names: Sequence[str], results: int, rate
     return found
 
 
-@pytest.mark.parametrize(("kind", "rate"), [("sqlite", 300), ("postgres", 1000)])
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("sqlite", 300), pytest.param("postgres", 1000, marks=pytest.mark.long)]
+)
 def test_eight_processes_lose_and_double_nothing(
     kind: str, rate: int, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -107,6 +109,7 @@ def test_eight_processes_lose_and_double_nothing(
         assert max(one.outcomes for one in monitor.status().tests) == 8 * each
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_writer_that_is_killed_loses_its_last_second(
     kind: str, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest

@@ -2,13 +2,12 @@
 
 Seeds are fixed, so each test gives the same answer every time. The targets are for 200 seeds; with a dozen,
 z is a ratio of two noises, so the short form counts cells in the published band only, which is what the
-deviation of twelve seeds allows: sd / sqrt(12) is a third of the band. `CFC_LONG` runs all 200.
+deviation of twelve seeds allows: sd / sqrt(12) is a third of the band. The long tier runs all 200.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +138,7 @@ def test_the_ablation_uses_the_first_prompts_and_candidates(
         assert of(found, "CFC-PAC", "0.2", ("0.2",)) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.long
 def test_its_cell_at_full_size_repeats_the_main_table(report: SyntheticReport) -> None:
     for metric in ("ECR", "APSS"):
         main, ablation = (
@@ -153,6 +153,7 @@ def test_its_cell_at_full_size_repeats_the_main_table(report: SyntheticReport) -
         assert main.reproduced == ablation.reproduced
 
 
+@pytest.mark.long
 def test_the_fitted_world_reproduces_the_tables_and_another_does_not(report: SyntheticReport) -> None:
     counts = {one.table: one.in_band for one in report.agreement}
     assert counts["main"] >= 105
@@ -165,12 +166,13 @@ def test_the_fitted_world_reproduces_the_tables_and_another_does_not(report: Syn
     assert {one.table: one.in_band for one in other.agreement}["main"] < 60
 
 
-@pytest.mark.skipif("CFC_LONG" not in os.environ, reason="200 seeds take minutes: set CFC_LONG to run them")
+@pytest.mark.long
 def test_two_hundred_seeds_reach_every_target() -> None:
     full = reproduce_synthetic(200, jobs=JOBS)
     assert all(one.passes for one in full.agreement), [one.words for one in full.agreement]
 
 
+@pytest.mark.long
 def test_processes_change_nothing() -> None:
     assert reproduce_synthetic(2, jobs=2) == reproduce_synthetic(2, jobs=1)
 

@@ -215,6 +215,7 @@ def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPat
         tabulate(read_records(table(path, [*rows, GOOD[5] | {"id": "deep"}])))
 
 
+@pytest.mark.long
 def test_metadata_is_held_once_and_as_text(path: Path) -> None:
     records = [record(f"q{number}", metadata={"topic": "ab"[number % 2]}) for number in range(5000)]
     write_records(path, records)
@@ -337,3 +338,31 @@ def test_the_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(MissingExtraError, match=r"langchain-cfc\[collect\]"):
             act()
     assert path.read_bytes() == before
+
+
+def huge_rows(path: Path, size: int, count: int = 64) -> None:
+    """A small file of prompts that are all one long text, which stands in it once."""
+    rows = [{**row(f"q{number}"), "input": json.dumps("a" * size)} for number in range(count)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=parquet_schema()), path, compression="zstd")
+
+
+def test_rows_that_unpack_to_far_more_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huge_rows(path, 50_000)
+    assert path.stat().st_size < 20_000
+    assert len(list(read_records(path))) == 64
+    # A limit that takes less time to reach than that of 256 MiB.
+    monkeypatch.setattr("langchain_cfc.records.parquet.unpacking.MOST_BATCH_BYTES", 1 << 20)
+    for read in (list, tabulate):
+        with pytest.raises(RecordError, match="line 1: unpacks to 3 MiB in 64 rows; expected at most 1 MiB"):
+            read(read_records(path))
+
+
+def test_a_column_that_is_compressed_beyond_reason_is_not_unpacked(path: Path) -> None:
+    rows = [{**row(f"q{number}"), "input": json.dumps("a" * 30_000_000)} for number in range(3)]
+    table = pa.Table.from_pylist(rows, schema=parquet_schema())
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 50_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(RecordError, match=r"the column input unpacks from .* KiB to 86 MiB"):
+        list(read_records(path))
+    assert pa.total_allocated_bytes() - before < 1 << 20

@@ -11,7 +11,10 @@ from tests.report.making import Case, written
 
 
 def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
-    """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct."""
+    """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct.
+
+    Sets may be empty.
+    """
     records = [
         written(f"a{k}", (0.05 + 0.4 * k / 39, "yes", True), *[(0.9, "no", False)] * (n - 1))
         for k in range(40)
@@ -23,6 +26,7 @@ def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
             alpha=0.4,
             features="group(topic)",
             set_rule=set_rule,
+            never_empty=False,
             fit_fraction=0.3,
             allow_unattainable=True,
         )
@@ -126,6 +130,10 @@ def test_long_texts_and_many_answers_are_cut() -> None:
             "system: be brief\nuser: why?",
         ),
         ([{"role": "user", "content": [{"type": "text"}]}], '{"content":[{"type":"text"}],"role":"user"}'),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": []}],
+            '{"content":"","role":"assistant","tool_calls":[]}',
+        ),
         ({"question": "why?"}, '{"question":"why?"}'),
     ],
 )

@@ -225,7 +225,10 @@ def test_rules_without_a_promise_say_so() -> None:
     assert "With probability at least" not in read.text
     assert "What it rests on" not in read.text
     assert "not known: the records did not say (unbound)" in read.text
-    assert "--threshold-rule conditional" in read.text
+    # The default rule again, with the other options as they were.
+    advised = read.text.split("No theorem stands behind", 1)[1].split("--test-fraction", 1)[0]
+    assert "--features '1 + mean_score' --set-rule all --seed 0 --fit-fraction 0.2" in advised
+    assert "--threshold-rule" not in advised
 
 
 def test_one_threshold_for_all_is_not_compared_with_itself() -> None:

@@ -12,7 +12,7 @@ from .parts import by_topic, hopeless_records, plain_artifact, records
 
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
-    """Without features: the threshold is 0.75 for every prompt."""
+    """Without features: the threshold is 0.75 for every prompt, and sets may be empty."""
     return plain_artifact()
 
 
@@ -24,7 +24,16 @@ def two_levels() -> CalibrationArtifact:
 
 @pytest.fixture(scope="session")
 def by_topics() -> CalibrationArtifact:
-    """A threshold per topic: 0.75 for easy prompts, and for hopeless ones nothing can be certified."""
+    """A threshold per topic: 0.75 for easy prompts, and for hopeless ones nothing can be certified.
+
+    Sets may be empty.
+    """
     prompts = [*records("easy"), *hopeless_records("hopeless")]
     with pytest.warns(AttainabilityWarning, match="hopeless"):
-        return calibrate(prompts, alpha=0.25, features=by_topic("easy", "hopeless"), allow_unattainable=True)
+        return calibrate(
+            prompts,
+            alpha=0.25,
+            features=by_topic("easy", "hopeless"),
+            never_empty=False,
+            allow_unattainable=True,
+        )

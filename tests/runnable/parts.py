@@ -30,7 +30,7 @@ from langchain_cfc import (
     PromptRecord,
     calibrate,
 )
-from langchain_cfc.draws import Draws
+from langchain_cfc.draws import Draws, PromptKind
 from langchain_cfc.sampling import Draw
 
 N = 4
@@ -202,8 +202,16 @@ def by_topic(*topics: str) -> FeatureMap:
 
 
 def plain_artifact(*, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
-    """One threshold for all prompts; at alpha = 0.25 it is 0.75."""
-    return calibrate(records(extracted=extracted), **{"alpha": 0.25, "features": "1", **settings})
+    """One threshold for all prompts; at alpha = 0.25 it is 0.75. Sets may be empty unless settings differ."""
+    return calibrate(
+        records(extracted=extracted), **{"alpha": 0.25, "features": "1", "never_empty": False, **settings}
+    )
+
+
+def taking(artifact: CalibrationArtifact, kind: PromptKind) -> CalibrationArtifact:
+    """The artifact as if its calibration prompts had been of this kind."""
+    facts = artifact.calibration.model_copy(update={"prompt_kinds": [kind]})
+    return artifact.model_copy(update={"calibration": facts})
 
 
 def chain_of(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:

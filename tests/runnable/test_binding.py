@@ -6,7 +6,8 @@ import warnings
 from typing import Any
 
 import pytest
-from langchain_core.runnables import RunnableLambda
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
 from langchain_cfc.draws import Draws
@@ -95,7 +96,9 @@ def test_an_id_given_by_the_user_is_compared_like_any_other() -> None:
 
 
 def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
-    with pytest.warns(FingerprintWarning, match="whether generator and verifier are those") as caught:
+    with pytest.warns(
+        FingerprintWarning, match="cannot verify that generator and verifier are those"
+    ) as caught:
         chain = chain_of(bound_artifact())
     # The way out is part of the message.
     assert "generator_id='my-model', verifier_id='my-judge'" in str(caught[0].message)
@@ -110,7 +113,7 @@ def test_ids_alone_are_enough_to_match() -> None:
 
 
 def test_only_the_part_that_says_nothing_is_named() -> None:
-    with pytest.warns(FingerprintWarning, match="nothing says for sure whether verifier are") as caught:
+    with pytest.warns(FingerprintWarning, match="cannot verify that verifier are") as caught:
         matching(bound_artifact(), verifier=verify)
     assert "generator_id" not in str(caught[0].message)
 
@@ -138,14 +141,27 @@ def test_another_version_of_the_served_model_warns_and_serves() -> None:
 
 
 def test_wrappers_that_change_nothing_do_not_hide_the_model() -> None:
-    for generator in (
+    wrapped: list[Runnable[Any, Any]] = [
         model().with_retry(),
         model().with_config(tags=["mine"]),
+        RunnablePassthrough() | model() | StrOutputParser(),
+    ]
+    for generator in wrapped:
+        chain = matching(bound_artifact(), generator=generator)
+        assert chain.invoke("x").guarantee.binding == "matched"
+
+
+def test_a_function_around_the_model_is_unverified_until_an_id_vouches_for_it() -> None:
+    """A function may do anything to prompt or candidate, whatever id the model in the chain has."""
+    for generator in (
         RunnableLambda(lambda prompt: prompt) | model(),
         model() | RunnableLambda(lambda message: message.text),
     ):
-        chain = matching(bound_artifact(), generator=generator)
-        assert chain.invoke("x").guarantee.binding == "matched"
+        with pytest.warns(FingerprintWarning, match=r"parts that cannot be compared \(RunnableLambda"):
+            chain = matching(bound_artifact(), generator=generator)
+        assert chain.invoke("x").guarantee.binding == "unverified"
+        vouched = matching(bound_artifact(), generator=generator, generator_id="my-model")
+        assert vouched.invoke("x").guarantee.binding == "matched"
 
 
 def test_a_bound_argument_that_changes_the_sampling_is_refused() -> None:
@@ -155,7 +171,7 @@ def test_a_bound_argument_that_changes_the_sampling_is_refused() -> None:
 
 def test_a_fallback_is_not_taken_for_the_model_before_it() -> None:
     generator = model().with_fallbacks([ScriptedModel(texts=TEXTS)])
-    with pytest.warns(FingerprintWarning, match="whether generator are"):
+    with pytest.warns(FingerprintWarning, match="cannot verify that generator are"):
         chain = matching(bound_artifact(), generator=generator)
     assert chain.invoke("x").guarantee.binding == "unverified"
 
@@ -174,7 +190,7 @@ def test_extractors_must_fit_where_distinct_answers_matter(settings: dict[str, A
         matching(with_answer)
     with pytest.raises(FingerprintError, match=r"the answer is not the one .*id is 'other'"):
         matching(with_answer, answer=NamedExtractor(id="other"))
-    with pytest.warns(FingerprintWarning, match="whether answer are"):
+    with pytest.warns(FingerprintWarning, match="cannot verify that answer are"):
         assert matching(with_answer, answer=answer_of).invoke("x").guarantee.binding == "unverified"
     given = matching(with_answer, answer=answer_of, answer_id="first-word")
     assert given.invoke("x").guarantee.binding == "matched"
@@ -200,7 +216,7 @@ def test_where_only_scores_matter_another_extractor_is_refused_and_an_unknown_on
     with pytest.raises(FingerprintError, match=r"the answer is not the one"):
         matching(stated, answer=answer_of, answer_id="other")
     for artifact, fields in ((bound_artifact(), {"answer": answer_of}), (stated, {})):
-        with pytest.warns(FingerprintWarning, match="whether answer are"):
+        with pytest.warns(FingerprintWarning, match="cannot verify that answer are"):
             chain = matching(artifact, **fields)
         assert chain.invoke("x").guarantee.binding == "unverified"
 
@@ -208,7 +224,7 @@ def test_where_only_scores_matter_another_extractor_is_refused_and_an_unknown_on
 def test_what_was_calibrated_but_is_not_stated_when_serving_leaves_it_unverified() -> None:
     artifact = bound_artifact(stated={"generator": {"model": "m", "temperature": 0.0}})
     generator = NamedModel(texts=TEXTS, fingerprint={"model": "m"})
-    with pytest.warns(FingerprintWarning, match="whether generator are"):
+    with pytest.warns(FingerprintWarning, match="cannot verify that generator are"):
         chain = matching(artifact, generator=generator)
     assert chain.invoke("x").guarantee.binding == "unverified"
 

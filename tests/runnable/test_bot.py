@@ -14,7 +14,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
-from langchain_cfc.artifact import CertifiedPolicy
+from langchain_cfc.artifact import CertifiedPolicy, TradeOff
 from langchain_cfc.errors import DescriptionError, FeatureError, FingerprintError, InputError
 from langchain_cfc.guarantee import (
     AnswerPolicy,
@@ -37,39 +37,46 @@ SILENT = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 
 def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
-    """The artifact with a policy as if it had been certified."""
+    """The artifact with a policy as if it had been certified on 90 prompts."""
+    facts = artifact.calibration.model_copy(update={"certification_size": 90})
+    artifact = artifact.model_copy(update={"calibration": facts})
+    answers = AnswerPolicy(**policy)
     same: dict[str, Any] = {
-        "alpha": alpha,
         "delta": "0.1",
         "prompts": 90,
         "records_digest": "sha256:r",
         "artifact_digest": artifact.frozen_digest,
     }
-    everyone = CertifiedShare(
-        name="1",
-        words="all prompts",
-        prompts=90,
-        kept=80,
-        kept_at_least=0.8,
-        covered=70,
-        coverage_at_least=0.7,
+    shares = tuple(
+        CertifiedShare(
+            name=weighting.name,
+            words=weighting.words,
+            prompts=90,
+            kept=80,
+            kept_at_least=0.7,
+            covered=70,
+            coverage_at_least=0.6,
+        )
+        for weighting in artifact.feature_map.guaranteed_weights()
     )
     coverage = [
         CoverageCertificate(
-            **{**same, "alpha": held}, shares=(everyone,), mean_set_size=1.5, mean_set_size_at_most=2.0
+            **same, alpha=held, shares=shares, mean_set_size=1.5, mean_set_size_at_most=float(artifact.n)
         )
         for held in artifact.alphas
     ]
     certificate = WrongRateCertificate(
         **same,
+        alpha=alpha,
         max_wrong_rate="0.05",
-        policy=AnswerPolicy(**policy),
+        policy=answers,
         groups=(
-            CertifiedAnswers(name="1", words="all prompts", prompts=90, answered=70, wrong=1, certified=True),
+            CertifiedAnswers(name="1", words="all prompts", prompts=90, answered=70, wrong=0, certified=True),
         ),
-        policies_tested=3,
+        policies_tested=1,
     )
-    stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=[])
+    compared = TradeOff(alpha=alpha, policy=answers, answered=70, wrong=0, wrong_rate_at_most=0.2)
+    stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=[compared])
     made = artifact.model_copy(update={"policy": stored})
     return CalibrationArtifact.model_validate(made.model_dump())
 
@@ -250,7 +257,7 @@ def test_as_an_answer_in_words(bot: CalibrationArtifact, serve: Any) -> None:
     assert isinstance(message, AIMessage)
     assert message.text == "lima"
     said = message.response_metadata["cfc"]
-    assert said["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.05"
+    assert said["guarantee"]["max_wrong_rate"] == "0.05"
     json.dumps(said, allow_nan=False)
     withheld = serve(bot_of(bot, LONELY).as_answer(abstain_message="No idea."), "x")
     assert withheld.text == "No idea."
@@ -262,7 +269,10 @@ def test_as_an_answer_in_words(bot: CalibrationArtifact, serve: Any) -> None:
 def test_as_a_chat_model(bot: CalibrationArtifact, serve: Any) -> None:
     answered = serve(CFCChatModel(chain=bot_of(bot)), [HumanMessage("x")])
     assert answered.text == "lima"
-    assert answered.response_metadata["cfc"]["guarantee"]["wrong_answers"]["alpha"] == "0.25"
+    assert answered.response_metadata["cfc"]["guarantee"]["alpha"] == "0.25"
+    wrong_answers = bot_of(bot).guarantee_of(answered).wrong_answers
+    assert wrong_answers is not None
+    assert wrong_answers.alpha == "0.25"
     withheld = serve(CFCChatModel(chain=bot_of(bot, CROWDED)), [HumanMessage("x")])
     assert withheld.response_metadata["cfc"]["reason"] == "too_many_answers"
     assert "lima" not in withheld.text

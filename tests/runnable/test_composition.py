@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
-from pydantic import TypeAdapter
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import DrawError, FingerprintWarning, VerifierError
 from langchain_cfc.sampling import Draw
 
-from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of, verify
+from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of, taking, verify
 
 
 def best_of(result: CFCResult) -> str:
@@ -151,10 +151,34 @@ def test_its_output_schema_is_the_results(artifact: CalibrationArtifact) -> None
     assert (RunnableLambda(lambda x: x) | chain).get_output_jsonschema() == schema
 
 
-def test_its_input_schema_takes_what_a_generator_takes(artifact: CalibrationArtifact) -> None:
-    schema: Any = chain_of(artifact).get_input_schema()
-    for prompt in ("text", {"land": "Peru"}, [("human", "text")]):
-        TypeAdapter(schema).validate_python(prompt)
+@pytest.mark.filterwarnings("ignore:This API is in beta")
+def test_a_tool_made_of_it_takes_a_text_or_the_fields_of_its_template(
+    artifact: CalibrationArtifact,
+) -> None:
+    chain = chain_of(artifact, answer=answer_of)
+    assert chain.get_input_jsonschema()["type"] == "string"
+    template = ChatPromptTemplate.from_template("The capital of {land}?") | ScriptedModel(texts=TEXTS)
+    for asked, argument, field in (
+        (chain, "Where?", "tool_input"),
+        (chain.or_else(lambda _: "nobody"), "Where?", "tool_input"),
+        (
+            chain_of(taking(artifact, "object"), generator=template, answer=answer_of),
+            {"land": "Peru"},
+            "land",
+        ),
+    ):
+        tool = asked.as_answer(text=True).as_tool(name="capital", description="Names a capital.")
+        assert tool.args[field]["type"] == "string"
+        offered = convert_to_openai_tool(tool)["function"]["parameters"]
+        [(name, described)] = offered["properties"].items()
+        assert described["type"] == "string"
+        call = {"name": "capital", "args": {name: "x"}, "id": "1", "type": "tool_call"}
+        assert tool.invoke(argument) == tool.invoke(call).content == "lima"
+
+
+def test_an_abstention_is_false_and_an_answer_true(artifact: CalibrationArtifact) -> None:
+    assert chain_of(artifact).invoke("x")
+    assert not chain_of(artifact, generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("x")
 
 
 def test_the_graph_shows_it_as_one_node(artifact: CalibrationArtifact) -> None:

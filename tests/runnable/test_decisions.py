@@ -29,6 +29,7 @@ from .parts import (
     made_up,
     plain_artifact,
     score_of,
+    taking,
     topic_of,
     verify,
 )
@@ -162,22 +163,25 @@ def test_under_best_prefix_nothing_after_the_best_enters() -> None:
 
 
 @both_ways
-def test_an_empty_text_is_a_candidate_like_any_other(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(
+    artifact: CalibrationArtifact, serve: Serve
+) -> None:
     def judge(_: Any, candidates: Sequence[Draw]) -> list[float]:
         return [0.1 if one.text == "" else 0.9 for one in candidates]
 
     model = ScriptedModel(texts=("a", "", "b", "c"))
     result = serve(chain_of(artifact, generator=model, verifier=judge), "x")
     assert len(result.candidates) == N
-    assert (result.answers, result.best, result.abstained) == (("",), "", False)
-    assert result.candidates[1].text == ""
+    assert (result.answers, result.best, result.reason) == ((), None, "no_candidate_accepted")
+    empty = result.candidates[1]
+    assert (empty.score, empty.level, empty.accepted, empty.length) == (0.1, None, False, 0)
 
 
 @both_ways
 def test_an_extractor_may_find_no_answer(artifact: CalibrationArtifact, serve: Serve) -> None:
     result = serve(chain_of(artifact, answer=lambda _: ""), "x")
-    assert result.answers == ("",)
-    assert [one.answer for one in result.candidates] == ["", None, "", None]
+    assert (result.answers, result.best, result.reason) == ((), None, "only_blank_answers")
+    assert not any(one.accepted for one in result.candidates)
 
 
 @both_ways
@@ -204,7 +208,7 @@ def test_whatever_draws_messages_or_texts_generates(
 def test_a_prompt_template_and_a_model_generate_together(artifact: CalibrationArtifact, serve: Serve) -> None:
     model = ScriptedModel(texts=TEXTS)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("Capital of {land}?")
-    chain = chain_of(artifact, generator=template | model, answer=answer_of)
+    chain = chain_of(taking(artifact, "object"), generator=template | model, answer=answer_of)
     assert serve(chain, {"land": "Peru"}).answers == ("lima",)
     assert model.drawn == ["Capital of Peru?"] * N
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import math
 from typing import Any
 
 import pytest
@@ -112,12 +112,17 @@ def test_metadata_is_settled_before_anything_is_drawn(by_topics: CalibrationArti
 
 
 @both_ways
-def test_an_unknown_category_is_refused_and_the_known_ones_listed(
+def test_a_category_that_was_not_calibrated_on_is_flagged_and_named(
     by_topics: CalibrationArtifact, serve: Serve
 ) -> None:
-    with pytest.raises(FeatureError, match="sports") as failure:
-        serve(chain_of(by_topics, metadata=topic_of), "about sports")
-    assert re.search("easy.*hopeless", str(failure.value))
+    result = serve(chain_of(by_topics, metadata=topic_of), "about sports")
+    assert (result.abstained, result.reason, result.threshold) == (True, "not_certifiable", math.inf)
+    assert result.unknown_categories == ("topic",)
+    assert "topic is 'sports', which no calibration prompt had" in result.explain()
+    assert "Features:" not in result.explain()
+    known = serve(chain_of(by_topics, metadata=topic_of), "about easy")
+    assert known.unknown_categories == ()
+    assert "no calibration prompt" not in known.explain()
 
 
 @both_ways

@@ -30,7 +30,7 @@ from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError, SamplingWarning
 from langchain_cfc.sampling import Draw
 from langchain_cfc.sampling.sampler import TOP_UPS
-from langchain_cfc.verifiers import pairwise
+from langchain_cfc.verifiers import pointwise
 
 from .parts import (
     TEXTS,
@@ -345,7 +345,7 @@ def test_a_judge_model_does_not_stream(artifact: CalibrationArtifact, serve: Ser
         | StreamingModel(texts=TEXTS)
         | RunnableLambda(lambda message: score_of(str(message.text)))
     )
-    chain = chain_of(artifact, verifier=pairwise(judge))
+    chain = chain_of(artifact, verifier=pointwise(judge))
     serve(chain, "where?", config={"callbacks": [listener]})
     assert [kind for kind, _, _ in listener.seen].count("model") == 2 * N
     assert listener.tokens == []

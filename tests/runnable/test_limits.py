@@ -13,7 +13,7 @@ from langchain_core.runnables import ConfigurableField, Runnable, RunnableConfig
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import DrawError, ServingTimeoutError
-from langchain_cfc.verifiers import pairwise
+from langchain_cfc.verifiers import pointwise
 
 from .parts import N, chain_of
 
@@ -65,7 +65,7 @@ class Gauge:
 
     def chain(self, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
         """A chain of both."""
-        judge = pairwise(RunnableLambda(self._pair, self._apair))
+        judge = pointwise(RunnableLambda(self._pair, self._apair))
         return chain_of(artifact, generator=RunnableLambda(self.draw, self.adraw), verifier=judge, **fields)
 
     def _pair(self, pair: dict[str, Any]) -> float:
@@ -147,8 +147,9 @@ def test_escalation_shares_the_limit_of_the_batch(artifact: CalibrationArtifact,
 def test_a_fallback_does_not_see_the_limit(artifact: CalibrationArtifact) -> None:
     seen: list[Any] = []
 
-    def ask(_: Any, config: RunnableConfig) -> None:
+    def ask(_: Any, config: RunnableConfig) -> str:
         seen.append(config.get("configurable"))
+        return "somebody knows"
 
     unsure = chain_of(artifact, max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
     unsure.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})

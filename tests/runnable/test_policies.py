@@ -17,9 +17,9 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from langchain_cfc import CalibrationArtifact, CFCResult
-from langchain_cfc.errors import DrawError
-from langchain_cfc.runnable import OrElse
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
+from langchain_cfc.errors import AbstentionError, CFCError, DrawError, InputError, ServingError
+from langchain_cfc.runnable import Answer, OrElse
 
 from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of
 
@@ -48,7 +48,8 @@ def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact,
     said = message.response_metadata["cfc"]
     assert said["answers"] == ["lima"]
     assert said["reason"] == "answered"
-    assert said["guarantee"]["sentence"] == chain.guarantee.sentence
+    assert said["guarantee"]["artifact_digest"] == artifact.digest
+    assert chain.guarantee_of(message) == chain.guarantee == invoke(chain, "x").guarantee
     json.dumps(said, allow_nan=False)
     # A message is sent and stored: nothing of the rejected candidates is in it.
     assert "quito" not in message.model_dump_json()
@@ -63,12 +64,38 @@ def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact,
     assert invoke(chain.as_answer(text=True), "x") == "I do not know."
 
 
-def test_an_answer_bears_no_usage_that_was_counted_before(artifact: CalibrationArtifact) -> None:
+def test_an_answer_bears_the_usage_of_all_draws(artifact: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS, usage={"input_tokens": 2, "output_tokens": 1, "total_tokens": 3})
     message = chain_of(artifact, generator=model).as_answer().invoke("x")
     assert isinstance(message, AIMessage)
-    assert message.usage_metadata is None
-    assert message.response_metadata["cfc"]["usage"]["total_tokens"] == 3 * N
+    assert message.usage_metadata is not None
+    assert message.usage_metadata == message.response_metadata["cfc"]["usage"]
+    assert message.usage_metadata["total_tokens"] == 3 * N
+    silent = chain_of(artifact).as_answer().invoke("x")
+    assert isinstance(silent, AIMessage)
+    assert silent.usage_metadata is None
+
+
+def test_a_message_holds_its_decision_in_a_few_hundred_bytes(artifact: CalibrationArtifact) -> None:
+    chain = chain_of(artifact)
+    message = chain.as_answer().invoke("x")
+    assert isinstance(message, AIMessage)
+    assert len(json.dumps(message.response_metadata)) < 500
+    # The whole guarantee is many times as long, and still to be had.
+    assert len(chain.guarantee_of(message).model_dump_json()) > 1500
+
+
+def test_the_guarantee_of_another_chains_message_is_not_made_up(
+    artifact: CalibrationArtifact, two_levels: CalibrationArtifact
+) -> None:
+    chain = chain_of(artifact)
+    message = chain_of(two_levels, alpha="0.5").as_answer().invoke("x")
+    assert isinstance(message, AIMessage)
+    with pytest.raises(InputError, match=f"answered under alpha = 0.5 of the artifact {two_levels.digest}"):
+        chain.guarantee_of(message)
+    for other in (AIMessage("x"), AIMessage("x", response_metadata={"cfc": {"guarantee": None}})):
+        with pytest.raises(InputError, match="the message states no guarantee"):
+            chain.guarantee_of(other)
 
 
 @both_ways
@@ -107,6 +134,56 @@ def test_what_a_fallback_says_claims_no_guarantee(
     assert isinstance(message, AIMessage)
     assert message.text == "a person's words"
     assert message.response_metadata["cfc"] == {"guarantee": None}
+
+
+@both_ways
+def test_a_fallback_that_returns_nothing_is_no_answer(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    abstains = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    notified: list[Any] = []
+    for chain in (abstains.or_else(notified.append), abstains.or_else(notified.append).as_answer()):
+        with pytest.raises(ServingError, match=r"fallback .* of or_else returned None, which is no answer"):
+            invoke(chain, "where?")
+    assert notified == ["where?", "where?"]
+    with pytest.raises(ServingError, match="there is no answer, only None"):
+        Answer().to_message(None)
+
+
+@both_ways
+def test_an_abstention_that_is_raised_triggers_fallbacks(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
+    model = ScriptedModel(texts=HOPELESS)
+    raising = chain_of(artifact, generator=model, on_abstain="raise")
+    with pytest.raises(AbstentionError, match="abstained with the reason 'no_candidate_accepted'") as raised:
+        invoke(raising, "where?")
+    assert raised.value.result == invoke(raising.model_copy(update={"on_abstain": "return"}), "where?")
+    someone: Any = RunnableLambda(lambda prompt: f"asked: {prompt}")
+    caught = raising.with_fallbacks([someone], exceptions_to_handle=(AbstentionError,))
+    assert invoke(caught, "where?") == "asked: where?"
+    # A result that is returned triggers none: that is what `or_else` is for, which takes both alike.
+    returning = chain_of(artifact, generator=model)
+    assert not invoke(returning.with_fallbacks([someone]), "where?")
+    for chain in (returning, raising):
+        assert invoke(chain.or_else(someone), "where?") == "asked: where?"
+    answered = chain_of(artifact, on_abstain="raise").with_fallbacks([someone])
+    assert invoke(answered, "where?").best == "lima|0.1"
+    # So does a chat model around it.
+    facade = CFCChatModel(chain=raising).with_fallbacks([FakeListChatModel(responses=["Ada"])])
+    assert invoke(facade, "where?").text == "Ada"
+
+
+def test_nothing_is_drawn_again_because_it_was_abstained(artifact: CalibrationArtifact) -> None:
+    model = ScriptedModel(texts=HOPELESS)
+    raising = chain_of(artifact, generator=model, on_abstain="raise")
+    for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
+        with pytest.raises(InputError, match="this would draw again after an abstention"):
+            raising.with_retry(retry_if_exception_type=types)
+    with pytest.raises(InputError, match="this would draw again"):
+        raising.with_retry()
+    with pytest.raises(AbstentionError):
+        raising.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
+    assert len(model.drawn) == N
+    chain_of(artifact).with_retry().invoke("x")
 
 
 @both_ways

@@ -114,6 +114,22 @@ def test_the_explanation_of_a_low_threshold(result: CFCResult) -> None:
     assert "the lowest was 0.8" in text
 
 
+def test_the_explanation_of_the_best_candidate_alone() -> None:
+    _, texts = REASONS["no_candidate_accepted"]
+    chain = chain_of(plain_artifact(never_empty=True), generator=ScriptedModel(texts=texts), answer=answer_of)
+    result = chain.invoke("x")
+    assert (result.abstained, result.reason) == (False, "answered")
+    assert (result.answers, result.best, result.to_message("?").text) == (("lima",), "lima", "lima")
+    # The earliest of lowest score, and its text is shown like that of any accepted candidate.
+    assert [one.accepted for one in result.candidates] == [True, False, False, False]
+    assert [one.text for one in result.candidates] == ["lima|0.8", None, None, None]
+    assert result.threshold == pytest.approx(0.75)
+    assert result.explain().startswith(
+        "Answered with the best candidate alone, because sets are never empty: all 4 scores lie above the "
+        "threshold 0.75; the lowest was 0.8"
+    )
+
+
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
 def test_the_explanation_of_a_flag(result: CFCResult) -> None:
     text = result.explain()

@@ -23,7 +23,7 @@ from langchain_cfc.errors import FingerprintWarning, SamplingWarning
 from langchain_cfc.records import Candidate, Provenance
 from langchain_cfc.sampling import Draw
 
-from .parts import TEXTS, N, Serve, StreamingModel, both_ways, chain_of, plain_artifact, slot_of
+from .parts import TEXTS, N, Serve, StreamingModel, both_ways, chain_of, plain_artifact, slot_of, taking
 from .test_draws import TokenListener
 
 
@@ -141,7 +141,8 @@ def test_images_reach_generator_and_verifier_as_they_are(artifact: CalibrationAr
         verified.append(given)
         return [0.1] * len(candidates)
 
-    assert serve(chain_of(artifact, generator=model, verifier=judge), prompt).best == "a dog|0.1"
+    chain = chain_of(taking(artifact, "messages"), generator=model, verifier=judge)
+    assert serve(chain, prompt).best == "a dog|0.1"
     assert verified == [prompt]
     assert [seen[0].content[1] for seen in model.seen] == [IMAGE] * N
 

@@ -82,7 +82,7 @@ def test_with_a_cache_all_answers_are_the_first() -> None:
         lambda model: model().bind(n=5),
         lambda model: model().bind(n=5).with_retry(),
         lambda model: model(extra_body={"n": 5}),
-        lambda model: model().bind(extra_body={"n": 5, "top_k": 1}),
+        lambda model: model().bind(extra_body={"n": 5, "top_k": 2}),
     ],
 )
 def test_choices_that_nobody_uses_are_not_paid_for(
@@ -103,8 +103,8 @@ def test_asked_itself_that_model_pays_for_five_and_returns_one(chat_model: MakeM
 def test_what_goes_into_the_body_beside_that_stays(
     chat_model: MakeModel, script: Script, draw: Drawing
 ) -> None:
-    draw(chat_model(extra_body={"n": 5, "top_k": 1}), 2)
-    assert [request["top_k"] for request in script.requests] == [1, 1]
+    draw(chat_model(extra_body={"n": 5, "top_k": 2}), 2)
+    assert [request["top_k"] for request in script.requests] == [2, 2]
 
 
 @both_ways

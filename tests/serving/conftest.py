@@ -17,7 +17,13 @@ from langchain_cfc.records import Provenance
 from .openai_server import Script, serving
 
 # What the recording says of its generator, in the words of a client.
-RECORDED: dict[str, Any] = {"temperature": 0.7, "max_tokens": 16, "stop": ["\n"]}
+RECORDED: dict[str, Any] = {
+    "temperature": 0.7,
+    "top_p": 0.8,
+    "max_tokens": 16,
+    "stop": ["\n"],
+    "extra_body": {"top_k": 40},
+}
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ class Script:
 
     Attributes:
         answers: For every prompt, its answers, one after the other and over again.
-        model: What the server calls its model.
+        model: What the server calls its model; the name that it is asked for if left out.
         logprobs: Whether it returns log-probabilities to those who ask.
         rewards: For every prompt, its answers with what the reward model thinks of them.
         faults: What goes wrong.
@@ -130,7 +130,7 @@ class Script:
     """
 
     answers: Mapping[str, Sequence[Answer]]
-    model: str = "recorded"
+    model: str | None = None
     logprobs: bool = True
     rewards: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     faults: Sequence[Fault] = ()
@@ -187,13 +187,17 @@ class Script:
             reply.parts = [part.replace(":", "=") for part in reply.parts]
         return reply
 
+    def _name(self, body: Json) -> str:
+        """What the server calls the model that a request asks for."""
+        return self.model or str(body.get("model", "recorded"))
+
     def _whole(self, number: int, path: str, body: Json, odd: set[str]) -> Reply:
         if path == "/v1/chat/completions":
             return self._completion(number, body, odd)
         if path == "/v1/embeddings":
-            return Reply(200, [json.dumps(bodies.embeddings(self.model, body))])
+            return Reply(200, [json.dumps(bodies.embeddings(self._name(body), body))])
         if path in {"/score", "/v1/score"}:
-            return Reply(200, [json.dumps(bodies.rewards(self.model, body, self.rewards))])
+            return Reply(200, [json.dumps(bodies.rewards(self._name(body), body, self.rewards))])
         raise RefusedError(404, f"nothing is served at {path}")
 
     def _completion(self, number: int, body: Json, odd: set[str]) -> Reply:
@@ -208,9 +212,9 @@ class Script:
                 choice["logprobs"], choice["finish_reason"] = None, "length"
         used = bodies.usage(answers)
         if not body.get("stream"):
-            return Reply(200, [json.dumps(bodies.completion(self.model, number, chosen, used))])
+            return Reply(200, [json.dumps(bodies.completion(self._name(body), number, chosen, used))])
         asked = (body.get("stream_options") or {}).get("include_usage")
-        chunks = bodies.chunks(self.model, number, chosen, used if asked else None)
+        chunks = bodies.chunks(self._name(body), number, chosen, used if asked else None)
         return Reply(200, [*map(json.dumps, chunks), "[DONE]"], events=True)
 
     def _next(self, body: Json, odd: set[str]) -> list[Answer]:

@@ -100,7 +100,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_light_libraries_are_installed(light: Run) -> None:
     listed = json.loads(light("python", "-m", "pip", "list", "--format=json").stdout)
     names = {one["name"].lower() for one in listed}
@@ -108,7 +108,7 @@ def test_only_light_libraries_are_installed(light: Run) -> None:
     assert not HEAVY & names
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_artifact_made_elsewhere_serves_there_alike(light: Run, saved: Path) -> None:
     found = light("python", "-W", "error", "-c", SERVE, saved)
     assert found.returncode == 0, found.stderr
@@ -126,7 +126,7 @@ def test_an_artifact_made_elsewhere_serves_there_alike(light: Run, saved: Path) 
     assert results[0].best == "lima"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["demo"], ["--help"], []])
 def test_the_command_line_says_which_extra_it_needs(light: Run, arguments: list[str]) -> None:
     found = light("langchain-cfc", *arguments)
@@ -136,7 +136,7 @@ def test_the_command_line_says_which_extra_it_needs(light: Run, arguments: list[
     assert found.stdout == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_needs_an_extra_says_so_and_is_a_typed_error(light: Run) -> None:
     code = """
 import sys

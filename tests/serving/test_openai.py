@@ -16,6 +16,7 @@ from langchain_openai import ChatOpenAI
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import DrawError, FingerprintError, FingerprintWarning, VerifierError
+from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.replay import RecordedAnswers, RecordedMetadata
 from langchain_cfc.verifiers import SequenceProbability
@@ -229,10 +230,10 @@ def test_a_prompt_template_before_the_model(
     record = new_facts[0]
     chain = make_chain(
         generator=template | chat_model(),
-        metadata=lambda prompt: {"topic": record.metadata["topic"]} if prompt["question"] else {},
+        metadata=lambda prompt: {"topic": record.metadata["topic"]} if prompt else {},
         show_rejected=True,
     )
-    result = serve(chain, {"question": record.input})
+    result = serve(chain, record.input)
     assert_served(result, record)
     assert script.requests[0]["messages"][0]["content"] == record.input
 
@@ -258,7 +259,7 @@ def test_other_sampling_parameters_are_refused_before_any_request(
 def test_another_model_is_refused_before_any_request(
     make_chain: MakeChain, chat_model: MakeModel, fact_artifact: CalibrationArtifact, script: Script
 ) -> None:
-    stated = {"model": "recorded", "temperature": 0.7}
+    stated = fingerprint(chat_model())
     assert fact_artifact.provenance is not None
     header = fact_artifact.provenance.model_copy(update={"generator": stated})
     artifact = fact_artifact.model_copy(update={"provenance": header})
@@ -273,7 +274,7 @@ def test_a_client_that_cannot_say_what_was_recorded_warns(
     make_chain: MakeChain, new_facts: list[PromptRecord]
 ) -> None:
     # The recording knows the model by an id of its own, which no client states by itself.
-    with pytest.warns(FingerprintWarning, match="whether generator are"):
+    with pytest.warns(FingerprintWarning, match="cannot verify that generator are"):
         chain = make_chain(generator_id=None)
     assert chain.invoke(new_facts[0].input).guarantee.binding == "unverified"
 

@@ -7,10 +7,16 @@ from hypothesis import strategies as st
 
 from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
-from langchain_cfc.set_rules import accepted, parse_set_rule
+from langchain_cfc.set_rules import AtLeastOne, Unique, accepted, parse_set_rule
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 
-RULES = ["all", "best_prefix", "rank", "unique(all)", "unique(best_prefix)", "unique(rank)"]
+BASES = ["all", "best_prefix", "rank"]
+RULES = [
+    *BASES,
+    *(f"unique({base})" for base in BASES),
+    *(f"at_least_one({base})" for base in BASES),
+    *(f"unique(at_least_one({base}))" for base in BASES),
+]
 CAP = 2.0
 
 
@@ -80,6 +86,10 @@ def test_levels_by_hand() -> None:
         "unique(all)": [inf, 0.2, 0.3, 0.2],
         "unique(best_prefix)": [0.4, 0.2, inf, inf],
         "unique(rank)": [inf, 0.25, 0.75, 0.5],
+        "at_least_one(all)": [0.4, 0.0, 0.3, 0.2],
+        "at_least_one(best_prefix)": [0.4, 0.0, inf, inf],
+        "at_least_one(rank)": [1.0, 0.0, 0.75, 0.5],
+        "unique(at_least_one(all))": [inf, 0.0, 0.3, 0.2],
     }
     for rule, levels in expected.items():
         assert parse_set_rule(rule).levels(draws).tolist() == [levels], rule
@@ -100,6 +110,24 @@ def test_a_correct_candidate_behind_the_best_prefix_does_not_count() -> None:
     assert parse_set_rule("best_prefix").success_scores(labelled, CAP).tolist() == [CAP]
 
 
+@settings(derandomize=True)
+@given(labelled=prompts())
+def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: LabelledDraws) -> None:
+    scores, rows = labelled.draws.scores, np.arange(len(labelled))
+    best = scores.argmin(axis=1)
+    for base in BASES:
+        rule, plain = parse_set_rule(f"at_least_one({base})"), parse_set_rule(base)
+        for threshold in (0.0, 0.25, 1.0):
+            expected = accepted(plain.levels(labelled.draws), at(threshold, len(labelled)))
+            expected[rows, best] = True
+            found = accepted(rule.levels(labelled.draws), at(threshold, len(labelled)))
+            assert found.tolist() == expected.tolist()
+        success = rule.success_scores(labelled, CAP)
+        right = labelled.correct[rows, best]
+        assert (success[right] == 0.0).all()
+        assert success[~right].tolist() == plain.success_scores(labelled, CAP)[~right].tolist()
+
+
 def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None:
     labelled = LabelledDraws(
         Draws.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
@@ -107,6 +135,8 @@ def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None
     parse_set_rule("all").success_scores(labelled, CAP)
     with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
         parse_set_rule("unique").success_scores(labelled, CAP)
+    with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
+        AtLeastOne(Unique(parse_set_rule("all"))).success_scores(labelled, CAP)
 
 
 def test_unique_needs_answers() -> None:
@@ -114,15 +144,39 @@ def test_unique_needs_answers() -> None:
         parse_set_rule("unique").levels(Draws.of([[0.1]]))
 
 
-@pytest.mark.parametrize("text", ["", "unique()", "unique(unique(all))", "topk", "all()"])
+UNKNOWN = [
+    "",
+    "unique()",
+    "unique(unique(all))",
+    "at_least_one(at_least_one)",
+    "at_least_one(unique(at_least_one))",
+    "unique(all",
+    "topk",
+    "all()",
+]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
 def test_unknown_names_are_refused_with_what_is_known(text: str) -> None:
-    with pytest.raises(InputError, match=r"known are all, best_prefix, rank, unique\(all\)"):
+    with pytest.raises(InputError, match=r"known are all, best_prefix, rank, at_least_one\(\.\.\.\)"):
         parse_set_rule(text)
+
+
+@settings(derandomize=True)
+@given(labelled=prompts())
+def test_at_least_one_and_unique_may_be_put_in_either_order(labelled: LabelledDraws) -> None:
+    for base in BASES:
+        plain = parse_set_rule(base)
+        written, other = Unique(AtLeastOne(plain)), AtLeastOne(Unique(plain))
+        assert written.levels(labelled.draws).tolist() == other.levels(labelled.draws).tolist()
+        for text in (f"at_least_one(unique({base}))", f"unique(at_least_one({base}))"):
+            assert parse_set_rule(text).text == written.text
 
 
 def test_text_round_trips_and_bare_unique_means_unique_all() -> None:
     assert [parse_set_rule(rule).text for rule in RULES] == RULES
     assert parse_set_rule("unique").text == "unique(all)"
+    assert parse_set_rule("at_least_one").text == "at_least_one(all)"
 
 
 def served(scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha: str) -> tuple[float, float]:

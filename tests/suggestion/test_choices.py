@@ -35,7 +35,7 @@ TAU = 0.8
 ALPHA = "0.2"
 FALSE_ALARM = 1e-4
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 # What is chosen -------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def kept_with(table: LabelledDraws, names: tuple[str, ...], fresh: LabelledDraws
 def test_selecting_on_the_prompts_that_calibrate_would_break_the_promise() -> None:
     rng = np.random.default_rng(12)
     honest, greedy = [], []
-    for _ in range(repetitions(70, share=0.85)):
+    for _ in range(repetitions(70)):
         table, fresh = judged_prompts(rng, 2 * SIZE), judged_prompts(rng, TESTED)
         rows = split_plan(0, fit=0.5, test=0.0).rows(table)
         honest.append(kept_with(table, chosen_on(table.take(rows["fit"])), fresh) - TAU)

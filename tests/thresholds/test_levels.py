@@ -31,7 +31,46 @@ def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) 
     assert exact_tau(alpha) == 1 - Fraction(text)
 
 
-@pytest.mark.parametrize("alpha", [1 - 0.7, "0.1234567890123", 1e-310, "0.0000000000001", "1e-999999999"])
+@pytest.mark.parametrize(
+    ("alpha", "text"),
+    [
+        (1 - 0.8, "0.2"),  # 0.19999999999999996
+        (1 - 0.7, "0.3"),
+        (0.1 + 0.2, "0.3"),
+        (1 / 3, "0.333333333333"),
+        (2 / 3, "0.666666666667"),
+        (np.float64(1) - np.float64(0.9), "0.1"),
+        (1e-12, "0.000000000001"),
+        (1 - 1e-12, "0.999999999999"),
+    ],
+)
+def test_a_float_means_the_nearest_decimal_of_twelve_digits(alpha: float, text: str) -> None:
+    assert alpha_text(alpha) == text
+    assert exact_tau(alpha) == 1 - Fraction(text)
+
+
+def test_ranks_of_a_computed_level_are_those_of_its_decimal() -> None:
+    for size in range(201):
+        assert conformal_rank(size, exact_tau(1 - 0.8)) == conformal_rank(size, exact_tau("0.2"))
+    assert conformal_rank(9, exact_tau(1 - 0.8)) == 8
+    # Read to the last bit, the same float asks for one rank more.
+    assert conformal_rank(9, 1 - Fraction(1 - 0.8)) == 9
+
+
+@pytest.mark.parametrize(
+    "alpha",
+    [
+        "0.1234567890123",
+        "0.19999999999999996",
+        Decimal("0.1234567890123"),
+        Decimal(1) / 3,
+        1e-310,
+        4e-13,
+        1 - 4e-13,
+        "0.0000000000001",
+        "1e-999999999",
+    ],
+)
 def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
     with pytest.raises(InputError, match="12 decimals at most"):
         alpha_text(alpha)

@@ -182,6 +182,8 @@ def test_a_state_read_back_gives_bit_identical_thresholds(penalised: Penalised) 
         ("penalty", np.array([0.0, 0.0])),
         ("penalty", np.array([1.0, 1.0])),
         ("penalty", np.ones(4)),
+        ("penalty", np.array([0.0, 1e308])),  # its products overflow
+        ("penalty", np.array([0.0, 5e-324])),
         ("features", np.ones((2, 2))),
         ("root", np.zeros((2, 2))),
     ],

@@ -287,11 +287,13 @@ def contradicts(gains: FloatArray, above: float = 0.0) -> list[bool]:
     ]
 
 
+@pytest.mark.long
 def test_randomised_coverage_falls_short_of_tau_by_the_slack() -> None:
     gaps, slacks = rounds("slopes", randomised=True)
     assert not any(contradicts(gaps + slacks))
 
 
+@pytest.mark.long
 def test_coverage_falls_short_of_tau_by_the_slack_and_at_most_d_of_n_less() -> None:
     """Where the prompt is on the fit, as one of d in N + 1 is at most, kept - tau exceeds -eta, by 1 at most.
 
@@ -302,12 +304,14 @@ def test_coverage_falls_short_of_tau_by_the_slack_and_at_most_d_of_n_less() -> N
     assert not any(contradicts(gaps + slacks, above=3 / (SIZE + 1)))
 
 
+@pytest.mark.long
 def test_no_slack_and_one_of_the_wrong_sign_are_caught() -> None:
     gaps, slacks = rounds("slopes", randomised=True)
     assert contradicts(gaps)[1:3] == [True, True]
     assert contradicts(gaps - slacks)[1:3] == [True, True]
 
 
+@pytest.mark.long
 def test_the_form_that_penalises_the_constant_loses_coverage_over_all_prompts() -> None:
     """The negative control of the free constant; the slack says by how much (no bias is derived for it)."""
     gaps, slacks = rounds("all", randomised=False)

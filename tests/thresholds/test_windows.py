@@ -19,6 +19,7 @@ from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
 from langchain_cfc.thresholds.plain import PlainWindows
 from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds.state import Calibrated
 from langchain_cfc.thresholds.vertex import Fit, Solution, Vertex
 
 from .oracles import dual_threshold, order_statistic
@@ -75,6 +76,20 @@ def scores_on_the_fit(rng: np.random.Generator, size: int) -> Sample:
     return np.stack([np.ones(size), m], axis=1), np.where(rng.random(size) < 0.95, m, rng.random(size))
 
 
+def hats_on_an_atom(rng: np.random.Generator, size: int) -> Sample:
+    """The fit lies on an atom of the scores over a part of the features only: thousands of rows on it."""
+    t, knots = rng.random(size), np.linspace(0.0, 1.0, 5)
+    features = np.stack([np.interp(t, knots, row) for row in np.eye(5)], axis=1)
+    scores = np.where(rng.random(size) < 0.995 - 0.3 * t, 0.0, rng.random(size) * (0.3 + 0.7 * t))
+    return features, np.where(rng.random(size) < 0.02 * t, 2.0, scores)
+
+
+def many_groups(rng: np.random.Generator, size: int) -> Sample:
+    """More groups than a window has rows for, and some of them just about reach the cap."""
+    group = rng.integers(0, 60, size)
+    return np.eye(60)[group], np.where(rng.random(size) < group / 500, 2.0, rng.random(size))
+
+
 KINDS = [
     continuous,
     with_hopeless,
@@ -85,7 +100,11 @@ KINDS = [
     hats,
     heavy_tails,
     scores_on_the_fit,
+    hats_on_an_atom,
+    many_groups,
 ]
+# Kinds with so many rows on the fit, or near it, that all of them may be needed.
+GROWING = [tied_rows, hats, scores_on_the_fit, hats_on_an_atom, many_groups]
 Kind = Callable[[np.random.Generator, int], Sample]
 
 
@@ -94,6 +113,16 @@ def asked(kind: Kind, rng: np.random.Generator, features: FloatArray) -> FloatAr
     fresh, _ = kind(rng, 60)
     far = features[:20] * rng.choice([-3.0, 5.0, 40.0], (20, 1))
     return np.vstack([features[:60], fresh, far])
+
+
+def narrowed(
+    rule: ConditionalThreshold, features: FloatArray, scores: FloatArray, keep: int
+) -> ConditionalThreshold:
+    """The rule fitted with only so many rows kept, whatever prompts need."""
+    columns, root = Columns.of(features)
+    rows = Rows.unweighted(columns.reduce(features)[0], scores)
+    near = Neighbourhood.of(rows, base_regression(rows, TAU), root, keep)
+    return replace(rule, _state=Calibrated(columns, None, near, TAU))
 
 
 def assert_same(found: Thresholds, expected: Thresholds) -> None:
@@ -112,19 +141,19 @@ def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep:
     features, scores = kind(rng, SIZE)
     queries = asked(kind, rng, features)
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries)
-    found = ConditionalThreshold("0.1", window=keep).fit(features, scores).solve(queries)
+    found = narrowed(ConditionalThreshold("0.1"), features, scores, keep).solve(queries)
     assert np.isinf(found.values[found.outside]).all()
     assert_same(found, everything)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_default_window_answers_every_ordinary_prompt(kind: Kind) -> None:
+def test_no_ordinary_prompt_is_refused(kind: Kind) -> None:
+    """Seen before: up to 66 % refused where scores have atoms, and groups of 100 refused as a whole."""
     rng = np.random.default_rng(2)
     features, scores = kind(rng, SIZE)
     rule = ConditionalThreshold("0.1").fit(features, scores)
-    assert len(rule.state_data()["success_scores"]) <= 1024
     found = rule.solve(np.vstack([features[:300], kind(rng, 300)[0]]))
-    assert found.outside.mean() <= (0.005 if kind is heavy_tails else 0.0)
+    assert not found.outside.any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,13 +209,29 @@ def test_an_impossible_window_is_refused(window: int) -> None:
         ConditionalThreshold("0.1", window=window)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in GROWING])
 def test_the_state_does_not_grow_with_the_calibration_data(kind: Kind) -> None:
     def numbers(size: int) -> int:
         rule = ConditionalThreshold("0.1", window=200).fit(*kind(np.random.default_rng(6), size))
         return sum(array.size for array in rule.state_data().values())
 
     assert numbers(20_000) <= 1.1 * numbers(2_000) + 250
+
+
+def test_a_group_that_jumps_to_the_cap_does_not_keep_every_group() -> None:
+    """One group whose own prompt moves its fit to the cap needs all of its rows, the others a few each."""
+    rng = np.random.default_rng(18)
+    group = np.repeat(np.arange(40), 500)
+    scores = rng.random(20_000)
+    scores[group == 7] = np.where(
+        np.arange(500) < 100, 2.0, rng.random(500)
+    )  # (N_g + 1) tau is just above 400
+    features = np.eye(40)[group]
+    rule = ConditionalThreshold("0.2").fit(features, scores)
+    kept = rule.state_data()["features"].sum(axis=0)
+    assert kept[7] > 350
+    assert kept[np.arange(40) != 7].max() < 100
+    assert np.isinf(rule.thresholds(np.eye(40))).tolist() == [group == 7 for group in range(40)]
 
 
 def test_the_full_data_can_be_kept() -> None:
@@ -245,7 +290,7 @@ def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.Mo
     bounded = rule.restore(rule.state_data())
     assert bounded.thresholds(queries).tolist() == free.tolist()
     assert isinstance(bounded.fitted.windows, PlainWindows)
-    assert len(bounded.fitted.windows._vertices) == 3
+    assert max(len(vertices._bases) for vertices in bounded.fitted.windows._vertices.values()) == 3
     assert len(bounded.fitted.windows._answers) <= 3
 
 
@@ -299,7 +344,7 @@ def test_a_prompt_outside_the_region_is_infinite_if_half_its_weight_reaches_the_
     """The fit at the prompt never falls as its weight grows, so a bound at less than full weight suffices."""
     rng = np.random.default_rng(15)
     features, scores = continuous(rng, SIZE)
-    rule = ConditionalThreshold("0.1", window=16).fit(features, scores)
+    rule = narrowed(ConditionalThreshold("0.1"), features, scores, 16)
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores)
     certain = rule.fitted.windows
     settled = 0

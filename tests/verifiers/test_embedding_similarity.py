@@ -243,10 +243,14 @@ def test_vectors_without_a_direction_are_refused(ask: Ask, embeddings: Embedding
 @pytest.mark.parametrize(
     ("prompt", "context", "message"),
     [
-        ({"question": "?"}, None, r"the prompt is a dict, whose text is not settled: pass context="),
-        (7, None, "the prompt is a int, whose text is not settled"),
+        (
+            {"question": "?"},
+            None,
+            "the prompt is a mapping, and an embedding reads text only: pass",
+        ),
+        (7, None, "the prompt is a int, which cannot be read as text or messages: pass context="),
         ([object()], None, "the prompt is a list that does not hold messages"),
-        ([], None, "the prompt is a list, whose text is not settled"),
+        ([], None, "the prompt is a list, which cannot be read as text or messages"),
         ({"context": None}, None, "the context holds a NoneType; expected texts or Documents"),
         ("?", lambda _: [], "the list of passages is empty"),
         ("?", lambda _: ["east", 7], "the context holds a int"),

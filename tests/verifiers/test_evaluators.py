@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import HumanMessage
-from langchain_core.prompt_values import StringPromptValue
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 from openevals.exact import exact_match, exact_match_async
@@ -319,12 +319,17 @@ def test_arguments_that_are_none_are_refused(ask: Ask) -> None:
 
 
 @both_ways
-def test_a_prompt_value_is_handed_on_as_messages(ask: Ask) -> None:
-    def reading(*, inputs: Any, outputs: str) -> bool:
-        del outputs
-        return bool(inputs == [HumanMessage("where?")])
+def test_a_prompt_value_is_passed_on_as_text_or_messages(ask: Ask) -> None:
+    seen: list[Any] = []
 
-    assert ask(from_evaluator(reading), drawn(StringPromptValue(text="where?"), "lima")) == [0.0]
+    def reading(*, inputs: Any, outputs: str) -> bool:
+        seen.append(inputs)
+        return bool(outputs)
+
+    messages = [HumanMessage("where?"), AIMessage("there")]
+    for prompt in (StringPromptValue(text="where?"), ChatPromptValue(messages=messages)):
+        ask(from_evaluator(reading), drawn(prompt, "lima"))
+    assert seen == ["where?", messages]
 
 
 @both_ways

@@ -96,7 +96,7 @@ def test_the_question_is_taken_from_the_prompt(ask: Ask, base_url: str, question
     plain = RewardModel(base_url, "judge")
     assert ask(plain, drawn([HumanMessage("sure?")], "yes")) == [0.25]
     with pytest.raises(
-        VerifierError, match="the prompt is a dict, whose text is not settled: pass question="
+        VerifierError, match="the prompt is a mapping, and a reward model reads text only: pass question="
     ):
         ask(plain, drawn({"q": "sure?"}, "yes"))
     number: Any = RewardModel(base_url, "judge", question=RunnableLambda(lambda _: 7))

@@ -65,5 +65,5 @@ def test_their_booleans_are_not(value: Any) -> None:
 
 
 def test_the_error_says_what_a_verifier_returns() -> None:
-    with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*pairwise"):
+    with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*pointwise"):
         checked_scores(0.3, 1)

@@ -75,12 +75,19 @@ def judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     return [0.05 if candidate.text == RIGHT else 0.95 for candidate in candidates]
 
 
-def artifact_in(folder: Path, model: str = "recorded") -> CalibrationArtifact:
+def as_messages(text: str) -> list[dict[str, str]]:
+    """A prompt as the guard reads it."""
+    return [{"role": "user", "content": text}]
+
+
+def artifact_in(
+    folder: Path, model: str = "recorded", prompt: Callable[[str], Any] = as_messages
+) -> CalibrationArtifact:
     """An artifact that was saved and read again: right answers score 0.1 to 0.3, wrong ones 0.9."""
     records = [
         PromptRecord(
             id=str(number),
-            input=[{"role": "user", "content": f"question {number}"}],
+            input=prompt(f"question {number}"),
             candidates=(
                 Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True),
                 *[Candidate(text="wrong", score=0.9, correct=False)] * (N - 1),
@@ -89,7 +96,9 @@ def artifact_in(folder: Path, model: str = "recorded") -> CalibrationArtifact:
         for number in range(40)
     ]
     named = Provenance(n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"})
-    calibrate(records, alpha=0.1, features="1", provenance=named).save(folder / "artifact.json")
+    # Where every candidate scores badly, the guard abstains.
+    made = calibrate(records, alpha=0.1, features="1", never_empty=False, provenance=named)
+    made.save(folder / "artifact.json")
     return CalibrationArtifact.load(folder / "artifact.json")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from integrations.agents.tests.parts import (
     N,
     Way,
     agent_of,
+    artifact_in,
     ask,
     chain_at,
     judge,
@@ -190,7 +192,7 @@ def test_every_token_is_counted_once_and_what_was_thrown_away_is_told(
     with get_usage_metadata_callback() as counted:
         state = way(guarded(), LOOKED_UP)
     said = last(state)
-    assert said.usage_metadata is None
+    assert said.usage_metadata == said.response_metadata["cfc"]["usage"]
     decision = said.response_metadata["cfc"]
     assert decision["routing"]["models"] == ["recorded"]
     assert decision["routing"]["usage"]["total_tokens"] == 13
@@ -317,7 +319,8 @@ def test_somebody_else_is_asked_on_abstention_and_nothing_is_claimed(
     assert last(way(agent, PLAIN)).response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_a_chain_on_texts_takes_a_function_before_it(url: str, artifact: CalibrationArtifact) -> None:
+def test_a_chain_on_texts_takes_a_function_before_it(url: str, tmp_path: Path) -> None:
+    artifact = artifact_in(tmp_path, prompt=str)
     asked_for: list[Any] = []
 
     def texts(prompt: Any, candidates: Any) -> list[float]:

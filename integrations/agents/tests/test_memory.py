@@ -26,7 +26,7 @@ from integrations.agents.tests.parts import (
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_a_conversation_goes_on_in_another_process(url: str, tmp_path: Path, way: str) -> None:
     artifact_in(tmp_path)

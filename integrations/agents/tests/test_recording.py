@@ -215,7 +215,7 @@ def served_by(world: World) -> dict[str, Any]:
     return {one.id: last(ask(agent, str(one.input))).response_metadata["cfc"] for one in held_out}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_agent_keeps_the_promise_as_offline(world: World) -> None:
     """Server and facts are the same, so that offline and online must agree prompt by prompt."""
     decided = served_by(world)
@@ -235,7 +235,7 @@ def test_the_agent_keeps_the_promise_as_offline(world: World) -> None:
     assert {one["guarantee"]["binding"] for one in decided.values()} == {"matched"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_collected_is_what_is_drawn(world: World) -> None:
     """Draws of collection and of serving send the same messages, but for the ids of calls."""
     fact = str(world.questions[0].input)

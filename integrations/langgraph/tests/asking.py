@@ -26,7 +26,8 @@ def main(order: dict[str, Any]) -> None:
     with SqliteSaver.from_conn_string(order["database"]) as saver:
         graph = guarded_graph(chain, checkpointer=saver)
         given: Any = Command(resume=order["reply"]) if "reply" in order else order["given"]
-        state = graph.invoke(given, thread())
+        # By default checkpoints are written in the background: a killed process may have lost its input.
+        state = graph.invoke(given, thread(), durability="sync")
         waiting = [one.value for one in state.pop("__interrupt__", ())]
         print(json.dumps({"state": state, "waiting": waiting, "next": graph.get_state(thread()).next}))  # noqa: T201 - to whoever started it
 

@@ -68,7 +68,12 @@ def calibrated(size: int = 120, worst: float = 0.3) -> CalibrationArtifact:
     ]
     named = Provenance(n=N, generator={"id": BOT}, verifier={"id": "sequence-probability"})
     return calibrate(
-        records, alpha=[0.1, 0.2], features="group(topic)", provenance=named, allow_unattainable=True
+        records,
+        alpha=[0.1, 0.2],
+        features="group(topic)",
+        never_empty=False,
+        provenance=named,
+        allow_unattainable=True,
     )
 
 

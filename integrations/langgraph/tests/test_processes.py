@@ -74,6 +74,7 @@ def test_a_person_replies_to_another_process_than_the_one_that_asked(talk: Talke
     assert MARK not in stored(talk.folder)
 
 
+@pytest.mark.long
 def test_a_decision_keeps_the_promise_of_the_artifact_that_made_it(
     talk: Talker, artifact_path: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_decision_keeps_the_promise_of_the_artifact_that_made_it(
     assert later["state"]["answer"]["guarantee"]["artifact_digest"] == digests[1]
 
 
+@pytest.mark.long
 def test_a_process_that_dies_before_the_decision_leaves_none(talk: Talker, served: Script) -> None:
     talk(given={"question": EASY})
     talk(given={"question": UNSURE}, killed=True, code=9)

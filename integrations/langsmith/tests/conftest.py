@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langsmith import Client
+from langsmith import Client, run_trees
 from langsmith.utils import get_env_var
 
 from integrations.langsmith.tests.endpoint import LangSmith, serving
@@ -31,9 +31,10 @@ def endpoint(langsmith: LangSmith, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv("LANGSMITH_ENDPOINT", url)
         monkeypatch.setenv("LANGSMITH_API_KEY", KEY)
         monkeypatch.setenv("LANGSMITH_TRACING", "false")
-        # The client remembers what it has read.
+        # The library remembers what it has read, and a client made of it, which pages would be given.
         forget: Any = get_env_var
         forget.cache_clear()
+        monkeypatch.setattr(run_trees, "_CLIENT", None)
         yield url
     forget.cache_clear()
 

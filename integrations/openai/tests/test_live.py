@@ -30,7 +30,7 @@ SHOTS = [
 ]
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         not installed(),
         reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",

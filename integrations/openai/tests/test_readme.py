@@ -103,7 +103,7 @@ def started(commands: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.live
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     not installed(),
     reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",

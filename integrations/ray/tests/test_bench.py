@@ -68,7 +68,7 @@ def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
         _ = RayBench("integrations.ray.tests.working:noting", PACE, actors=1).configuration
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("factory", "error", "said"),
@@ -88,7 +88,7 @@ def test_a_factory_that_cannot_be_used_is_told(factory: Any, error: type[Excepti
         opened(factory)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_factory_by_its_import_path_is_called_on_each_actor() -> None:
     assert opened("tests.test_bench:told")["n"] == N
@@ -98,14 +98,14 @@ def told() -> Parts:
     return noting(NOWHERE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_actors_for_which_there_is_no_room_are_not_waited_for_for_ever() -> None:
     with pytest.raises(CollectionError, match="no actor could be reached for 2 seconds"):
         opened(told, each={"resources": {"nowhere": 1}}, patience=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_code_that_workers_do_not_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     here = ModuleType("only_here")
@@ -117,7 +117,7 @@ def test_code_that_workers_do_not_have_is_told(monkeypatch: pytest.MonkeyPatch) 
         opened(here.parts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_another_configuration_is_refused_as_it_is_in_one_process(tmp_path: Path) -> None:
     factory = partial(noting, tmp_path / "log")

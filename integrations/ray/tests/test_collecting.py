@@ -41,7 +41,7 @@ from tests.calls.parts import auntil
 from tests.collect.postgres import postgres
 from tests.serving.openai_server import serving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CONCURRENCY, ACTORS = 6, 3
 # Prompts under way: as many as calls, and eight that may wait for the disk meanwhile.

@@ -40,7 +40,7 @@ def judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
     return sorted((str(one.text), one.score, one.correct) for one in record.candidates)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_page_shows_does_as_it_says(tmp_path: Path) -> None:
     facts = list(recording())[:SIZE]
     (tmp_path / "page.py").write_text(program(), encoding="utf-8")

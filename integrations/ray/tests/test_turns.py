@@ -22,7 +22,7 @@ from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examp
 from langchain_cfc.collect.collecting import Options, Pace, acollect_on
 from tests.calls.parts import auntil, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
 
 PROMPTS, ACTORS, CONCURRENCY = 30, 3, 3
 # So slow that three times as much is in reach of a busy machine, where the control has to show.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,8 @@ def calibrated() -> CalibrationArtifact:
     records = [
         PromptRecord(
             id=f"{kind}{number}",
-            input=f"{kind} {number}",
+            # Text and messages, as a chain that is asked by clients and in code has been calibrated on both.
+            input=[{"role": "user", "content": f"{kind} {number}"}] if number % 2 else f"{kind} {number}",
             metadata={"topic": kind},
             candidates=(
                 Candidate(text="right", score=0.3 * (number % 10 + 1) / 10, correct=kind == "easy"),
@@ -66,7 +68,12 @@ def calibrated() -> CalibrationArtifact:
         # Hard prompts are there to be flagged.
         warnings.simplefilter("ignore", AttainabilityWarning)
         return calibrate(
-            records, alpha=[0.1, 0.2], features="group(topic)", provenance=named, allow_unattainable=True
+            records,
+            alpha=[0.1, 0.2],
+            features="group(topic)",
+            never_empty=False,
+            provenance=named,
+            allow_unattainable=True,
         )
 
 
@@ -88,6 +95,12 @@ async def slow_judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     except asyncio.CancelledError:
         _note("cancelled")
         raise
+    return judge(prompt, candidates)
+
+
+async def blocking_judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+    """Blocks the event loop that it runs on, as code does that is async by name only."""
+    time.sleep(float(os.environ.get("BOTS_SECONDS", "0.5")))  # noqa: ASYNC251 - on purpose
     return judge(prompt, candidates)
 
 
@@ -137,9 +150,10 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "careful/bot": chain(alpha=None),
         "helped": chain().or_else(lambda _: FALLBACK),
         "slow": chain(verifier=slow_judge),
+        "blocking": chain(verifier=blocking_judge),
         "timed": chain(verifier=slow_judge, timeout=0.05),
         "broken": broken(),
         "unscored": chain(verifier=lambda _, drawn: [float("nan")] * len(drawn)),
         "undescribed": chain(metadata=_fails),
-        "new": chain(metadata=lambda _: {"topic": UNSAID}),
+        "new": chain(metadata=lambda _: {"theme": UNSAID}),
     }

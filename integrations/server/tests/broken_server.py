@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import langchain_cfc_server.app
 import langchain_cfc_server.server
 import uvicorn
 from langchain_cfc_server import create_app
+from langchain_cfc_server.chain_thread import ChainThread
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langchain_cfc.cli import main
@@ -40,6 +42,11 @@ def _keeping_app(*arguments: Any) -> Any:
     return app
 
 
+async def _run_on_the_caller_loop(_: Any, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Runs a chain on the loop that serves connections."""
+    return await begin()
+
+
 def _run_by_uvicorn(app: Any, *, port: int, **_: Any) -> None:
     """Serves as uvicorn does when it is told to wait for nothing."""
     listening = socket.create_server(("127.0.0.1", port))
@@ -52,6 +59,8 @@ def _run_by_uvicorn(app: Any, *, port: int, **_: Any) -> None:
 if __name__ == "__main__":
     if os.environ["BROKEN"] == "keeps bodies":
         langchain_cfc_server.app.create_app = _keeping_app  # type: ignore[assignment]
+    elif os.environ["BROKEN"] == "has one loop":
+        ChainThread.run = _run_on_the_caller_loop  # type: ignore[method-assign,assignment]
     else:
         langchain_cfc_server.server.run = _run_by_uvicorn  # type: ignore[assignment]
     main()

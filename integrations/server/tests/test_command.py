@@ -64,29 +64,30 @@ def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
         (["os:none"], {}, "AttributeError"),
         (["os"], {}, "AttributeError"),
         (["os:sep"], {}, "expected a CFCRunnable"),
-        (["--demo", "--name", "a b"], {}, "no model can be called 'a b'"),
-        (["--demo", "--concurrency", "0"], {}, "concurrency is 0"),
-        (["--demo", "--queue", "-1"], {}, "queue is -1"),
-        (["--demo", "--body-limit", "0"], {}, "body_limit is 0"),
-        (["--demo", "--time-limit", "nan"], {}, "time_limit is nan"),
-        (["--demo", "--drain", "nan"], {}, "drain is nan"),
-        (["--demo", "--finish", "-1"], {}, "finish is -1"),
-        (["--demo", "--port", "70000"], {}, "cannot listen"),
-        (["--demo", "--host", "no.such.host.invalid"], {}, "cannot listen"),
-        (["--demo", "--sampling-parameters", "some"], {}, "some"),
+        (["integrations.server.tests.bots:chain", "--name", "a b"], {}, "no model can be called 'a b'"),
+        ([BOTS, "--concurrency", "0"], {}, "concurrency is 0"),
+        ([BOTS, "--queue", "-1"], {}, "queue is -1"),
+        ([BOTS, "--body-limit", "0"], {}, "body_limit is 0"),
+        ([BOTS, "--time-limit", "nan"], {}, "time_limit is nan"),
+        ([BOTS, "--drain", "nan"], {}, "drain is nan"),
+        ([BOTS, "--finish", "-1"], {}, "finish is -1"),
+        ([BOTS, "--port", "70000"], {}, "cannot listen"),
+        ([BOTS, "--host", "no.such.host.invalid"], {}, "cannot listen"),
+        ([BOTS, "--sampling-parameters", "some"], {}, "some"),
     ],
 )
 def test_what_it_refuses(  # noqa: PLR0917 - fixtures
     arguments: list[str],
     env: dict[str, str],
     said: str,
+    bots: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # In this process, which has imported everything already; those below it start one.
+    # In this process, which has imported everything already; the tests below start one.
     monkeypatch.chdir(tmp_path)
-    for name, value in {TOKENS: TOKEN, **env}.items():
+    for name, value in {**bots, TOKENS: TOKEN, **env}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", [*COMMAND, *arguments])
     with pytest.raises(SystemExit, match="2"):
@@ -101,10 +102,10 @@ def test_names_of_its_own_are_not_renamed(bots: dict[str, str], tmp_path: Path) 
     assert "leave --name out" in refused(BOTS, "--name", "one", folder=tmp_path, **bots)
 
 
-def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+def test_a_port_in_use_is_said(bots: dict[str, str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in refused("--demo", "--port", str(port), folder=tmp_path)
+        assert f"127.0.0.1:{port}" in refused(BOTS, "--port", str(port), folder=tmp_path, **bots)
 
 
 def test_settings_are_safe_by_default_and_hide_tokens() -> None:

@@ -45,6 +45,7 @@ def test_what_it_copies_is_there_and_is_all_that_is_built() -> None:
     assert {"pyproject.toml", "README.md", "LICENSE", "langchain_cfc", "integrations/server"} == set(sources)
 
 
+@pytest.mark.long
 def test_its_command_starts_and_its_health_check_sees_that(tmp_path: Path) -> None:
     entry, arguments = json.loads(of("ENTRYPOINT")[0]), json.loads(of("CMD")[0])
     check = json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])
@@ -70,7 +71,7 @@ def _env(tokens: str) -> dict[str, str]:
     return {**os.environ, "LANGCHAIN_CFC_SERVER_TOKENS": tokens, "NO_PROXY": "127.0.0.1"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_it_installs_serves_in_an_environment_of_its_own(tmp_path: Path) -> None:
     build = tmp_path / "build"
     for line in of("COPY"):

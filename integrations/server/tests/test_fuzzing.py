@@ -26,7 +26,7 @@ def fuzzed(server: Server, folder: Path, examples: int) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_as_it_describes_itself(bots: dict[str, str], tmp_path: Path) -> None:
     with running(bots, models="integrations.server.tests.bots:anything") as server:
         found = fuzzed(server, tmp_path, 100)
@@ -38,7 +38,7 @@ def test_it_is_as_it_describes_itself(bots: dict[str, str], tmp_path: Path) -> N
         assert not [line for line in lines if line["status"] >= 500]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_breaks_is_found_out(bots: dict[str, str], tmp_path: Path) -> None:
     with running(bots, models="integrations.server.tests.bots:broken") as server:
         found = fuzzed(server, tmp_path, 5)

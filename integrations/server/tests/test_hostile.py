@@ -301,7 +301,7 @@ async def _unread_answer() -> None:
             await asyncio.Event().wait()
         return received.pop()
 
-    traffic = Traffic(1)
+    traffic = Traffic(1, 1)
     limits = Limits(app, COMPLETIONS, Settings(authentication=False, time_limit=0.2), traffic)
     scope = {"type": "http", "path": COMPLETIONS, "method": "POST", "headers": []}
     with pytest.raises(RefusedError) as caught:
@@ -331,7 +331,7 @@ async def _replaced_answer() -> list[int]:
         room.set()
         raise RefusedError(504, "timeout", "too late")
 
-    traffic = Traffic(1)
+    traffic = Traffic(1, 1)
     observed = Observed(app, [COMPLETIONS], traffic, Metrics(traffic), log_content=False)
     scope = {"type": "http", "path": COMPLETIONS, "method": "POST", "headers": []}
     await observed(scope, _nothing, send)
@@ -394,6 +394,7 @@ def _established(port: int) -> set[int]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not list connections here")
 @pytest.mark.parametrize("name", LINGERING)
 def test_nobody_holds_a_connection_for_nothing(ended: dict[str, bool], name: str) -> None:
@@ -493,12 +494,15 @@ def test_arguments_that_only_python_reads_go_on_as_they_are(
         ('"0.10"', "0.1"),
         ("1e-1", "0.1"),
         ("0.1000000000000000001", "0.1"),
+        # Floats mean the nearest decimal of 12 digits; text means what it says.
+        ("0.10000000000001", "0.1"),
         ('"0.1\\n"', None),
         ('"１"', None),
         ('"٠.١"', None),
         ('" 0.1"', None),
         ('"1e-1"', None),
-        ("0.10000000000001", None),
+        ('"0.10000000000001"', None),
+        ("0.100000000001", None),
         ("5e-324", None),
         ("-0.0", None),
         ("1" + "0" * 400, None),

@@ -87,9 +87,9 @@ def test_more_than_fit_and_wait_are_told_to_come_again(small: Server) -> None:
     with ThreadPoolExecutor(6) as pool:
         asked = [pool.submit(small.ask, asking(EASY, "slow")) for _ in range(3)]
         until(lambda: figure(small, "working") == 2 and figure(small, "waiting") == 1)
-        began = time.monotonic()
         refused = [small.ask(asking(EASY, "slow")) for _ in range(3)]
-        assert time.monotonic() - began < 1
+        # They did not wait until a place was free.
+        assert not all(one.done() for one in asked)
         assert [one.status_code for one in refused] == [429] * 3
         assert {one.headers["retry-after"] for one in refused} == {"1"}
         assert {one.json()["error"]["code"] for one in refused} == {"too_many_requests"}
@@ -107,7 +107,7 @@ def test_time_that_is_over_is_said_and_the_work_ended(bots: dict[str, str], tmp_
         began = time.monotonic()
         response = server.ask(asking(EASY, "slow"))
         assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
-        assert 0.4 < time.monotonic() - began < 3
+        assert 0.4 < time.monotonic() - began < 15
         until(lambda: path.exists() and path.read_text(encoding="utf-8") == "begun\ncancelled\n")
         # The only place is free again.
         assert server.ask(asking(EASY)).json()["choices"][0]["message"]["content"] == GOOD
@@ -122,6 +122,7 @@ def test_a_body_that_takes_too_long_is_refused(small: Server) -> None:
     assert figure(small, "waiting") == 0
 
 
+@pytest.mark.long
 def test_a_head_that_takes_too_long_ends_the_connection(small: Server) -> None:
     began = time.monotonic()
     assert small.say(b"POST /v1/chat/completions HTTP/1.1\r\nHost:", wait=20) == b""

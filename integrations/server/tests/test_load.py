@@ -145,7 +145,7 @@ def test_one_bad_round_widens_the_interval() -> None:
     assert load.added("server", MEDIAN).value == pytest.approx(0.001)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_slower_is_said_to_be() -> None:
     load = measure(Plan(rounds=6, seconds=SECONDS, saturated=1.0))
     # All were asked at the same times, half as often as the server could answer.

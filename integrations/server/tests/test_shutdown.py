@@ -37,7 +37,7 @@ def stopped(bots: dict[str, str], seed: int, *options: str, again: float | None 
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("drain", ["0", "0.05", "0.3", "1"])
 def test_no_accepted_request_is_lost(bots: dict[str, str], drain: str) -> None:
     found = [stopped(bots, seed, "--drain", drain) for seed in range(STOPS)]
@@ -47,7 +47,7 @@ def test_no_accepted_request_is_lost(bots: dict[str, str], drain: str) -> None:
     assert all(len(one.accepted) > 50 for one in found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("new", [True, False], ids=["new connections", "connections used before"])
 def test_none_of_the_last_moment_is_lost(bots: dict[str, str], new: bool) -> None:
     found = []
@@ -62,14 +62,14 @@ def test_none_of_the_last_moment_is_lost(bots: dict[str, str], new: bool) -> Non
     assert any(len(one.accepted) < CROWD for one in found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_being_told_twice_changes_nothing(bots: dict[str, str]) -> None:
     found = [stopped(bots, seed, "--drain", "0.3", again=0.1 * seed) for seed in range(4)]
     assert [one.code for one in found] == [0] * 4
     assert [one.lost for one in found] == [[]] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_takes_longer_than_there_is_time_hears_so(bots: dict[str, str]) -> None:
     with running({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5", models=MODELS) as server:
         found = asyncio.run(Clients(server, 1).run(0.5, again=0.3))
@@ -81,7 +81,7 @@ def test_what_takes_longer_than_there_is_time_hears_so(bots: dict[str, str]) -> 
     assert all(one.whole for one in found.sent if one in found.accepted)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("late", [True, False], ids=["a body that comes late", "a body that never comes"])
 def test_whoever_is_still_sending_when_time_is_over_hears_so(bots: dict[str, str], late: bool) -> None:
     request = posted(asking(EASY, "slow"))
@@ -99,7 +99,7 @@ def test_whoever_is_still_sending_when_time_is_over_hears_so(bots: dict[str, str
         assert server.process.wait(30) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_killed_loses_some(bots: dict[str, str]) -> None:
     with (
         running({**bots, "BOTS_SECONDS": "2"}, models=MODELS) as server,
@@ -111,7 +111,7 @@ def test_a_server_that_is_killed_loses_some(bots: dict[str, str]) -> None:
     assert {"slow"} <= {one.who for one in found.lost}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_uvicorn_that_waits_for_nothing_loses_some(bots: dict[str, str]) -> None:
     env = {**bots, "BOTS_SECONDS": "2", "BROKEN": "waits for nothing"}
     with mock.patch.object(parts, "COMMAND", BROKEN), running(env, models=MODELS) as server:

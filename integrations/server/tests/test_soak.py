@@ -25,7 +25,7 @@ def shown(found: Found) -> None:
         print(f"{what:34} {said}")  # noqa: T201 - figures to report
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_goes_wrong_that_should_not(bots: dict[str, str]) -> None:
     found = soak(WHOLE if LONG else SHORT, bots)
     shown(found)
@@ -36,14 +36,14 @@ def test_nothing_goes_wrong_that_should_not(bots: dict[str, str]) -> None:
     assert len({manner for manner, _ in found.outcomes}) == 16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_large_bodies_are_not_kept(bots: dict[str, str]) -> None:
     found = soak(HEAVY, bots)
     shown(found)
     assert found.violations == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_keeps_them_is_found(bots: dict[str, str]) -> None:
     with mock.patch.object(parts, "COMMAND", BROKEN):
         found = soak(HEAVY, {**bots, "BROKEN": "keeps bodies"})

@@ -14,6 +14,15 @@ from integrations.server.tests.bots import EASY, GOOD
 from integrations.server.tests.parts import HEADERS, asking, running, until
 
 
+def test_it_answers_what_is_in_flight(bots: dict[str, str]) -> None:
+    with running({**bots, "BOTS_SECONDS": "1.5"}) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, asking(EASY, "slow"))
+        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+        assert server.stop() == 0
+        assert asked.result().json()["choices"][0]["message"]["content"] == GOOD
+
+
+@pytest.mark.long
 def test_it_answers_what_is_in_flight_and_what_still_comes(bots: dict[str, str]) -> None:
     with (
         running({**bots, "BOTS_SECONDS": "1.5"}, "--drain", "1") as server,
@@ -67,6 +76,7 @@ def test_an_interrupt_waits_for_no_balancer(bots: dict[str, str]) -> None:
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.long
 def test_a_full_server_that_drains_sends_clients_elsewhere(bots: dict[str, str]) -> None:
     options = ["--drain", "2", "--concurrency", "1", "--queue", "0"]
     with running({**bots, "BOTS_SECONDS": "1.5"}, *options) as server, ThreadPoolExecutor(1) as pool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -15,10 +14,13 @@ from langchain_cfc._extras import require
 from langchain_cfc.collect.sources.rows import BadRow, Row, Rows, numbered
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.lines import check_regular, json_object, json_value, not_utf8, numbered_lines
+from langchain_cfc.records.parquet.unpacking import unpacked_batches
 from langchain_cfc.records.strict_json import shown
 
 # Few enough that rows of whole documents still fit.
-_BATCH = 256
+_BATCH = 64
+# A list is read at once, and takes several times as much memory as its text.
+_MOST_LIST_BYTES = 256 * 1024 * 1024
 # Without a buffer, or with one filled ahead, a group of rows is in memory at once, and it may be all.
 _PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
 
@@ -71,8 +73,16 @@ def _json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 def _json_list(path: Path) -> Iterator[Row | BadRow]:
     source = str(path)
-    # One value over any number of lines, of which no length is expected.
-    content = b"".join(raw for _, raw in numbered_lines(path, sys.maxsize - 1))
+    # One value over any number of lines, of which each may be as long as the whole.
+    parts: list[bytes] = []
+    size = 0
+    for _, raw in numbered_lines(path, _MOST_LIST_BYTES):
+        size += len(raw)
+        if size > _MOST_LIST_BYTES:
+            problem = f"more than {_MOST_LIST_BYTES >> 20} MiB, which are read at once; write .jsonl instead"
+            raise RecordError(source, 0, "", problem)
+        parts.append(raw)
+    content = b"".join(parts)
     if not content.strip():
         return
     rows = json_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
@@ -136,7 +146,7 @@ def _parquet(path: Path) -> Iterator[Row | BadRow]:
             names = file.schema_arrow.names
             _check_names(names, source, 0)
             # Cells stay Arrow's until they are asked for, so columns that nobody names cost next to nothing.
-            cells = (zip(*batch.columns, strict=True) for batch in file.iter_batches(batch_size=_BATCH))
+            cells = (zip(*batch.columns, strict=True) for batch in unpacked_batches(file, source, _BATCH))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
                 yield number, dict(zip(names, row, strict=True))
     except RecordError:

@@ -7,19 +7,11 @@ from itertools import islice
 
 from sqlalchemy import Connection, func, select
 
-from langchain_cfc.collect.stages import Paid, Stage
-from langchain_cfc.collect.store import rows, schema
+from langchain_cfc.collect.stages import Paid
+from langchain_cfc.collect.store import rows, schema, writes
 from langchain_cfc.collect.store.results import PAGE
 from langchain_cfc.collect.store.rows import Row
-from langchain_cfc.collect.store.writes import (
-    ADD_CALLS,
-    ADD_DRAWS,
-    ADD_LABELS,
-    ADD_PROMPTS,
-    ADD_SCORES,
-    Writes,
-    execute,
-)
+from langchain_cfc.collect.store.writes import ADD_PROMPTS, Writes, execute
 from langchain_cfc.database import Database
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord
@@ -49,31 +41,32 @@ def add(
         position = 0 if last is None else last + 1
         while page := list(islice(stream, PAGE)):
             known = _known(connection, [example.id for example, _ in page])
-            writes = Writes()
+            added = Writes()
             for example, record in page:
                 row = rows.of_example(position, example)
                 if known.setdefault(example.id, row) is not row:
                     _check_same(database.name, row, known[example.id])
                     continue
                 if record is not None:
-                    _add_record(database, writes, row, record, versions)
-                writes.add(ADD_PROMPTS, [row])
+                    _add_record(database, added, row, record, versions)
+                added.add(ADD_PROMPTS, [row])
                 position, new = position + 1, new + 1
-            execute(connection, writes.all())
+            execute(connection, added.all())
     return new
 
 
 def _add_record(
-    database: Database, writes: Writes, row: Row, record: PromptRecord, versions: Sequence[str]
+    database: Database, added: Writes, row: Row, record: PromptRecord, versions: Sequence[str]
 ) -> None:
-    position = row["position"]
+    position, without_nul = row["position"], database.without_nul
     draws, scores, labels = rows.of_record(position, record)
-    row["stage"] = int(Stage.LABELLED)
-    writes.add(ADD_DRAWS, rows.of_draws(position, draws, without_nul=database.without_nul))
-    writes.add(ADD_SCORES, rows.of_scores(position, scores))
-    writes.add(ADD_LABELS, rows.of_labels(position, labels, without_nul=database.without_nul))
-    paid = Paid.drawn_by(versions)
-    writes.add(ADD_CALLS, rows.of_calls(position, Stage.DRAWN, paid))
+    for stage in (
+        writes.drawn(position, draws, Paid.drawn_by(versions), without_nul=without_nul),
+        writes.scored(position, scores, Paid()),
+        writes.labelled(position, labels, Paid(), without_nul=without_nul),
+    ):
+        for statement, parameters in stage:
+            added.add(statement, parameters)
 
 
 def _check_same(name: str, row: Row, known: Row) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from langchain_cfc._version import __version__
 from langchain_cfc.collect.store import rows, schema
+from langchain_cfc.collect.store.seal import SEAL, Seal, read_seal, replace_seal
+from langchain_cfc.collect.store.upgrade import OLD_VERSION, upgrade
 from langchain_cfc.database import Database
 from langchain_cfc.errors import StoreError
 
@@ -44,7 +46,10 @@ class Facts:
 
     def settle(self, configuration: Mapping[str, Any]) -> None:
         """Say what its records are made with from now on, unless they were made with something else."""
-        self._set_fact("configuration", {**self.configuration, **self.check(configuration)})
+        settled = rows.written({**self.configuration, **self.check(configuration)})
+        with self._database.writing() as connection:
+            _write_facts(connection, {"configuration": settled})
+            replace_seal(connection, read_seal(connection).with_facts(_read_facts(connection)))
 
     def check(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
         """Refuse what its records were not made with.
@@ -73,19 +78,26 @@ class Facts:
         self._database.create(schema.metadata)
         if self._fact("format") is None:
             created = datetime.now(tz=timezone.utc).isoformat(timespec="seconds")
-            for name, value in (
-                ("version", schema.VERSION),
-                ("created_at", created),
-                ("library_version", __version__),
-                ("format", schema.FORMAT),
-            ):
-                self._set_fact(name, value)
+            facts = {
+                "version": schema.VERSION,
+                "created_at": created,
+                "library_version": __version__,
+                "format": schema.FORMAT,
+            }
+            written = {name: rows.written(value) for name, value in facts.items()}
+            with self._database.writing() as connection:
+                # Of what was begun and not finished nothing is left.
+                connection.execute(schema.facts.delete())
+                _write_facts(connection, {**written, SEAL: Seal().with_facts(written).written()})
 
     def _check_version(self) -> None:
         if schema.facts.name not in self._database.tables() or self._fact("format") != schema.FORMAT:
             msg = f"{self._name} is no store of a collection"
             raise StoreError(msg)
         version = self._fact("version")
+        if version == OLD_VERSION:
+            upgrade(self._database)
+            return
         if version != schema.VERSION:
             msg = (
                 f"{self._name} is a store of version {version}, and this release reads version "
@@ -99,10 +111,16 @@ class Facts:
             value = connection.execute(query).scalar()
         return None if value is None else json.loads(value)
 
-    def _set_fact(self, name: str, value: Any) -> None:
-        with self._database.writing() as connection:
-            connection.execute(schema.facts.delete().where(schema.facts.c.name == name))
-            connection.execute(insert(schema.facts), {"name": name, "value": rows.written(value)})
+
+def _read_facts(connection: Connection) -> dict[str, str]:
+    return dict(map(tuple, connection.execute(select(schema.facts.c.name, schema.facts.c.value))))
+
+
+def _write_facts(connection: Connection, facts: Mapping[str, str]) -> None:
+    connection.execute(schema.facts.delete().where(schema.facts.c.name.in_(facts)))
+    connection.execute(
+        insert(schema.facts), [{"name": name, "value": value} for name, value in facts.items()]
+    )
 
 
 def _refuse_other(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from sqlalchemy import BigInteger, Integer, Select, func, select
 
 from langchain_cfc.collect.stages import ModelCalls, Paid, Stage
 from langchain_cfc.collect.store import rows, schema
+from langchain_cfc.collect.store.checks import check_finished
+from langchain_cfc.collect.store.seal import verified_contents
 from langchain_cfc.database import Database
 from langchain_cfc.records import PromptRecord
 
@@ -43,13 +45,27 @@ class Failure:
 
 
 def records(database: Database) -> Iterator[PromptRecord]:
-    """The finished prompts in their order, a page at a time."""
-    after = -1
-    while found := page(database, _prompts.c.stage == Stage.LABELLED, _prompts.c.position > after):
-        first, after = found[0].position, found[-1].position
-        candidates = grouped(database, _CANDIDATES.where(_draws.c.prompt.between(first, after)))
-        for row in found:
-            yield rows.as_record(row, candidates[row.position])
+    """The finished prompts in their order, a page at a time.
+
+    Raises:
+        StoreError: If one is not what was written, or was lost.
+    """
+    with database.reading() as connection:
+        finished = verified_contents(database.name, connection).finished
+    for some in pages(finished, PAGE):
+        within = _prompts.c.position.between(some[0], some[-1])
+        found = page(database, _prompts.c.stage == Stage.LABELLED, within)
+        candidates = grouped(database, CANDIDATES.where(_draws.c.prompt.between(some[0], some[-1])))
+        known = {row.position: row for row in found}
+        for position in some:
+            row, of_prompt = known[position], candidates[position]
+            check_finished(database.name, row, list(zip(*of_prompt, strict=True)))
+            yield rows.as_record(row, of_prompt)
+
+
+def pages(positions: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Split positions into pages."""
+    return (positions[start : start + size] for start in range(0, len(positions), size))
 
 
 def failures(database: Database) -> list[Failure]:
@@ -104,13 +120,6 @@ def seen(database: Database) -> tuple[int, dict[bool, tuple[int, float]]]:
         return connection.execute(covered).scalar_one(), by_label
 
 
-def versions(database: Database) -> list[str]:
-    """What the models that drew call themselves, in alphabetical order."""
-    query = select(_calls.c.model).where(_calls.c.drew, _calls.c.model != "").distinct()
-    with database.reading() as connection:
-        return sorted(connection.execute(query).scalars())
-
-
 def page(database: Database, *conditions: Any) -> Sequence[Any]:
     """The first prompts for which some conditions hold, in their order."""
     query = select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE)
@@ -129,9 +138,11 @@ def _same(one: Any, other: Any) -> Any:
     return (one.c.prompt == other.c.prompt) & (one.c.slot == other.c.slot)
 
 
-_CANDIDATES = (
+# The columns that finished prompts are checked by, in the order that `checks.check_finished` takes them in.
+CANDIDATES = (
     select(
         _draws.c.prompt,
+        _draws.c.slot,
         _draws.c.text,
         _draws.c.data,
         _scores.c.score,

@@ -1,7 +1,11 @@
 """The tables of a store, the same in SQLite and PostgreSQL.
 
 Rows are added and, but for the stage of a prompt, never changed: a stage is finished when its rows are
-there, all of a prompt's in one transaction, and the primary keys let none be there twice.
+there, all of a prompt's in one transaction, and the primary keys let none be there twice. Candidates are
+there one by one, before the stage that they belong to is finished.
+
+Every stage leaves a digest of its rows (`digests.py`), and the fact `seal` says what the store holds in all
+(`seal.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Integer,
+    LargeBinary,
     MetaData,
     SmallInteger,
     Table,
@@ -21,7 +26,7 @@ from sqlalchemy import (
 
 FORMAT = "langchain-cfc/collection"
 # Of the tables below; another release may read only what it knows.
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 
@@ -46,6 +51,11 @@ prompts = Table(
     Column("stage", SmallInteger, nullable=False),  # `Stage`
     Column("described", Text),  # what the metadata function says
     Column("error", Text),  # why it failed at the stage after this one; null where it did not
+    Column("digest", Text),  # of the columns that come from the dataset
+    Column("context", Text),  # digest of what was prepared for candidates that are not complete yet
+    Column("draws_digest", Text),  # this one and the next two: of the rows of a finished stage
+    Column("scores_digest", Text),
+    Column("labels_digest", Text),  # `described` included
 )
 
 draws = Table(
@@ -55,7 +65,8 @@ draws = Table(
     Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("text", Text, nullable=False),
     Column("data", Text),  # JSON of a structured candidate
-    Column("message", Text),  # JSON of the chat message, for verifiers that read more than the text
+    Column("packed", LargeBinary),  # JSON of the chat message, compressed: log-probabilities are long
+    Column("checksum", Text),  # digest of this row
     sqlite_with_rowid=False,
 )
 
@@ -79,6 +90,17 @@ labels = Table(
     sqlite_with_rowid=False,
 )
 
+# Requests that were announced before they were made. Those that no row of `calls` accounts for may have been
+# answered, and paid for, without the answer having been received: the process died, or a connection broke.
+announced = Table(
+    "announced",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
+    Column("stage", SmallInteger, nullable=False),  # the one that the requests are made for
+    Column("requests", Integer, nullable=False),  # below 0 where fewer were made than announced
+)
+
 # What models took, failed stages included: a row per prompt, stage and model each time.
 calls = Table(
     "calls",
@@ -90,4 +112,5 @@ calls = Table(
     Column("drew", Boolean, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
+    Column("answered", Integer, nullable=False, server_default="0"),  # requests that were answered
 )

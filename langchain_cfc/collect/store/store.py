@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, select, update
@@ -13,8 +13,11 @@ from sqlalchemy import Connection, Table, select, update
 from langchain_cfc.collect.stages import Paid, Stage
 from langchain_cfc.collect.store import results, rows, schema
 from langchain_cfc.collect.store.adding import add
+from langchain_cfc.collect.store.checks import check_draws, check_prompt, check_scores, damage_reported
 from langchain_cfc.collect.store.facts import OF_RECORDS, Facts
+from langchain_cfc.collect.store.history import History, history
 from langchain_cfc.collect.store.results import Failure
+from langchain_cfc.collect.store.seal import Contents, verified_contents
 from langchain_cfc.collect.store.tables import table
 from langchain_cfc.collect.store.writes import (
     Write,
@@ -43,12 +46,16 @@ class Work:
         example: What is known of it.
         draws: Its candidates, where they are drawn.
         scores: Their scores, where they are scored.
+        partial: Those candidates that are there by slot, where not all are.
+        context: Digest of what was prepared for the requests that drew these.
     """
 
     position: int
     example: Example
     draws: Sequence[Draw] | None
     scores: Sequence[float] | None
+    partial: Mapping[int, Draw] = field(default_factory=dict)
+    context: str | None = None
 
 
 class Store:
@@ -59,7 +66,7 @@ class Store:
         create: Whether to make it where it is not there.
 
     Raises:
-        StoreError: If it cannot be opened, is not there, is no store or one of another release.
+        StoreError: If it cannot be opened, is not there, is damaged, is no store or one of another release.
     """
 
     def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -69,10 +76,35 @@ class Store:
             msg = f"there is no store at {self.name}"
             raise StoreError(msg)
         try:
-            self._facts = Facts(self._database, create=create)
+            with damage_reported(self.name):
+                self._open(create=create)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, *, create: bool) -> None:
+        if self._database.embedded and self._database.path.is_file():
+            self._database.check_pages()
+        self._facts = Facts(self._database, create=create)
+        self._contents()
+
+    def _contents(self) -> Contents:
+        """What it holds, compared with its seal."""
+        with self._database.reading() as connection:
+            return verified_contents(self.name, connection)
+
+    def check(self) -> None:
+        """Check everything that it holds: SQLite's pages and indexes, and each prompt against its digests.
+
+        Raises:
+            StoreError: If something is damaged.
+        """
+        with damage_reported(self.name):
+            self._database.check_pages(thoroughly=True)
+            for _ in results.records(self._database):
+                pass
+            for _ in self._prompts():
+                pass
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +139,8 @@ class Store:
     @property
     def configuration(self) -> dict[str, Any]:
         """What its records are made with; empty in a new store."""
-        return self._facts.configuration
+        with damage_reported(self.name):
+            return self._facts.configuration
 
     def settle(self, configuration: Mapping[str, Any]) -> None:
         """Say what its records are made with from now on.
@@ -121,7 +154,7 @@ class Store:
         """
         self._facts.settle(configuration)
 
-    def check(self, configuration: Mapping[str, Any]) -> None:
+    def check_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Refuse what its records were not made with.
 
         Args:
@@ -205,28 +238,41 @@ class Store:
     # Work out
 
     def unfinished(self) -> Iterator[Work]:
-        """Prompts that are not finished and did not fail, in their order, a page at a time."""
+        """Prompts that are not finished and did not fail, in their order, a page at a time.
+
+        Raises:
+            StoreError: If one is not what was written.
+        """
+        with damage_reported(self.name):
+            yield from self._prompts(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
+
+    def _prompts(self, *conditions: Any) -> Iterator[Work]:
         after = -1
         while True:
-            page = results.page(
-                self._database,
-                _prompts.c.stage < Stage.LABELLED,
-                _prompts.c.error.is_(None),
-                _prompts.c.position > after,
-            )
+            page = results.page(self._database, _prompts.c.position > after, *conditions)
             if not page:
                 return
             after = page[-1].position
-            drawn = [row.position for row in page if row.stage >= Stage.DRAWN]
-            draws = _by_prompt(self._database, schema.draws, drawn)
-            scores = _by_prompt(self._database, schema.scores, drawn)
+            positions = [row.position for row in page]
+            draws = _by_prompt(self._database, schema.draws, positions)
+            scores = _by_prompt(self._database, schema.scores, positions)
             for row in page:
-                yield Work(
-                    row.position,
-                    rows.as_example(row),
-                    [rows.as_draw(one) for one in draws[row.position]] if row.position in draws else None,
-                    [one.score for one in scores[row.position]] if row.position in scores else None,
-                )
+                yield self._work(row, draws.get(row.position, []), scores.get(row.position, []))
+
+    def _work(self, prompt: Any, drawn: Sequence[Any], scored: Sequence[Any]) -> Work:
+        check_prompt(self.name, prompt)
+        check_draws(self.name, prompt, drawn)
+        if prompt.stage >= Stage.SCORED:
+            check_scores(self.name, prompt, scored)
+        draws = {one.slot: rows.as_draw(one) for one in drawn}
+        return Work(
+            prompt.position,
+            rows.as_example(prompt),
+            list(draws.values()) if prompt.stage >= Stage.DRAWN else None,
+            [one.score for one in scored] if prompt.stage >= Stage.SCORED else None,
+            {} if prompt.stage >= Stage.DRAWN else draws,
+            prompt.context,
+        )
 
     def write(self, writes: Iterable[Write]) -> None:
         """Write rows in one transaction, durable when this returns.
@@ -271,27 +317,38 @@ class Store:
         Raises:
             StoreError: If no prompt is finished, or a candidate lacks one of the raw outputs.
         """
-        return table(self._database, self.provenance().n, names)
+        with damage_reported(self.name):
+            return table(self._database, self.provenance().n, names)
 
-    def records(self) -> Iterator[PromptRecord]:
+    def records(self) -> Generator[PromptRecord, None, None]:
         """The finished prompts in their order, a page at a time."""
-        return results.records(self._database)
+        with damage_reported(self.name):
+            yield from results.records(self._database)
 
     def failures(self) -> list[Failure]:
         """The prompts that failed, in their order."""
-        return results.failures(self._database)
+        with damage_reported(self.name):
+            return results.failures(self._database)
 
     def versions(self) -> list[str]:
         """What the models that drew call themselves, in alphabetical order."""
-        return results.versions(self._database)
+        with damage_reported(self.name):
+            return list(self._contents().seal.models)
 
     def stages(self) -> dict[Stage, int]:
         """How many prompts have come how far, those that failed included."""
-        return results.stages(self._database)
+        with damage_reported(self.name):
+            return results.stages(self._database)
 
     def paid(self) -> Paid:
         """What models took for all prompts."""
-        return results.paid(self._database)
+        with damage_reported(self.name):
+            return results.paid(self._database)
+
+    def history(self) -> History:
+        """What the requests of earlier runs took, stage by stage."""
+        with damage_reported(self.name):
+            return history(self._database)
 
     def seen(self) -> tuple[int, dict[bool, tuple[int, float]]]:
         """What the labels say so far.
@@ -300,7 +357,8 @@ class Store:
             How many finished prompts have a correct candidate; for each label the number of candidates and
             the sum of their scores.
         """
-        return results.seen(self._database)
+        with damage_reported(self.name):
+            return results.seen(self._database)
 
 
 def _by_prompt(database: Database, table: Table, positions: Sequence[int]) -> dict[int, list[Any]]:

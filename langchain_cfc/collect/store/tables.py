@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, select
 
 from langchain_cfc.collect.stages import Stage
 from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store.checks import check_finished
+from langchain_cfc.collect.store.results import CANDIDATES, pages
+from langchain_cfc.collect.store.seal import verified_contents
 from langchain_cfc.database import Database
-from langchain_cfc.draws import JsonMetadata, LabelledDraws
+from langchain_cfc.draws import JsonMetadata, LabelledDraws, kinds_of_json_prompts
 from langchain_cfc.errors import StoreError
 
 # Prompts whose candidates become arrays at a time.
 _PAGE = 2000
 
-_prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
-_CANDIDATES = (
-    select(
-        _scores.c.score,
-        _labels.c.correct,
-        func.coalesce(_labels.c.answer, _draws.c.text),
-        _labels.c.answer.is_not(None),
-        _scores.c.outputs,
-    )
-    .join_from(_draws, _scores, (_draws.c.prompt == _scores.c.prompt) & (_draws.c.slot == _scores.c.slot))
-    .join(_labels, (_draws.c.prompt == _labels.c.prompt) & (_draws.c.slot == _labels.c.slot))
-    .join(_prompts, _prompts.c.position == _draws.c.prompt)
-    .order_by(_draws.c.prompt, _draws.c.slot)
-)
+_prompts, _draws = schema.prompts, schema.draws
 
 
 def table(database: Database, n: int, names: Sequence[str]) -> LabelledDraws:
@@ -46,42 +36,37 @@ def table(database: Database, n: int, names: Sequence[str]) -> LabelledDraws:
         The (N, n) draws with their labels, prompts in their order.
 
     Raises:
-        StoreError: If no prompt is finished, or a candidate lacks one of the raw outputs.
+        StoreError: If no prompt is finished, one is not what was written or was lost, or a candidate lacks
+            one of the raw outputs.
     """
-    with database.reading() as connection:
-        parts = list(_parts(connection, n, names))
+    with database.snapshot() as connection:
+        finished = verified_contents(database.name, connection).finished
+        parts = [_part(database.name, connection, some, n, names) for some in pages(finished, _PAGE)]
     if not parts:
         msg = f"no prompt of {database.name} is finished yet"
         raise StoreError(msg)
     return LabelledDraws.joined(parts)
 
 
-def _parts(connection: Connection, n: int, names: Sequence[str]) -> Iterator[LabelledDraws]:
-    finished = _prompts.c.stage == int(Stage.LABELLED)
-    query = select(
-        _prompts.c.position, _prompts.c.id, _prompts.c.cluster, _prompts.c.metadata, _prompts.c.described
-    )
-    after = -1
-    while True:
-        page = query.where(finished, _prompts.c.position > after).order_by(_prompts.c.position).limit(_PAGE)
-        rows = connection.execute(page).all()
-        if not rows:
-            return
-        first, after = rows[0].position, rows[-1].position
-        within = _CANDIDATES.where(finished, _draws.c.prompt.between(first, after))
-        yield _part(rows, _columns(connection, within), n, names)
-
-
-def _columns(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]]:
-    return list(zip(*connection.execute(query), strict=True))
-
-
 def _part(
-    rows: Sequence[Any], columns: Sequence[Sequence[Any]], n: int, names: Sequence[str]
+    store: str, connection: Connection, positions: Sequence[int], n: int, names: Sequence[str]
 ) -> LabelledDraws:
-    scores, correct, answers, extracted, outputs = columns
+    within = (
+        _prompts.c.stage == int(Stage.LABELLED),
+        _prompts.c.position.between(positions[0], positions[-1]),
+    )
+    rows = connection.execute(select(_prompts).where(*within).order_by(_prompts.c.position)).all()
+    joined = CANDIDATES.join(_prompts, _prompts.c.position == _draws.c.prompt).where(*within)
+    columns = list(zip(*connection.execute(joined), strict=True))
+    if [row.position for row in rows] != list(positions) or len(columns[0]) != n * len(rows):
+        msg = f"{store} is damaged: candidates of some of its prompts are gone"
+        raise StoreError(msg)
+    for number, row in enumerate(rows):
+        check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
+    _, _, texts, _, scores, outputs, correct, extracted = columns
     shape = (len(rows), n)
-    made = set(map(bool, extracted))
+    made = {answer is not None for answer in extracted}
+    answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
     return LabelledDraws.of(
         [row.id for row in rows],
         np.fromiter(scores, np.float64, len(scores)).reshape(shape),
@@ -91,6 +76,7 @@ def _part(
         metadata=JsonMetadata.of(_metadata(row) for row in rows),
         raw=_raw(outputs, shape, names),
         extracted=made.pop() if len(made) == 1 else None,
+        prompt_kinds=kinds_of_json_prompts(row.input for row in rows),
     )
 
 

@@ -27,6 +27,8 @@ class Writer:
         self._store = store
         self._waiting: list[tuple[list[Write], asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
         # Always the same thread, whose connection the pool then hands out again.
         self._thread = ThreadPoolExecutor(1, "cfc-store")
 
@@ -36,12 +38,37 @@ class Writer:
         Raises:
             StoreError: If it could not be written.
         """
+        await self.submit(writes)
+
+    def submit(self, writes: list[Write]) -> asyncio.Future[None]:
+        """Write soon, after everything that was submitted before.
+
+        Returns:
+            What is done once it is durable. Whoever does not wait for it learns from `flushed` of an error.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
+        done.add_done_callback(self._note)
+        self._last = done
         self._waiting.append((writes, done))
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._write_all())
-        await done
+        return done
+
+    async def flushed(self) -> None:
+        """Wait until everything that was submitted is durable.
+
+        Raises:
+            StoreError: If something could not be written, now or before.
+        """
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+        if self._error is not None:
+            raise self._error
+
+    def _note(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            self._error = done.exception()
 
     async def close(self) -> None:
         """Wait for whatever is still being written."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeAlias
 
-from sqlalchemy import Connection, Dialect, Insert, Update, bindparam, insert, update
+from sqlalchemy import Connection, Delete, Dialect, Insert, Update, bindparam, delete, insert, null, update
 
 from langchain_cfc.collect.stages import Labels, Paid, Stage
 from langchain_cfc.collect.store import rows, schema
+from langchain_cfc.collect.store.digests import draws_digest, labels_digest, scores_digest
 from langchain_cfc.collect.store.rows import Row
+from langchain_cfc.collect.store.seal import read_seal, replace_seal
 from langchain_cfc.errors import CFCError
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers.scoring import Scored
 
-Statement: TypeAlias = Insert | Update
+Statement: TypeAlias = Insert | Update | Delete
 Write: TypeAlias = tuple[Statement, list[Row]]
 
 ADD_PROMPTS = insert(schema.prompts)
@@ -23,13 +26,36 @@ ADD_DRAWS = insert(schema.draws)
 ADD_SCORES = insert(schema.scores)
 ADD_LABELS = insert(schema.labels)
 ADD_CALLS = insert(schema.calls)
+ADD_ANNOUNCED = insert(schema.announced)
 _PROMPT = update(schema.prompts).where(schema.prompts.c.position == bindparam("of"))
-_SET_STAGE = _PROMPT.values(stage=bindparam("now"))
-_SET_LABELLED = _PROMPT.values(stage=bindparam("now"), described=bindparam("said"))
+_SET_CONTEXT = _PROMPT.values(context=bindparam("said"))
+_SET_DRAWN = _PROMPT.values(stage=bindparam("now"), draws_digest=bindparam("said"), context=null())
+_SET_SCORED = _PROMPT.values(stage=bindparam("now"), scores_digest=bindparam("said"))
+_SET_LABELLED = _PROMPT.values(
+    stage=bindparam("now"), described=bindparam("told"), labels_digest=bindparam("said")
+)
 _SET_ERROR = _PROMPT.values(error=bindparam("said"))
+_DROP_DRAWS = delete(schema.draws).where(schema.draws.c.prompt == bindparam("of"))
 
-# What others refer to comes first.
-_ORDER = (ADD_PROMPTS, ADD_DRAWS, ADD_SCORES, ADD_LABELS, _SET_STAGE, _SET_LABELLED, _SET_ERROR, ADD_CALLS)
+# What others refer to comes first, and candidates that are drawn again replace those before.
+_ORDER = (
+    ADD_PROMPTS,
+    ADD_ANNOUNCED,
+    _DROP_DRAWS,
+    _SET_CONTEXT,
+    ADD_DRAWS,
+    ADD_SCORES,
+    ADD_LABELS,
+    _SET_DRAWN,
+    _SET_SCORED,
+    _SET_LABELLED,
+    _SET_ERROR,
+    ADD_CALLS,
+)
+
+
+# Where a connection remembers the models of the seal.
+_KNOWN_MODELS = "cfc_models"
 
 
 class Writes:
@@ -48,14 +74,35 @@ class Writes:
 
 
 def execute(connection: Connection, writes: Iterable[Write]) -> None:
-    """Write rows in a connection's transaction; statements without rows are left out.
+    """Write rows and the seal in a connection's transaction; statements without rows are left out.
 
     They go to the driver as they are; to have each looked at on the way takes longer than to write it.
+
+    Raises:
+        StoreError: If the seal is damaged.
     """
-    for statement, parameters in writes:
-        if parameters:
-            sql = _sql(statement, connection.dialect, tuple(parameters[0]))
-            connection.exec_driver_sql(sql, parameters)
+    made = [(statement, parameters) for statement, parameters in writes if parameters]
+    for statement, parameters in made:
+        sql = _sql(statement, connection.dialect, tuple(parameters[0]))
+        connection.exec_driver_sql(sql, parameters)
+    _renew_seal(connection, made)
+
+
+def _renew_seal(connection: Connection, made: Sequence[Write]) -> None:
+    """Count what was written in the store's seal."""
+    prompts = [row for statement, some in made if statement is ADD_PROMPTS for row in some]
+    labelled = [row["said"] for statement, some in made if statement is _SET_LABELLED for row in some]
+    calls = [row for statement, some in made if statement is ADD_CALLS for row in some]
+    models = {row["model"] for row in calls if row["drew"] and row["model"]}
+    # Those that were in the seal when this connection last read it: most draws need not look at it.
+    if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS, set())):
+        return
+    before = read_seal(connection)
+    connection.info[_KNOWN_MODELS] = set(before.models)
+    seal = replace(before, prompts=before.prompts + len(prompts))
+    seal = seal.with_finished(labelled).with_models(models)
+    if seal != before:
+        replace_seal(connection, seal)
 
 
 @cache
@@ -87,27 +134,86 @@ def drawn(position: int, draws: Sequence[Draw], paid: Paid, *, without_nul: bool
     Raises:
         CollectionError: If one of them cannot be written.
     """
+    return complete(position, draws, (), paid, without_nul=without_nul)
+
+
+def candidate(position: int, slot: int, draw: Draw, paid: Paid, *, without_nul: bool) -> list[Write]:
+    """What to write when one candidate is drawn; arguments and errors as in `drawn`."""
     return [
-        (ADD_DRAWS, rows.of_draws(position, draws, without_nul=without_nul)),
-        (_SET_STAGE, [{"of": position, "now": int(Stage.DRAWN)}]),
+        (ADD_DRAWS, [rows.of_draw(position, slot, draw, without_nul=without_nul)]),
         (ADD_CALLS, rows.of_calls(position, Stage.DRAWN, paid)),
     ]
 
 
+def context(position: int, digest: str) -> list[Write]:
+    """What to write before the first candidate of a prompt, of what was prepared for its requests."""
+    return [(_SET_CONTEXT, [{"of": position, "said": digest}])]
+
+
+def dropped(position: int) -> list[Write]:
+    """What to write where the candidates of a prompt that are there are not to be used."""
+    return [(_DROP_DRAWS, [{"of": position}])]
+
+
+def complete(
+    position: int, draws: Sequence[Draw], known: Collection[int], paid: Paid, *, without_nul: bool
+) -> list[Write]:
+    """What to write when all candidates are drawn.
+
+    Args:
+        position: Of the prompt.
+        draws: All its candidates.
+        known: Slots of those that are written already.
+        paid: What was not written yet of what they took.
+        without_nul: Whether the database lacks the character U+0000.
+
+    Raises:
+        CollectionError: If one of them cannot be written.
+    """
+    left = [
+        rows.of_draw(position, slot, draw, without_nul=without_nul)
+        for slot, draw in enumerate(draws)
+        if slot not in known
+    ]
+    said = draws_digest(position, [draw.text for draw in draws], [rows.of_data(draw) for draw in draws])
+    return [
+        (ADD_DRAWS, left),
+        (_SET_DRAWN, [{"of": position, "now": int(Stage.DRAWN), "said": said}]),
+        (ADD_CALLS, rows.of_calls(position, Stage.DRAWN, paid)),
+    ]
+
+
+def announced(position: int, stage: Stage, requests: int) -> list[Write]:
+    """What to write before requests are made, or where fewer were made than announced (below 0)."""
+    rows_made = [{"prompt": position, "stage": int(stage), "requests": requests}] if requests else []
+    return [(ADD_ANNOUNCED, rows_made)]
+
+
 def scored(position: int, scores: Scored, paid: Paid) -> list[Write]:
     """What to write when they are scored."""
+    scored_rows = rows.of_scores(position, scores)
+    said = scores_digest(
+        position, [row["score"] for row in scored_rows], [row["outputs"] for row in scored_rows]
+    )
     return [
-        (ADD_SCORES, rows.of_scores(position, scores)),
-        (_SET_STAGE, [{"of": position, "now": int(Stage.SCORED)}]),
+        (ADD_SCORES, scored_rows),
+        (_SET_SCORED, [{"of": position, "now": int(Stage.SCORED), "said": said}]),
         (ADD_CALLS, rows.of_calls(position, Stage.SCORED, paid)),
     ]
 
 
 def labelled(position: int, labels: Labels, paid: Paid, *, without_nul: bool) -> list[Write]:
     """What to write when they are labelled; arguments and errors as in `drawn`."""
+    label_rows, described = (
+        rows.of_labels(position, labels, without_nul=without_nul),
+        rows.of_description(labels),
+    )
+    said = labels_digest(
+        position, [row["correct"] for row in label_rows], [row["answer"] for row in label_rows], described
+    )
     return [
-        (ADD_LABELS, rows.of_labels(position, labels, without_nul=without_nul)),
-        (_SET_LABELLED, [{"of": position, "now": int(Stage.LABELLED), "said": rows.of_description(labels)}]),
+        (ADD_LABELS, label_rows),
+        (_SET_LABELLED, [{"of": position, "now": int(Stage.LABELLED), "told": described, "said": said}]),
         (ADD_CALLS, rows.of_calls(position, Stage.LABELLED, paid)),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -21,10 +21,17 @@ Category: TypeAlias = str | int | bool
 
 @dataclass(frozen=True)
 class Group(Term[Category]):
-    """Indicators of the categories seen on the fit split.
+    """Indicators of the categories of the fit split and of the calibration prompts.
 
-    A category that the fit split did not hold has no threshold, and a prompt of it is refused: to call it
-    "other" on the quiet would claim a promise for a group that nobody calibrated.
+    A category that none of them has is unknown. `transform` refuses it, unless asked to leave the prompt in
+    no group; the caller then has to flag the prompt, as `CalibrationArtifact.solve` does.
+
+    *Why calibration prompts may name categories.* Let G be the categories of the fit split, the N calibration
+    prompts and the prompt to come. The map with one column for each of G treats these N + 1 prompts alike
+    (it reads neither scores nor labels), so the promise holds for it. If the new prompt's category is known
+    without that prompt, this map is the one in use. If not, the prompt is flagged, which keeps the promise.
+    So the map in use keeps the promise whenever the symmetric one does. Prompts held out for evaluation or
+    certificates name no categories: what is measured on them must not depend on them.
 
     Attributes:
         key: The metadata key.
@@ -64,10 +71,23 @@ class Group(Term[Category]):
             self.refuse("different and in ascending order", values)
         return tuple(categories)
 
-    def transform(self, draws: Draws) -> FloatArray:
-        """(N, number of categories) indicators; a FeatureError for a category that was not seen."""
+    def with_categories_of(self, draws: Draws) -> Group:
+        """Return the fitted term with the categories of more prompts."""
+        return replace(self, learned=_in_order([*self.learned, *self._categories(draws)]))
+
+    def transform(self, draws: Draws, *, allow_unknown: bool = False) -> FloatArray:
+        """(N, number of categories) indicators.
+
+        Args:
+            draws: N prompts.
+            allow_unknown: Whether a prompt of an unknown category gets zeros, in place of a FeatureError.
+        """
         places = {_typed(category): place for place, category in enumerate(self.learned)}
-        which = [self._place(row, category, places) for row, category in enumerate(self._categories(draws))]
+        categories = self._categories(draws)
+        if allow_unknown:
+            which = [places.get(_typed(category), -1) for category in categories]
+        else:
+            which = [self._place(row, category, places) for row, category in enumerate(categories)]
         return indicators(np.array(which, dtype=np.int64), len(self.learned))
 
     @property

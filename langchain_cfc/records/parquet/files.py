@@ -15,6 +15,7 @@ from langchain_cfc.records.checks import DatasetChecks, no_records
 from langchain_cfc.records.lines import json_object
 from langchain_cfc.records.parquet.rows import decoded_rows, strict_rows
 from langchain_cfc.records.parquet.schema import PROVENANCE, check_columns, conformed, parquet_schema
+from langchain_cfc.records.parquet.unpacking import unpacked_batches
 from langchain_cfc.records.problems import validated
 from langchain_cfc.records.schema import (
     PromptRecord,
@@ -23,7 +24,7 @@ from langchain_cfc.records.schema import (
 
 _MAGIC = b"PAR1"
 # Rows become arrays so many at a time, and where they are in doubt so many are tried again.
-_ROWS = 2048
+_ROWS = 256
 _PART = 64
 
 
@@ -114,7 +115,7 @@ class ParquetFile:
         """Batches of rows in the schema's types, each with the number of its first row, counted from 1."""
         row = 1
         with self._opened() as file:
-            for batch in file.iter_batches(batch_size=_ROWS):
+            for batch in unpacked_batches(file, str(self.path), _ROWS):
                 batch.validate(full=True)
                 yield row, conformed(batch)
                 row += len(batch)

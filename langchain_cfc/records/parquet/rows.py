@@ -11,7 +11,7 @@ import numpy as np
 
 from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._extras import require
-from langchain_cfc.draws import Draws, JsonMetadata, LabelledDraws
+from langchain_cfc.draws import Draws, JsonMetadata, LabelledDraws, kinds_of_json_prompts
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.batches import first_slots, one_or_none
 from langchain_cfc.records.decoding import DoubtError, are_metadata, json_values
@@ -72,7 +72,7 @@ class ParquetBatch:
         draws = Draws(
             np.ascontiguousarray(self.scores[:, :n]),
             first_slots(equal),
-            self._used(_compute().utf8_length(keys), n).astype(np.int64),
+            self._used(_answer_lengths(keys), n).astype(np.int64),
             self.metadata,
         )
         answered = self._used(candidates["answer"].is_valid(), n)
@@ -84,6 +84,7 @@ class ParquetBatch:
             self.recorded,
             one_or_none(set(np.unique(answered).tolist())),
             {name: outputs.copy() for name, outputs in raw.items()},
+            prompt_kinds=kinds_of_json_prompts(text.decode() for text in _texts(self.rows["input"])),
         )
 
     def _used(self, column: Any, n: int) -> Any:
@@ -255,6 +256,12 @@ def _answer_keys(candidates: dict[str, Any]) -> Any:
     every = candidates["message"].is_valid()
     texts = pa.array([canonical(message) for message in messages], pa.string())
     return _compute().coalesce(keys, _compute().replace_with_mask(candidates["message"], every, texts))
+
+
+def _answer_lengths(keys: Any) -> Any:
+    """Return the number of characters of each answer, 0 for blank ones, as `answer_length` does."""
+    blank = _compute().utf8_is_space(keys)
+    return _compute().if_else(blank, 0, _compute().utf8_length(keys))
 
 
 def _texts(column: Any) -> list[bytes]:

@@ -317,7 +317,7 @@ def count(examples: Iterable[Example]) -> int:
     return sum(1 for _ in examples)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
 def test_a_long_dataset_is_never_in_memory(tmp_path: Path, name: str) -> None:
     # N rows of more than 500 bytes. The ids and numbers that are kept take 65 + 32 bytes for each, and a dict

@@ -261,3 +261,26 @@ def test_one_list_over_any_number_of_lines(tmp_path: Path) -> None:
     assert rows_of(path) == [(1, {"question": long})]
     path = json_lines(tmp_path / "a.jsonl", [{"question": long}])
     assert "longer than max_line_bytes" in damage(path).problem
+
+
+def test_rows_that_unpack_to_far_more_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"question": ["a" * 50_000] * 64, "answer": ["b"] * 64})
+    pq.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    assert len(rows_of(path)) == 64
+    monkeypatch.setattr("langchain_cfc.records.parquet.unpacking.MOST_BATCH_BYTES", 1 << 20)
+    with pytest.raises(RecordError, match="unpacks to 3 MiB in 64 rows"):
+        rows_of(path)
+
+
+@pytest.mark.parametrize("lines", [1, 1000])
+def test_a_list_that_unpacks_to_far_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    monkeypatch.setattr("langchain_cfc.collect.sources.files._MOST_LIST_BYTES", 1 << 20)
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b"[" + (b" " * (2_000_000 // lines) + b"\n") * lines + b"]"))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(RecordError, match=r"more than 1 MiB|longer than max_line_bytes = 1048576"):
+        rows_of(path)

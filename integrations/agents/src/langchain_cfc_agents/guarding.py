@@ -99,5 +99,5 @@ class GuardedAnswer(EndedBy):
             return False
         if said["guarantee"] is None:  # a fallback's, for which nobody vouches
             return True
-        best = said["best"]
-        return str(message.text) == (self._abstain_message if best is None else best)
+        expected = said["answers"][0] if said["answers"] else self._abstain_message
+        return str(message.text) == expected

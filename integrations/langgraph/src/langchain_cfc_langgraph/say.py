@@ -24,8 +24,8 @@ def say(*, abstain_message: str = ABSTAIN_MESSAGE) -> Saying:
         abstain_message: What is said where nobody knows.
 
     Returns:
-        The node, for `add_node`. The message's `response_metadata["cfc"]` holds decision and guarantee, as
-        `to_message` of a `CFCResult` writes them; for what anybody else says the guarantee is None.
+        The node, for `add_node`. The message's `response_metadata["cfc"]` holds the decision, as `to_message`
+        of a `CFCResult` writes it; for what anybody else says the guarantee is None.
     """
 
     def saying(state: CFCState) -> dict[str, Any]:

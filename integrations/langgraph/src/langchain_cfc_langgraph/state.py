@@ -63,7 +63,8 @@ def outcome(state: CFCState) -> Outcome:
 
     Returns:
         `answered`; `not_certifiable` where no set can be certified for prompts like this; `abstained` for any
-        other reason: no candidate was accepted, or the policy withholds the set.
+        other reason: no candidate was accepted where the artifact allows empty sets, or the policy withholds
+        the set.
 
     Raises:
         InputError: If the state holds no decision.

@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import InputError
+from langchain_cfc.fingerprints import state_settings
 from langchain_cfc_openai.failures import EndpointError, explained, unreadable
 
 StructuredOutput: TypeAlias = Literal["json_schema", "function_calling"]
@@ -75,7 +76,11 @@ class ChatCompletions(ChatOpenAI):
         sent["max_tokens"] = sent.pop("max_completion_tokens", None)
         stop = sent.get("stop")
         sent["stop"] = [stop] if isinstance(stop, str) else stop
-        stated = {name: sent.get(name) for name in DRAWING} | {"structured_output": self.structured_output}
+        stated = {name: sent.pop(name, None) for name in DRAWING} | {
+            "structured_output": self.structured_output
+        }
+        # What else `model_kwargs` brings, and that this model stands on its own.
+        stated |= state_settings(sent)
         # As a file gives it back, so that numbers as keys and tuples compare equal.
         written: dict[str, Any] = json.loads(json.dumps(stated))
         return written

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun
-from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_cfc.calls import Call, Steps
 from langchain_cfc.errors import CFCError, InputError, VerifierError
+from langchain_cfc.verifiers.evaluators import evaluator_inputs
 
 Function: TypeAlias = Callable[..., Any]
 AsyncFunction: TypeAlias = Callable[..., Awaitable[Any]]
@@ -145,7 +145,7 @@ class Told(Runnable[Mapping[str, Any], Any]):
 
     def _keywords(self, given: Mapping[str, Any], function: Callable[..., Any]) -> list[dict[str, Any]]:
         reference = {REFERENCE: given["reference"]} if "reference" in given else {}
-        offered = {INPUTS: _inputs(given["prompt"]), **reference, **self._further}
+        offered = {INPUTS: evaluator_inputs(given["prompt"]), **reference, **self._further}
         pairs = self._evaluator.pairs(given["candidate"], offered.get(REFERENCE))
         told = [
             # Who wants a reference when serving fails, rather than being told None.
@@ -170,10 +170,3 @@ def _unwanted(function: Callable[..., Any]) -> frozenset[str]:
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return frozenset()
     return frozenset({INPUTS, REFERENCE} - set(parameters))
-
-
-def _inputs(prompt: Any) -> Any:
-    """The prompt in the types that evaluators know; a copy of a mapping, for openevals writes into it."""
-    if isinstance(prompt, PromptValue):
-        return prompt.to_messages()
-    return dict(prompt) if isinstance(prompt, Mapping) else prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from langchain_cfc.collect import Outcome, Pace, Paid
+from langchain_cfc.collect import Journal, Outcome, Pace, Paid
 from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
@@ -130,17 +130,17 @@ class RayBench:
             raise InputError(msg)
         return self._configuration
 
-    async def draw(self, example: Example) -> Outcome:
-        """Draw n candidates."""
-        return await self._done("draw", example)
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
+        """Draw n candidates, but for those that the journal knows."""
+        return await self._done("draw", journal, lambda: (example, dict(journal.drawn), journal.context))
 
-    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Score them."""
-        return await self._done("score", example, draws)
+        return await self._done("score", journal, lambda: (example, draws))
 
-    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""
-        return await self._done("label", example, draws)
+        return await self._done("label", journal, lambda: (example, draws))
 
     def _limiter(self) -> str | None:
         """The name of an actor that gives out turns."""
@@ -163,7 +163,7 @@ class RayBench:
         }
         return ray.remote(Worker).options(**options).remote(self._orders, places, turns)
 
-    async def _done(self, stage: str, *given: Any) -> Outcome:
+    async def _done(self, stage: str, journal: Journal, given: Callable[[], tuple[Any, ...]]) -> Outcome:
         """A stage of a prompt, by whoever has the least to do; by another one where that one dies.
 
         Raises:
@@ -174,15 +174,16 @@ class RayBench:
             hand = await self._least_busy()
             hand.load += 1
             try:
-                outcome: Outcome = await getattr(hand.actor, stage).remote(*given)
+                return await _outcome(getattr(hand.actor, stage).remote(*given()), journal)
             except RayTaskError as failure:
                 msg = f"the worker failed with {failure.cause!r:.200}"
                 return Outcome(CollectionError(msg), Paid())
             except RayError as death:
                 error = CollectionError(f"{MOST_DEATHS} workers died while at it, the last one so: {death}")
                 self._lose(hand)
-            else:
-                return outcome
+                # What was in flight may have been answered: at most what is missing.
+                for _ in range(self.configuration["n"] - len(journal.drawn) if stage == "draw" else 1):
+                    journal.lose()
             finally:
                 hand.load -= 1
         return Outcome(error, Paid())
@@ -247,6 +248,18 @@ class RayBench:
             else:
                 return said
             await asyncio.sleep(_PAUSE)
+
+
+async def _outcome(stream: Any, journal: Journal) -> Outcome:
+    """What came of a stage, whose events are noted in the journal as they come."""
+    async for reference in stream:
+        event = await reference
+        if isinstance(event, Outcome):
+            return event
+        name, arguments = event
+        getattr(journal, name)(*arguments)
+    msg = "the worker ended without an outcome"
+    raise CollectionError(msg)
 
 
 def _check_travels(orders: Orders) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.calls import Limit
-from langchain_cfc.collect import LocalBench, Outcome, Pace, Parts
+from langchain_cfc.collect import LocalBench, Outcome, Pace, Paid, Parts
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
@@ -33,6 +34,55 @@ class Orders:
     factory: Factory
     pace: Pace
     config: RunnableConfig | None
+
+
+# The name of a journal's method, and its arguments.
+Event: TypeAlias = tuple[str, tuple[Any, ...]]
+
+
+class StreamJournal:
+    """The journal of a stage on a worker: what is noted travels to the driver, which alone writes the store.
+
+    Args:
+        drawn: Candidates that are drawn already, by slot.
+        context: Digest of what was prepared for the requests that drew them.
+    """
+
+    def __init__(self, drawn: Mapping[int, Draw], context: str | None) -> None:
+        self.drawn = drawn
+        self.context = context
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    def resume(self, context: str) -> Mapping[int, Draw]:
+        """Candidates that need not be drawn again."""
+        self._events.put_nowait(("resume", (context,)))
+        return self.drawn if context == self.context else {}
+
+    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+        """Take in a candidate, and what the stage took so far."""
+        self._events.put_nowait(("keep", (slot, draw, paid)))
+
+    def discard(self) -> None:
+        """Drop all candidates that are there, which were refused."""
+        self._events.put_nowait(("discard", ()))
+
+    def lose(self) -> None:
+        """Take in that a request failed which may have been answered."""
+        self._events.put_nowait(("lose", ()))
+
+    async def flushed(self) -> None:
+        """Wait for nothing: a round to the driver before every request would take longer than the request."""
+
+    async def stream(self, work: Coroutine[Any, Any, Outcome]) -> AsyncIterator[Event | Outcome]:
+        """Do something, and yield what is noted meanwhile, and what came of it at last."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._events.put_nowait(None))
+        try:
+            while (event := await self._events.get()) is not None:
+                yield event
+            yield await task
+        finally:
+            task.cancel()
 
 
 class Worker:
@@ -62,17 +112,25 @@ class Worker:
         except CFCError as error:
             return error
 
-    async def draw(self, example: Example) -> Outcome:
-        """Draw n candidates."""
-        return await self._bench.draw(example)
+    async def draw(
+        self, example: Example, drawn: Mapping[int, Draw], context: str | None
+    ) -> AsyncIterator[Event | Outcome]:
+        """Draw n candidates, but for those that are drawn: each as soon as it is there, then the outcome."""
+        journal = StreamJournal(drawn, context)
+        async for event in journal.stream(self._bench.draw(example, journal)):
+            yield event
 
-    async def score(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[Draw]) -> AsyncIterator[Event | Outcome]:
         """Score them."""
-        return await self._bench.score(example, draws)
+        journal = StreamJournal({}, None)
+        async for event in journal.stream(self._bench.score(example, draws, journal)):
+            yield event
 
-    async def label(self, example: Example, draws: Sequence[Draw]) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[Draw]) -> AsyncIterator[Event | Outcome]:
         """Label them, tell their answers apart and describe the prompt."""
-        return await self._bench.label(example, draws)
+        journal = StreamJournal({}, None)
+        async for event in journal.stream(self._bench.label(example, draws, journal)):
+            yield event
 
 
 def _made(factory: Factory) -> Parts:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from langchain_cfc_server import openapi
 from langchain_cfc_server.authentication import OPEN_PATHS, Authentication
+from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.completions import Completions, known
 from langchain_cfc_server.encoding import encoded
 from langchain_cfc_server.errors import refused
@@ -49,14 +50,16 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         InputError: If there are no models, or one of them has a name that cannot be used or is no chain.
     """
     ready = served(models, settings.abstain_message)
-    traffic = Traffic(settings.concurrency)
+    traffic = Traffic(settings.concurrency, settings.connections)
     metrics = Metrics(traffic)
+    chains = ChainThread()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         traffic.started = True
         yield
         traffic.draining = True
+        chains.stop()
 
     app = FastAPI(
         title=_TITLE,
@@ -68,7 +71,8 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         redirect_slashes=False,
     )
     app.state.traffic = traffic
-    _add_paths(app, Completions(ready, settings), ready, traffic, metrics)
+
+    _add_paths(app, Completions(ready, settings, chains), ready, traffic, metrics)
     openapi.complete(
         app,
         ready,
@@ -96,8 +100,8 @@ def _add_paths(
     created = int(time.time())
 
     async def live() -> Response:
-        """Whether the server runs."""
-        return _json({"status": "live"})
+        """Whether the server runs; 503 once a chain has blocked all others for longer than the time limit."""
+        return _json({"status": "stalled"}, 503) if completions.is_stalled else _json({"status": "live"})
 
     async def ready() -> Response:
         """Whether requests are welcome; 503 if not."""
@@ -119,7 +123,7 @@ def _add_paths(
         """Answer a conversation, or abstain."""
         return await completions.answer(request)
 
-    _path(app, "/health/live", live, openapi.told("Yes.", Health))
+    _path(app, "/health/live", live, openapi.told("Yes.", Health) | {503: {"model": Health}})
     _path(app, "/health/ready", ready, openapi.told("Yes.", Health) | {503: {"model": Health}})
     _path(app, "/metrics", figures, openapi.text("Figures.", "text/plain") | openapi.errors(401))
     _path(app, "/v1/models", list_models, openapi.told("The models.", ModelList) | openapi.errors(401))

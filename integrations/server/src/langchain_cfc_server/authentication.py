@@ -13,6 +13,13 @@ from langchain_cfc_server.errors import RefusedError
 # Whoever starts and balances servers has no token. These two say nothing but yes and no.
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 _SCHEME = b"bearer"
+_POSITION = "langchain_cfc_server.position_of_token"
+
+
+def token_of(scope: Scope) -> int | None:
+    """Position of the token that a request presented; None where authentication is off."""
+    position: int | None = scope.get(_POSITION)
+    return position
 
 
 class Authentication:
@@ -36,19 +43,21 @@ class Authentication:
         Raises:
             RefusedError: If there is no valid token.
         """
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows(scope):
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            scope[_POSITION] = self._position(scope)
+        await self._app(scope, receive, send)
+
+    def _position(self, scope: Scope) -> int:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        # Of several headers, a proxy may have checked another one than is read here.
+        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        presented = sha256(token.strip(b" ")).digest()
+        matches = [hmac.compare_digest(presented, valid) for valid in self._hashes]
+        if scheme.lower() != _SCHEME or not any(matches):
             raise RefusedError(
                 401,
                 "invalid_api_key",
                 "a valid token is needed, once, as in the header `Authorization: Bearer TOKEN`",
                 headers={"WWW-Authenticate": 'Bearer realm="langchain-cfc"'},
             )
-        await self._app(scope, receive, send)
-
-    def _knows(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        # Of several headers, a proxy may have checked another one than is read here.
-        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        presented = sha256(token.strip(b" ")).digest()
-        matches = [hmac.compare_digest(presented, valid) for valid in self._hashes]
-        return scheme.lower() == _SCHEME and any(matches)
+        return matches.index(True)

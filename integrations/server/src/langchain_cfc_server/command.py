@@ -54,6 +54,10 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     body_limit: Annotated[int, typer.Option(help="Most bytes of a body.")] = _DEFAULT.body_limit,
     concurrency: Annotated[int, typer.Option(help="Most requests worked on at once.")] = _DEFAULT.concurrency,
     queue: Annotated[int, typer.Option(help="Most requests that wait beyond these.")] = _DEFAULT.queue,
+    per_token: Annotated[
+        int | None, typer.Option(help="Most requests of one token that wait or are worked on at once.")
+    ] = _DEFAULT.per_token,
+    connections: Annotated[int, typer.Option(help="Most connections open at once.")] = _DEFAULT.connections,
     time_limit: Annotated[float, typer.Option(help="Seconds that a request may take.")] = _DEFAULT.time_limit,
     drain: Annotated[float, typer.Option(help="Seconds to go on listening after SIGTERM.")] = 5.0,
     finish: Annotated[float, typer.Option(help="Seconds for requests in flight after that.")] = 60.0,
@@ -79,6 +83,8 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             body_limit=body_limit,
             concurrency=concurrency,
             queue=queue,
+            per_token=per_token,
+            connections=connections,
             time_limit=time_limit,
             log_content=log_content,
         )

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from langchain_cfc_server.answers import Answer
+from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.messages import conversation
 from langchain_cfc_server.models import Served
@@ -23,12 +24,20 @@ class Completions:
     Args:
         models: The models by name.
         settings: What the operator decided.
+        chains: The thread that asks them.
     """
 
-    def __init__(self, models: Mapping[str, Served], settings: Settings) -> None:
+    def __init__(self, models: Mapping[str, Served], settings: Settings, chains: ChainThread) -> None:
         self._models = models
+        self._chains = chains
         self._ignore_sampling = settings.sampling_parameters == "ignore"
         self._log_content = settings.log_content
+        self._time_limit = settings.time_limit
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a chain has blocked all others for longer than a request may take."""
+        return self._chains.stalled_seconds() > self._time_limit
 
     async def answer(self, request: Request) -> Response:
         """Answer one.
@@ -55,7 +64,7 @@ class Completions:
         prompt = conversation(asked.messages)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in asked.messages]
-        message = await model.answered(prompt, level)
+        message = await self._chains.run(lambda: model.answered(prompt, level))
         answer = Answer(f"chatcmpl-{note.id}", int(time.time()), model.name, message)
         note.decided(answer.reason, answer.usage)
         if self._log_content:

@@ -12,6 +12,7 @@ from langchain_cfc.errors import (
     DrawError,
     FeatureError,
     InputError,
+    PromptKindError,
     ServingTimeoutError,
     VerifierError,
 )
@@ -72,6 +73,11 @@ class DisconnectedError(Exception):
 # provider said, so clients get these instead.
 _OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
     FeatureError: (400, "prompt_not_servable", "the prompt is of a kind that was not there in calibration"),
+    PromptKindError: (
+        400,
+        "prompt_not_servable",
+        "the model takes prompts of another kind; if it was calibrated on texts, send one user message",
+    ),
     InputError: (400, "prompt_not_servable", "the model cannot be asked like this"),
     ServingTimeoutError: (504, "timeout", "the prompt was not decided in time; nothing was answered"),
     DrawError: (502, "draw_failed", "the model did not give as many candidates as it was calibrated for"),

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from langchain_cfc_server.authentication import token_of
 from langchain_cfc_server.errors import DisconnectedError, RefusedError
 from langchain_cfc_server.settings import Settings
 from langchain_cfc_server.traffic import Traffic
@@ -30,6 +31,7 @@ class Limits:
         self._app = app
         self._path = path
         self._most = settings.concurrency + settings.queue
+        self._most_per_token = settings.per_token
         self._largest = settings.body_limit
         self._longest = settings.time_limit
         self._traffic = traffic
@@ -47,17 +49,18 @@ class Limits:
             await self._app(scope, receive, send)
             return
         end = time.monotonic() + self._longest
-        self._admit()
+        token = token_of(scope)
+        self._admit(token)
         with ExitStack() as stack:
-            stack.callback(self._leave)
+            stack.callback(self._traffic.leave, token)
             body = await self._body(scope, receive)
             exchange = _Exchange(send)
-            work = self._traffic.work(lambda: self._app(scope, _replayed(body), exchange.send))
+            work = self._traffic.work(lambda: self._app(scope, _replayed(body), exchange.send), token)
             # From here on the work's end is the request's.
             stack.pop_all()
         await self._finish(work, exchange, receive, end)
 
-    def _admit(self) -> None:
+    def _admit(self, token: int | None) -> None:
         traffic = self._traffic
         if traffic.over:
             raise _stopped()
@@ -69,10 +72,10 @@ class Limits:
                 )
             msg = "as many requests as this server takes are waiting already; try again later"
             raise RefusedError(429, "too_many_requests", msg, headers=again)
-        traffic.admitted += 1
-
-    def _leave(self) -> None:
-        self._traffic.admitted -= 1
+        if self._most_per_token is not None and traffic.admitted_of(token) >= self._most_per_token:
+            msg = f"{self._most_per_token} requests with this token are under way already; try again later"
+            raise RefusedError(429, "too_many_requests_of_token", msg, headers={"Retry-After": "1"})
+        traffic.admit(token)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The whole body, in time."""

@@ -56,6 +56,8 @@ class Metrics:
         for name, text, number in (
             ("working", "Requests that are worked on.", lambda: traffic.working),
             ("waiting", "Requests that wait for their turn.", lambda: traffic.waiting),
+            ("connections", "Connections that are open.", lambda: len(traffic.connections)),
+            ("connections_refused", "Connections refused so far.", lambda: traffic.connections.refused),
         ):
             Gauge(f"cfc_server_{name}", text, registry=self._registry).set_function(number)
 

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
-from langchain_cfc import CFCRunnable
+from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.chat_model import served_first, served_with
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable import Answer
@@ -71,7 +71,13 @@ class Served:
         chain = self.chain if level is None else self._at.get(level)
         if chain is None:
             chain = self._at[str(level)] = served_with(self.chain, level, {})
-        return self.answer.to_message(await chain.ainvoke(prompt))
+        found = await chain.ainvoke(prompt)
+        message = self.answer.to_message(found)
+        if not isinstance(found, CFCResult):
+            return message
+        # Clients are sent the whole guarantee, which messages only identify.
+        decision = found.model_dump(mode="json", exclude={"candidates", "features", "metadata"})
+        return message.model_copy(update={"response_metadata": {"cfc": decision}})
 
     def level(self, alpha: str | float | None) -> str | None:
         """Settle the level of a request, before anything is drawn.

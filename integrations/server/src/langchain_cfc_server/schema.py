@@ -183,6 +183,7 @@ class Decision(_Response):
     answers: list[str]
     best: str | None
     threshold: float | Literal["inf", "-inf"]
+    unknown_categories: list[str]
     guarantee: Guarantee
     models: list[str]
     usage: dict[str, Any] | None
@@ -311,4 +312,4 @@ class ErrorResponse(_Response):
 class Health(_Response):
     """How the server is."""
 
-    status: Literal["live", "ready", "starting", "draining"]
+    status: Literal["live", "stalled", "ready", "starting", "draining"]

@@ -21,26 +21,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from langchain_cfc.errors import InputError
-from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.connections import Connection
 from langchain_cfc_server.traffic import Traffic
 
 _LOG = logging.getLogger("langchain_cfc_server")
 # Longer than clients keep a connection that they do not use, or one would be closed as they use it again.
 _KEEP_ALIVE = 75
-# Seconds that a connection has for the head of a request, from its first byte.
-_HEAD = 10.0
 # Seconds that a thread runs before the loop has its turn.
 _SWITCH = 0.0005
 # Seconds that connections have for a first request after the server has stopped listening.
 _LAST = 1.0
-# Seconds in which a client has to take some of what it was sent.
-_TAKEN = 10.0
 
 
 def run(
@@ -63,13 +57,16 @@ def run(
             msg = f"{name} is {seconds:g}: expected seconds, at least 0"
             raise InputError(msg)
     listening = _listening(host, port)
+    traffic: Traffic = app.state.traffic
+    _allow_files(traffic)
     config = uvicorn.Config(
         app,
-        http=_Connection,
+        http=functools.partial(Connection, traffic.connections),  # type: ignore[arg-type]  # it is called, no more
         ws="none",
         lifespan="on",
-        # uvloop, where there is one: it spends less on each turn, of which a request takes dozens.
-        loop="auto",
+        # It accepts every connection that waits in one turn. uvloop accepts one a turn, so under a burst new
+        # requests would wait in the system's queue, neither counted nor refused.
+        loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -80,7 +77,30 @@ def run(
     )
     # Whoever closes the one has not closed the other, on which the system goes on to accept.
     with listening, listening.dup() as twin:
-        _Server(config, app.state.traffic, twin, drain, finish).run([listening])
+        _Server(config, traffic, twin, drain, finish).run([listening])
+
+
+def _allow_files(traffic: Traffic) -> None:
+    """Let the process open twice as many files as clients may open connections, or take fewer connections.
+
+    Every prompt that is worked on needs connections to its model, and those are files too.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    connections = traffic.connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections.most
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < 2 * connections.most:
+        connections.most = max(1, soft // 2)
+        fields = {"connections": connections.most, "files": soft}
+        _LOG.warning("fewer connections than set, for want of files", extra={"fields": fields})
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -159,17 +179,18 @@ class _Server(uvicorn.Server):
         """
         loop = asyncio.get_running_loop()
         for one in sockets:
-            # For asyncio; uvloop has no reader there, and sets up at once what it accepts.
             loop.remove_reader(one)
         await _turns()
         for server in self.servers:
             server.close()
-        # uvloop closes in its next turn. Meanwhile the system goes on to accept, for the twin.
-        await _turns()
         waiting = list(_accepted(self._twin))
         self._twin.close()
         connection = functools.partial(
-            _Connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            Connection,
+            self._traffic.connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
         for one in waiting:
             await loop.connect_accepted_socket(connection, one)
@@ -180,7 +201,7 @@ class _Server(uvicorn.Server):
         """Wait for first requests, which uvicorn would not: it closes what it has not heard of yet."""
         end = time.monotonic() + _LAST
         while time.monotonic() < end and any(  # noqa: ASYNC110 - uvicorn has no event for it
-            isinstance(one, _Connection) and one.awaits_first for one in self.server_state.connections
+            isinstance(one, Connection) and one.awaits_first for one in self.server_state.connections
         ):
             await asyncio.sleep(0.01)
 
@@ -196,103 +217,3 @@ def _accepted(listening: socket.socket) -> Iterator[socket.socket]:
     with suppress(OSError):
         while True:
             yield listening.accept()[0]
-
-
-class _Connection(H11Protocol):
-    """A connection that waits for heads of requests no longer than it should, and refuses in our words."""
-
-    _head_is_due: asyncio.TimerHandle | None = None
-    _is_to_be_taken: asyncio.TimerHandle | None = None
-
-    @property
-    def _cycle(self) -> RequestResponseCycle | None:
-        """The latest request; uvicorn's annotation leaves out that there may be none."""
-        return self.cycle
-
-    @property
-    def awaits_first(self) -> bool:
-        """Whether no request has come yet."""
-        return self._cycle is None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
-        # Whatever the system does not take at once is waited for.
-        transport.set_write_buffer_limits(high=0)
-        self._expect_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Take in bytes, which may be the head of a request, or only a part of it."""
-        super().data_received(data)
-        cycle = self._cycle
-        if cycle is None or cycle.response_complete:
-            self._expect_head()
-        else:
-            self._forget_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._forget_head()
-        self._forget_taking()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Begin to wait for a client that does not take what it was sent."""
-        super().pause_writing()
-        self._expect_taking()
-
-    def resume_writing(self) -> None:
-        """Go on, for it has taken all."""
-        self._forget_taking()
-        super().resume_writing()
-
-    def on_response_complete(self) -> None:
-        """Go on with what has come meanwhile, which may be a part of a head."""
-        super().on_response_complete()
-        begun, _ = self.conn.trailing_data
-        if begun and self.conn.their_state is h11.IDLE:
-            self._expect_head()
-
-    def _expect_taking(self) -> None:
-        left = self.transport.get_write_buffer_size()
-        self._is_to_be_taken = self.loop.call_later(_TAKEN, self._check_taking, left)
-
-    def _check_taking(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
-            self._expect_taking()
-        else:
-            self.transport.abort()
-
-    def _forget_taking(self) -> None:
-        if self._is_to_be_taken is not None:
-            self._is_to_be_taken.cancel()
-            self._is_to_be_taken = None
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
-        del msg
-        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
-            # The rest of a body that has been answered already.
-            self.transport.close()
-            return
-        response = RefusedError(400, "invalid_http", "this is no HTTP that the server understands").response()
-        headers = [*response.raw_headers, (b"connection", b"close")]
-        for event in (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=bytes(response.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def _expect_head(self) -> None:
-        if self._head_is_due is None:
-            self._head_is_due = self.loop.call_later(_HEAD, self._too_late)
-
-    def _forget_head(self) -> None:
-        if self._head_is_due is not None:
-            self._head_is_due.cancel()
-            self._head_is_due = None
-
-    def _too_late(self) -> None:
-        self.timeout_keep_alive_handler()

@@ -28,6 +28,10 @@ class Settings:
         body_limit: Most bytes of a request's body.
         concurrency: Most requests worked on at once.
         queue: Most that wait for their turn beyond these; more are refused.
+        per_token: Most requests of one token that wait or are worked on at once; more are refused. None for
+            no limit but that of all together.
+        connections: Most connections open at once. Beyond it the connection idle longest is closed for a new
+            one; if none is idle, the new one is refused.
         time_limit: Seconds from a request's first byte to its answer, waiting included.
         log_content: Whether logs hold prompts, answers and texts of errors, which may quote either.
 
@@ -42,12 +46,20 @@ class Settings:
     body_limit: int = 1 << 20
     concurrency: int = 64
     queue: int = 128
+    per_token: int | None = None
+    connections: int = 1024
     time_limit: float = 60.0
     log_content: bool = False
 
     def __post_init__(self) -> None:
         self._check_tokens()
-        for name, least in (("body_limit", 1), ("concurrency", 1), ("queue", 0)):
+        if self.per_token is not None and not self.authentication:
+            msg = "per_token is set, but authentication is off: leave out one of the two"
+            raise InputError(msg)
+        least_of = {"body_limit": 1, "concurrency": 1, "queue": 0, "connections": 1}
+        if self.per_token is not None:
+            least_of["per_token"] = 1
+        for name, least in least_of.items():
             number = getattr(self, name)
             if not isinstance(number, int) or number < least:
                 msg = f"{name} is {number!r}: expected a whole number of at least {least}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
+
+from langchain_cfc_server.connections import OpenConnections
 
 
 class Traffic:
@@ -18,17 +21,21 @@ class Traffic:
         admitted: Requests that wait or are worked on.
         working: Requests that are worked on.
         over: Whether the server's own time is over, so that nothing begins any more.
+        connections: The connections that are open.
 
     Args:
-        concurrency: Most that are worked on at once.
+        concurrency: Most requests that are worked on at once.
+        connections: Most connections that are open at once.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, connections: int) -> None:
         self.started = False
         self.draining = False
         self.admitted = 0
         self.working = 0
         self.over = False
+        self.connections = OpenConnections(connections)
+        self._admitted_of: Counter[int | None] = Counter()
         self._places = asyncio.Semaphore(concurrency)
         self._works: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[Any]] = set()
@@ -45,7 +52,21 @@ class Traffic:
         """Requests that are admitted and not worked on yet."""
         return self.admitted - self.working
 
-    def work(self, begin: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    def admit(self, token: int | None) -> None:
+        """Count a request that is let in; `leave` or the end of its work undoes it."""
+        self.admitted += 1
+        self._admitted_of[token] += 1
+
+    def leave(self, token: int | None) -> None:
+        """Count a request no longer."""
+        self.admitted -= 1
+        self._admitted_of[token] -= 1
+
+    def admitted_of(self, token: int | None) -> int:
+        """How many admitted requests presented a token, given by its position."""
+        return self._admitted_of[token]
+
+    def work(self, begin: Callable[[], Awaitable[None]], token: int | None) -> asyncio.Task[None]:
         """Work on an admitted request, as soon as there is a place.
 
         It counts until the work has really ended, which may be after its client was told that the time is
@@ -53,13 +74,19 @@ class Traffic:
 
         Args:
             begin: Begins the work.
+            token: Position of the token that it presented.
 
         Returns:
             Its task.
         """
         task = asyncio.ensure_future(self._placed(begin))
         self._works.add(task)
-        task.add_done_callback(self._ended)
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._works.discard(task)
+            self.leave(token)
+
+        task.add_done_callback(end)
         return task
 
     @contextmanager
@@ -78,10 +105,6 @@ class Traffic:
         self.over = True
         for task in (*self._works, *self._receiving):
             task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._works.discard(task)
-        self.admitted -= 1
 
     async def _placed(self, begin: Callable[[], Awaitable[None]]) -> None:
         async with self._places:

@@ -16,14 +16,14 @@ from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_t
 Judge: TypeAlias = Runnable[Any, Any] | Callable[[Any, str], Any] | Callable[[Any, str], Awaitable[Any]]
 
 
-class Pairwise(BaseVerifier):
+class Pointwise(BaseVerifier):
     """Asks a judge about each distinct text of a prompt's candidates, concurrently.
 
-    Made by `pairwise`.
+    Made by `pointwise`.
     """
 
     def __init__(self, judge: Judge) -> None:
-        self.name = "pairwise"
+        self.name = "pointwise"
         self.judge = judge
         self.fingerprint = fingerprint(judge)
         target = (
@@ -41,7 +41,7 @@ class Pairwise(BaseVerifier):
         return [by_text[candidate.text] for candidate in given["candidates"]]
 
 
-def pairwise(judge: Judge) -> Pairwise:
+def pointwise(judge: Judge) -> Pointwise:
     """A verifier out of something that judges one candidate at a time.
 
     Args:
@@ -51,4 +51,4 @@ def pairwise(judge: Judge) -> Pairwise:
     Returns:
         A verifier; the judgements of a prompt run concurrently, and candidates of one text share one.
     """
-    return Pairwise(judge)
+    return Pointwise(judge)

@@ -1,0 +1,114 @@
+"""`ChainThread`: an event loop in a thread of its own, on which chains run.
+
+A chain around a chat model spends milliseconds of CPU time on every candidate. On the loop that serves
+connections, a burst of requests would keep that loop from accepting, refusing and answering health checks
+until much of the work is done. In another thread the interpreter takes turns between the two, every
+`sys.getswitchinterval()` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+# Seconds that the thread has to end what it runs when it is stopped; it is a daemon, so nothing waits longer.
+_STOP_SECONDS = 5.0
+
+
+class ChainThread:
+    """An event loop in a thread of its own; the thread starts when the first chain runs.
+
+    All methods but `run` may be called without a running event loop.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._pinged: float | None = None
+
+    async def run(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Run a coroutine in the thread and wait for its end.
+
+        If the caller is cancelled, so is the coroutine, and the caller waits until it has ended: a request
+        that still uses resources still counts.
+
+        Args:
+            begin: Makes the coroutine; called in the thread.
+
+        Returns:
+            What the coroutine returns.
+        """
+        chains = self._loop()
+        caller = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = caller.create_future()
+        tasks: list[asyncio.Task[Result]] = []
+
+        def report_end(_: asyncio.Task[Result]) -> None:
+            # The caller's loop may have been closed by now.
+            with suppress(RuntimeError):
+                caller.call_soon_threadsafe(ended.set_result, None)
+
+        def start() -> None:
+            tasks.append(chains.create_task(begin()))
+            tasks[0].add_done_callback(report_end)
+
+        def cancel() -> None:
+            tasks[0].cancel()
+
+        chains.call_soon_threadsafe(start)
+        is_cancelled = False
+        while not ended.done():
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError:  # noqa: PERF203 - it may come more than once
+                is_cancelled = True
+                chains.call_soon_threadsafe(cancel)
+        if is_cancelled:
+            # Its outcome is of no use to anyone; looking at it keeps asyncio from logging it as unseen.
+            with suppress(Exception, asyncio.CancelledError):
+                tasks[0].result()
+            raise asyncio.CancelledError
+        return tasks[0].result()
+
+    def stalled_seconds(self) -> float:
+        """Seconds that the loop has failed to turn since it was asked to by this method; 0 if it turns."""
+        if self._running is None:
+            return 0.0
+        pinged = self._pinged
+        if pinged is None:
+            pinged = self._pinged = time.monotonic()
+            self._running[0].call_soon_threadsafe(self._note_turn)
+        return time.monotonic() - pinged
+
+    def stop(self) -> None:
+        """Cancel what still runs and end the thread."""
+        if self._thread is None or self._running is None:
+            return
+        chains, stopping = self._running
+        with suppress(RuntimeError):  # the loop has ended by itself
+            chains.call_soon_threadsafe(stopping.set)
+        self._thread.join(_STOP_SECONDS)
+        self._thread = self._running = self._pinged = None
+
+    def _note_turn(self) -> None:
+        self._pinged = None
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        if self._running is None:
+            started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+            async def wait() -> None:
+                stopping = asyncio.Event()
+                started.set_result((asyncio.get_running_loop(), stopping))
+                await stopping.wait()
+
+            self._thread = threading.Thread(target=lambda: asyncio.run(wait()), name="chains", daemon=True)
+            self._thread.start()
+            self._running = started.result()
+        return self._running[0]

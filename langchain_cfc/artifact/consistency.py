@@ -1,0 +1,332 @@
+"""What an artifact says twice has to agree: recomputed from the counts and numbers of the same file.
+
+A digest that fits says that a file is as it was written, not that what was written is true. Whatever
+follows from other content is computed again when an artifact is made or loaded, with NumPy alone: bounds and
+tests of certificates, attainable coverage, sizes, the ranks of fits and quantiles. What follows from nothing
+else, such as the set rule, is tied to each level by a digest of its own. None of it is a signature: a file
+that agrees with itself may still be forged by someone who computes all of it again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from langchain_cfc._arrays import FloatArray
+from langchain_cfc.artifact import files
+from langchain_cfc.guarantee import CoverageCertificate
+from langchain_cfc.thresholds import conformal_rank, exact_tau
+
+if TYPE_CHECKING:
+    from langchain_cfc.artifact.facts import CertifiedPolicy
+    from langchain_cfc.artifact.model import CalibrationArtifact, LevelState
+
+# Relative; what SciPy and NumPy, or sums in another order, may differ by.
+TOLERANCE = 1e-6
+# Residuals of the calibration prompts that a fit goes through, relative to the scores.
+ZERO = 1e-7
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+
+
+def contradictions(artifact: CalibrationArtifact) -> Iterator[str]:
+    """Yield what contradicts other content of an artifact, in words; nothing where all agrees."""
+    yield from _header(artifact)
+    yield from _attainable(artifact)
+    yield from _reference(artifact)
+    for level in artifact.levels:
+        if level.settings is not None and level.settings != settings_digest(artifact, level):
+            yield f"level {level.alpha}: the digest of its settings is another one"
+        yield from _effective_alpha(artifact, level)
+        yield from _fit(artifact, level)
+        yield from _quantile(artifact, level)
+    yield from _confidence(artifact)
+    for one in artifact.certificates:
+        yield from _coverage(artifact, one, among=1)
+    if artifact.policy is not None:
+        yield from _policy(artifact, artifact.policy)
+
+
+def settings_digest(artifact: CalibrationArtifact, level: LevelState) -> str:
+    """Return the digest that ties a level to the settings that it was fitted with.
+
+    A setting that the format learns later may join only where it differs from its default, so that files
+    written before keep their digests.
+    """
+    facts = artifact.calibration
+    settings = {
+        "level": level.model_dump(mode="json", exclude={"settings"}),
+        "n": artifact.n,
+        "cap": artifact.cap,
+        "set_rule": artifact.set_rule,
+        "threshold_rule": artifact.threshold_rule,
+        "features": artifact.features,
+        "ridge": None if artifact.ridge is None else artifact.ridge.model_dump(mode="json"),
+        "stability": None if artifact.stability is None else artifact.stability.model_dump(mode="json"),
+        "shift": artifact.shift,
+        "randomised": artifact.randomised,
+        "size": facts.size,
+        "exchangeable": facts.exchangeable,
+        "within_clusters": facts.within_clusters,
+    }
+    return files.digest(settings | ({"never_empty": True} if artifact.never_empty else {}))
+
+
+def upper_tail(count: int, size: int, share: float) -> float:
+    """Return P(Binomial(size, share) >= count), for 0 < share < 1, accurate to about 1e-8."""
+    if count <= 0:
+        return 1.0
+    if count > size:
+        return 0.0
+    first = (
+        math.lgamma(size + 1)
+        - math.lgamma(count + 1)
+        - math.lgamma(size - count + 1)
+        + count * math.log(share)
+        + (size - count) * math.log1p(-share)
+    )
+    counts = np.arange(count, size)
+    steps = np.log((size - counts) / (counts + 1)) + math.log(share) - math.log1p(-share)
+    return min(1.0, float(np.exp(first + np.concatenate([[0.0], np.cumsum(steps)])).sum()))
+
+
+def lower_tail(count: int, size: int, share: float) -> float:
+    """Return P(Binomial(size, share) <= count), for 0 < share < 1."""
+    return upper_tail(size - count, size, 1.0 - share)
+
+
+def _header(artifact: CalibrationArtifact) -> Iterator[str]:
+    if not _VERSION.fullmatch(artifact.library_version):
+        yield "library_version is no version"
+    try:
+        is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
+    except ValueError:
+        is_utc = False
+    if not is_utc:
+        yield "created_at is no time in UTC"
+
+
+def _attainable(artifact: CalibrationArtifact) -> Iterator[str]:
+    """Sizes and attainable coverage of all prompts and of every weighting."""
+    facts = artifact.calibration
+    weights = artifact.feature_map.guaranteed_weights()
+    if [(one.name, one.words) for one in weights] != [(one.name, one.words) for one in facts.groups]:
+        yield "groups are not the weightings of the feature map"
+        return
+    everyone = facts.groups[0]
+    size = facts.size if facts.weight is None else facts.weight
+    if not _close(everyone.size, size):
+        yield f"size: {size:g} calibration prompts, and {everyone.size:g} of them among all prompts"
+    if artifact.shift is None and not _close(everyone.attainable, facts.attainable_coverage):
+        yield "attainable_coverage is not that of all prompts"
+    for one in facts.groups:
+        smallest = max(0.0, 1.0 - one.attainable * one.size / (one.size + 1.0))
+        # Soft weightings may lack mass by round-off, or have a little above one.
+        possible = -TOLERANCE <= one.attainable <= 1.0 and one.size >= -TOLERANCE
+        if not possible or not _close(one.smallest_alpha, smallest):
+            yield f"smallest_alpha of {one.name} does not follow from its size and attainable coverage"
+    if facts.within_clusters == "one" and not facts.exchangeable:
+        yield "exchangeable: one prompt of each cluster was used"
+
+
+def _reference(artifact: CalibrationArtifact) -> Iterator[str]:
+    """Counts of the prompts that are watched for drift."""
+    facts = artifact.calibration
+    names = {one.name for one in facts.groups}
+    for watched in artifact.reference:
+        if not set(watched.counts) <= names:
+            yield f"reference counts of {watched.name} are for a weighting that the feature map does not have"
+        everyone = watched.counts.get(facts.groups[0].name)
+        if everyone is None:
+            continue
+        if any(np.any(np.array(one) > np.array(everyone)) for one in watched.counts.values()):
+            yield f"reference counts of {watched.name} are larger in a group than over all prompts"
+        total = sum(everyone)
+        if watched.alpha is not None and total > facts.held_out_size:
+            yield f"reference counts of {watched.name} are of more prompts than were held out"
+        # Of prompts with weights a fair sample is counted, of clusters one prompt each.
+        if watched.alpha is None and not facts.sampled and (total == facts.size) != facts.exchangeable:
+            yield f"reference counts of {watched.name} are of {total} prompts, and {facts.size} calibrated"
+
+
+def _effective_alpha(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
+    stability, confidence = artifact.stability, artifact.confidence
+    tested = confidence is not None and confidence.prompts > 0
+    if stability is not None:
+        expected = stability.effective_alpha(level.alpha, artifact.calibration.size)
+        if level.effective_alpha != expected:
+            yield f"effective_alpha of {level.alpha}: the slack leaves {expected}"
+    elif level.effective_alpha is not None and not tested:
+        yield f"effective_alpha of {level.alpha}: nothing makes the level stricter"
+
+
+def _fit(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
+    """The regression without a new prompt has the rank that its level asks for.
+
+    Along the direction c in which all features are 1, the weight B of the prompts below the fit, that of
+    those on it, Z, and that of all, W, obey B <= tau W <= B + Z. A ridge leaves that direction free, or it
+    promises nothing.
+    """
+    state = _unpacked(artifact, level.rule)
+    if not {"features", "rest", "centre"} <= set(state) or not len(state["features"]):
+        return
+    features, scores, centre = state["features"], state["success_scores"], state["centre"]
+    weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
+    if any((scores > 1.0) & (scores < artifact.cap)):
+        yield f"level {level.alpha}: a success score between 1 and the cap"
+    constant = _constant(state)
+    if constant is None:
+        return
+    low, total, _ = state["rest"]
+    residuals = scores - features @ centre
+    on_fit = np.abs(residuals) <= ZERO * max(1.0, float(np.abs(scores).max()))
+    below = float(low @ constant) + float(weights[(residuals < 0.0) & ~on_fit].sum())
+    everyone = float(total @ constant) + float(weights.sum())
+    facts = artifact.calibration
+    size = facts.size if facts.weight is None else facts.weight
+    if artifact.shift is None and not _close(everyone, size):
+        yield f"level {level.alpha}: the fit is on {everyone:g} prompts, and {size:g} calibrated"
+    alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
+    rank, slack = float(exact_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
+    if not below - slack <= rank <= below + float(weights[on_fit].sum()) + slack:
+        yield f"level {level.alpha}: the fit has not the rank that the level asks for"
+    if not state["rest"].any() and artifact.shift is None:
+        reached = float(weights[scores < artifact.cap].sum()) / everyone
+        if not _close(reached, facts.attainable_coverage):
+            yield "attainable_coverage is not that of the calibration prompts"
+
+
+def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
+    """The (r,) function 1 in the columns of a fit; None where its ridge has no column free of penalty."""
+    features = state["features"]
+    if "penalty" in state:
+        first = np.eye(1, features.shape[1])[0]
+        return first if len(state["penalty"]) and state["penalty"][0] == 0.0 else None
+    found = np.linalg.lstsq(features, np.ones(len(features)), rcond=None)[0]
+    spans = np.abs(features @ found - 1.0).max() <= ZERO
+    return np.asarray(found, dtype=np.float64) if spans else None
+
+
+def _quantile(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
+    """The marginal quantile, where all calibration prompts are in the artifact."""
+    state = _unpacked(artifact, level.rule)
+    facts = artifact.calibration
+    kept_all = "rest" in state and not state["rest"].any()
+    if not kept_all or facts.sampled:
+        return
+    scores = state["success_scores"]
+    weights = state["weights"] if len(state["weights"]) and artifact.shift is None else np.ones(len(scores))
+    if not _close(float(weights.sum()), facts.size):
+        return  # equal prompts were merged under weights of another kind
+    ordered = np.repeat(scores, np.rint(weights).astype(np.int64))
+    rank = conformal_rank(len(ordered), exact_tau(level.alpha))
+    expected = [float(np.sort(ordered)[rank - 1])] if rank <= len(ordered) else [artifact.cap]
+    stated = _unpacked(artifact, level.marginal)["quantile"].tolist() or [artifact.cap]
+    if min(stated[0], artifact.cap) != expected[0]:
+        yield f"level {level.alpha}: the marginal quantile is not that of the calibration prompts"
+
+
+def _confidence(artifact: CalibrationArtifact) -> Iterator[str]:
+    confidence, facts = artifact.confidence, artifact.calibration
+    if confidence is None:
+        return
+    everyone = facts.groups[0].name
+    if artifact.threshold_rule == "learned":
+        yield "confidence: the learned rule has none"
+    tested = artifact.threshold_rule == "conditional"
+    if tested != (confidence.prompts > 0) or tested != (confidence.records_digest is not None):
+        yield "confidence: levels of the conditional rule, and of no other, are tested on prompts"
+    if confidence.prompts > facts.certification_size:
+        yield f"confidence rests on {confidence.prompts} prompts, more than were held out for it"
+    if artifact.threshold_rule != "grouped" and confidence.names != [everyone]:
+        yield "confidence is claimed for more than all prompts"
+    for level in artifact.levels:
+        missed = confidence.missed.get(level.alpha)
+        if missed is None:
+            continue
+        p_value = lower_tail(min(missed, confidence.prompts), confidence.prompts, float(level.alpha))
+        if p_value > float(confidence.delta) * (1.0 + TOLERANCE):
+            yield f"confidence: {missed} of {confidence.prompts} prompts missed do not show {level.alpha}"
+    if confidence.missed and set(confidence.missed) != set(artifact.alphas):
+        yield "confidence: counts of other levels than the artifact holds"
+
+
+def _coverage(artifact: CalibrationArtifact, one: CoverageCertificate, among: int) -> Iterator[str]:
+    """Clopper and Pearson's bounds, with delta divided as `certify` divides it among levels and groups."""
+    everyone, *groups = one.shares
+    named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
+    if [(share.name, share.words) for share in one.shares] != named or everyone.prompts != one.prompts:
+        yield f"the certificate at {one.alpha} is not about the weightings of the feature map"
+    whole = float(one.delta) / among
+    each = whole / (4 * len(groups)) if groups else 0.0
+    overall = whole / 6 if groups else whole / 3
+    for share in one.shares:
+        failing = overall if share is everyone else each
+        for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
+            if not _is_lower_bound(bound, count, share.prompts, failing):
+                yield f"the certificate at {one.alpha} states a bound for {share.name} that its counts deny"
+    least = one.mean_set_size
+    if one.prompts > 1:
+        least += artifact.n * 7.0 * math.log(2.0 / overall) / (3.0 * (one.prompts - 1))
+    if one.mean_set_size_at_most < min(float(artifact.n), least) * (1.0 - TOLERANCE):
+        yield f"the certificate at {one.alpha} states a bound on set sizes that its mean denies"
+
+
+def _policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[str]:
+    """Exact tests of wrong-answer rates, and the bounds beside them."""
+    certificate, curve = policy.certificate, policy.curve
+    everyone, *groups = certificate.groups
+    whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
+    if not 0 < certificate.prompts <= artifact.calibration.certification_size:
+        yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
+    if everyone.prompts != certificate.prompts or not everyone.certified:
+        yield "the policy is not certified over all prompts"
+    shares = [whole / 2 if groups else whole, *(whole / (2 * len(groups)) for _ in groups)]
+    for one, failing in zip(certificate.groups, shares, strict=True):
+        p_value = 1.0 if one.wrong == one.answered else lower_tail(one.wrong, one.answered, rate)
+        if one.certified and p_value > failing * (1.0 + TOLERANCE):
+            yield f"{one.wrong} wrong of {one.answered} answers certify no rate of {rate:g} on {one.name}"
+    chosen = (certificate.alpha, certificate.policy, everyone.answered, everyone.wrong)
+    if chosen not in [(one.alpha, one.policy, one.answered, one.wrong) for one in curve]:
+        yield "the policy is not among those compared"
+    if not 1 <= certificate.policies_tested <= len(curve):
+        yield f"{certificate.policies_tested} policies tested of {len(curve)} compared"
+    for trade in curve:
+        bound = trade.wrong_rate_at_most
+        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, whole / len(curve)):
+            yield f"a policy at {trade.alpha} states a bound that its counts deny"
+    yield from _coverage_of_policy(artifact, policy)
+
+
+def _coverage_of_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[str]:
+    """What the same prompts certify about the sets; delta is divided among the levels compared."""
+    certificate = policy.certificate
+    among = len({one.alpha for one in policy.curve} | set(artifact.alphas))
+    for coverage in policy.coverage:
+        if (coverage.delta, coverage.prompts, coverage.records_digest) != (
+            certificate.delta,
+            certificate.prompts,
+            certificate.records_digest,
+        ):
+            yield f"the policy and its sets at {coverage.alpha} rest on different prompts or levels"
+        yield from _coverage(artifact, coverage, among)
+
+
+def _is_lower_bound(bound: float, count: int, size: int, failing: float) -> bool:
+    """Whether so many successes have probability `failing` at most if the truth is the bound or less."""
+    if bound <= 0.0:
+        return True
+    return bound < 1.0 and upper_tail(count, size, bound) <= failing * (1.0 + TOLERANCE)
+
+
+def _unpacked(artifact: CalibrationArtifact, names: Mapping[str, str]) -> dict[str, FloatArray]:
+    arrays: dict[str, Any] = artifact.arrays
+    return {key: arrays[name].unpack() for key, name in names.items()}
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -1,0 +1,293 @@
+"""Forged artifacts whose digest fits: what follows from other content of a file is computed again on loading.
+
+Each case changes one statement of a genuine artifact and seals the file again. The genuine artifact loads.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import binom
+
+from langchain_cfc import calibrate
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact.consistency import contradictions, lower_tail, upper_tail
+from langchain_cfc.certificates import certify
+from langchain_cfc.errors import ArtifactFormatError, CFCWarning
+from langchain_cfc.stability import PaperStability
+from tests.artifact.conftest import sealed_file, some_records
+
+Content = dict[str, Any]
+Forge = Callable[[Content], None]
+
+RECORDS = some_records(0, 300)
+SHARED = [
+    one.model_copy(update={"cluster": f"shared {row // 2}"}) for row, one in enumerate(some_records(0, 40))
+]
+MAKERS: dict[str, dict[str, Any]] = {
+    "tiny": {"records": some_records(0, 8), "alpha": "0.3", "features": "1"},
+    "hopeless": {"records": some_records(3, 60, n=1), "alpha": "0.3", "features": "1"},
+    "hat": {
+        "records": RECORDS,
+        "alpha": "0.2",
+        "features": "hat(mean_score, 5) + group(topic) + meta(year)^2 + hard(mean_score, max_score, 0.5)",
+        "window": 64,
+        "test_fraction": 0.2,
+    },
+    "clusters": {"records": SHARED, "alpha": "0.3", "features": "1", "within_clusters": "all"},
+    "ridge": {
+        "records": RECORDS,
+        "alpha": ["0.3", "0.2"],
+        "features": "mean_score^3",
+        "ridge": 0.01,
+        "window": 64,
+    },
+    "bot": {"records": RECORDS, "max_wrong_rate": "0.5", "features": "group(topic)", "window": 64},
+    "bot in groups": {
+        "records": RECORDS,
+        "alpha": ["0.5", "0.3"],
+        "max_wrong_rate": "0.6",
+        "wrong_rate_groups": True,
+        "features": "group(topic)",
+    },
+    "randomised": {
+        "records": RECORDS,
+        "alpha": "0.3",
+        "features": "mean_score",
+        "randomised": True,
+        "window": 64,
+    },
+    "tested": {
+        "records": RECORDS,
+        "alpha": "0.3",
+        "features": "group(topic)",
+        "confident": True,
+        "window": 64,
+    },
+    "grouped": {
+        "records": RECORDS,
+        "alpha": "0.3",
+        "features": "group(topic)",
+        "threshold_rule": "grouped",
+        "confident": True,
+    },
+    "stability": {
+        "records": RECORDS,
+        "alpha": "0.4",
+        "features": "mean_score",
+        "stability": PaperStability.from_constant(0.01),
+        "window": 64,
+    },
+    "shift": {"records": RECORDS, "alpha": "0.3", "features": "group(topic)", "shift": "mean_score"},
+    "learned": {"records": RECORDS, "alpha": "0.3", "features": "mean_score", "threshold_rule": "learned"},
+    "certified": {
+        "records": RECORDS,
+        "alpha": "0.3",
+        "features": "group(topic)",
+        "certification_fraction": 0.4,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Content]:
+    """The content of every genuine artifact."""
+    contents = {}
+    for name, options in MAKERS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CFCWarning)
+            artifact = calibrate(**options, allow_unattainable=True)
+            if name == "certified":
+                artifact = certify(artifact, RECORDS)
+        contents[name] = artifact.model_dump(mode="json")
+    return contents
+
+
+def put(*path: Any, value: Any) -> Forge:
+    """Set one field."""
+
+    def forge(content: Content) -> None:
+        inner: Any = content
+        for key in path[:-1]:
+            inner = inner[key]
+        assert inner.get(path[-1]) != value if isinstance(inner, dict) else True
+        inner[path[-1]] = value
+
+    return forge
+
+
+def unsettled(forge: Forge) -> Forge:
+    """The same by someone who leaves out the digests of settings, as files of older versions do."""
+
+    def forged(content: Content) -> None:
+        forge(content)
+        for level in content["levels"]:
+            level.pop("settings")
+
+    return forged
+
+
+def lower_alpha(alpha: str) -> Forge:
+    def forge(content: Content) -> None:
+        old = content["levels"][0]["alpha"]
+        content["levels"][0]["alpha"] = alpha
+        content["levels"][0].pop("effective_alpha", None)
+        for one in content["reference"]:
+            if one.get("alpha") == old:
+                one["alpha"] = alpha
+
+    return forge
+
+
+def drop(name: str) -> Forge:
+    def forge(content: Content) -> None:
+        del content[name]
+
+    return forge
+
+
+def larger_size(content: Content) -> None:
+    content["calibration"]["size"] = 10**6
+    content["calibration"]["groups"][0]["size"] = 1e6
+
+
+def claim_confidence(content: Content) -> None:
+    content["confidence"] = {"delta": "0.001", "names": ["1"], "prompts": 1000, "records_digest": "sha256:x"}
+
+
+def certify_all(content: Content) -> None:
+    for share in content["policy"]["coverage"][0]["shares"]:
+        share["coverage_at_least"] = share["kept_at_least"] = 0.999
+
+
+CERTIFICATE = ("policy", "certificate")
+SHARE = ("certificates", 0, "shares", 0)
+# Kind, genuine artifact, forgery. Without the digests of settings too, where the rest says as much.
+FORGED: list[tuple[str, str, Forge]] = [
+    ("alpha", "tiny", unsettled(lower_alpha("0.03"))),
+    ("alpha with a slack", "stability", unsettled(lower_alpha("0.03"))),
+    ("alpha with a window", "hat", unsettled(lower_alpha("0.02"))),
+    ("alpha with a ridge", "ridge", unsettled(put("levels", 0, "alpha", value="0.02"))),
+    ("alpha without rows", "grouped", lower_alpha("0.03")),
+    ("size", "tiny", unsettled(put("calibration", "size", value=10**6))),
+    (
+        "size and its group",
+        "tiny",
+        unsettled(larger_size),
+    ),
+    ("exchangeable", "clusters", unsettled(put("calibration", "exchangeable", value=True))),
+    ("slack dropped", "stability", unsettled(drop("stability"))),
+    ("confidence claimed", "hat", unsettled(claim_confidence)),
+    ("confidence of the learned rule", "learned", put("confidence", value={"delta": "0.1", "names": ["1"]})),
+    ("delta of tested levels", "tested", unsettled(put("confidence", "delta", value="0.000000000001"))),
+    ("prompts of tested levels", "tested", unsettled(put("confidence", "prompts", value=10**6))),
+    (
+        "confidence in groups",
+        "tested",
+        unsettled(put("confidence", "names", value=["1", "group(topic)=river"])),
+    ),
+    ("max_wrong_rate", "bot", put(*CERTIFICATE, "max_wrong_rate", value="0.01")),
+    ("delta of a wrong rate", "bot", put(*CERTIFICATE, "delta", value="0.000001")),
+    ("wrong answers", "bot", put(*CERTIFICATE, "groups", 0, "wrong", value=0)),
+    ("policies tested", "bot", put(*CERTIFICATE, "policies_tested", value=999)),
+    ("a bound of the curve", "bot", put("policy", "curve", 0, "wrong_rate_at_most", value=0.001)),
+    ("coverage of a policy", "bot", certify_all),
+    (
+        "coverage of a group",
+        "certified",
+        put("certificates", 0, "shares", 2, "coverage_at_least", value=0.999),
+    ),
+    ("a kept promise", "certified", put(*SHARE, "kept_at_least", value=0.999)),
+    ("kept prompts", "certified", put("certificates", 0, "prompts", value=10**5)),
+    ("delta of a certificate", "certified", put("certificates", 0, "delta", value="0.000001")),
+    ("set sizes", "certified", put("certificates", 0, "mean_set_size_at_most", value=0.5)),
+    ("cap", "hopeless", unsettled(put("cap", value=1.0001))),
+    ("a larger cap", "hopeless", unsettled(put("cap", value=3.0))),
+    ("cap without effect", "tiny", put("cap", value=1.0001)),
+    ("n", "tiny", put("n", value=3)),
+    ("randomised", "randomised", drop("randomised")),
+    ("sets that may be empty", "tiny", drop("never_empty")),
+    ("set rule", "tiny", put("set_rule", value="best_prefix")),
+    ("a terminal escape", "tiny", unsettled(put("created_at", value="\x1b]0;pwn\x07\x1b[31m"))),
+    ("a script", "tiny", unsettled(put("library_version", value="<script>alert(1)</script>"))),
+    ("attainable coverage", "hopeless", unsettled(put("calibration", "attainable_coverage", value=1.0))),
+    (
+        "attainable coverage of a group",
+        "hat",
+        unsettled(put("calibration", "groups", 3, "attainable", value=1.0)),
+    ),
+    ("smallest alpha", "hat", unsettled(put("calibration", "groups", 3, "smallest_alpha", value=0.0))),
+    ("words of a group", "hat", unsettled(put("calibration", "groups", 3, "words", value="everyone"))),
+    (
+        "reference counts",
+        "hat",
+        unsettled(
+            lambda one: one["reference"][0]["counts"]["1"].append(
+                one["reference"][0]["counts"]["1"].pop() + 5
+            )
+        ),
+    ),
+    (
+        "reference counts of a group",
+        "hat",
+        unsettled(put("reference", 0, "counts", "group(topic)=river", 0, value=10**6)),
+    ),
+]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: Path) -> None:
+    path = tmp_path / "genuine.json"
+    path.write_bytes(sealed_file(made[name]))
+    artifact = CalibrationArtifact.load(path)
+    assert list(contradictions(artifact)) == []
+    # So do those of before settings had a digest, and misses were counted.
+    older = copy.deepcopy(made[name])
+    for level in older["levels"]:
+        level.pop("settings")
+    if "confidence" in older:
+        older["confidence"].pop("missed", None)
+    if "certificates" in older or "policy" in older:
+        return  # these speak of the artifact as it was
+    path.write_bytes(sealed_file(older))
+    assert CalibrationArtifact.load(path).alphas == artifact.alphas
+
+
+@pytest.mark.parametrize(("name", "forge"), [case[1:] for case in FORGED], ids=[case[0] for case in FORGED])
+def test_a_forged_statement_is_refused(
+    name: str, forge: Forge, made: dict[str, Content], tmp_path: Path
+) -> None:
+    content = copy.deepcopy(made[name])
+    forge(content)
+    assert content != made[name]
+    path = tmp_path / "forged.json"
+    path.write_bytes(sealed_file(content))
+    with pytest.raises(ArtifactFormatError, match=r"contradicts itself|array 'success_scores'"):
+        CalibrationArtifact.load(path)
+
+
+def test_what_contradicts_is_said(made: dict[str, Content], tmp_path: Path) -> None:
+    content = json.loads(json.dumps(made["tiny"]))
+    unsettled(put("calibration", "size", value=9))(content)
+    path = tmp_path / "forged.json"
+    path.write_bytes(sealed_file(content))
+    with pytest.raises(
+        ArtifactFormatError, match="contradicts itself: size: 9 calibration prompts, and 8 of"
+    ):
+        CalibrationArtifact.load(path)
+
+
+@pytest.mark.parametrize("size", [1, 7, 120, 5000])
+@pytest.mark.parametrize("share", [1e-6, 0.05, 0.5, 0.999])
+def test_tails_are_those_of_scipy(size: int, share: float) -> None:
+    for count in sorted({0, 1, size // 3, size // 2, size - 1, size}):
+        above, below = upper_tail(count, size, share), lower_tail(count, size, share)
+        assert math.isclose(above, binom.sf(count - 1, size, share), rel_tol=1e-8, abs_tol=1e-300)
+        assert math.isclose(below, binom.cdf(count, size, share), rel_tol=1e-8, abs_tol=1e-300)

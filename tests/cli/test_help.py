@@ -1,0 +1,127 @@
+"""What the help says, in which order, and what it costs to say it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from langchain_cfc.cli.app import app
+from langchain_cfc.cli.commands import OWN
+
+from .running import run
+
+# What commands compute with; a list of the commands needs none of it.
+HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli.output"}
+MODULES = {
+    f"langchain_cfc.cli.{place.partition(':')[0]}"
+    for commands in OWN.values()
+    for place, _ in commands.values()
+}
+SUMMARIES = {name: summary for commands in OWN.values() for name, (_, summary) in commands.items()}
+
+
+def load(name: str) -> Any:
+    group: Any = typer.main.get_command(app)
+    return group.load_command(typer.Context(group), name)
+
+
+def all_commands() -> Iterator[tuple[str, Any]]:
+    """Every command of the package by its full name, subcommands included."""
+    for name in SUMMARIES:
+        command = load(name)
+        yield name, command
+        for inner, subcommand in getattr(command, "commands", {}).items():
+            yield f"{name} {inner}", subcommand
+
+
+def run_program(*arguments: str, **environment: str) -> tuple[str, set[str]]:
+    """Run the command line in a process of its own.
+
+    Returns:
+        What it printed, and the modules that it imported.
+    """
+    program = (
+        "import atexit, sys\n"
+        "from langchain_cfc.cli import main\n"
+        "atexit.register(lambda: print('modules', *sys.modules, file=sys.stderr))\n"
+        f"sys.argv = {['langchain-cfc', *arguments]}\n"
+        "main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "COLUMNS": "80", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, set(ran.stderr.split())
+
+
+def test_the_list_says_what_each_command_says_of_itself() -> None:
+    first = {name: " ".join(load(name).help.partition("\n\n")[0].split()) for name in SUMMARIES}
+    assert first == SUMMARIES
+
+
+def test_commands_are_listed_by_topic_each_on_one_line() -> None:
+    lines = run("--help").out.splitlines()
+    for topic, commands in OWN.items():
+        start = next(number for number, line in enumerate(lines) if line.startswith(f"╭─ {topic} ─"))
+        listed = [line.strip("│ ") for line in lines[start + 1 : start + 1 + len(commands)]]
+        assert [line.split(maxsplit=1) for line in listed] == [
+            [name, summary] for name, (_, summary) in commands.items()
+        ]
+        assert lines[start + 1 + len(commands)].startswith("╰")
+
+
+def test_listing_commands_imports_none_of_them() -> None:
+    listed, modules = run_program("--help")
+    assert "calibrate" in listed
+    assert not modules & HEAVY
+
+
+def test_only_the_module_of_the_command_at_hand_is_imported() -> None:
+    _, modules = run_program("status", "--help")
+    assert modules & MODULES == {"langchain_cfc.cli.status"}
+
+
+@pytest.mark.parametrize("words", [(), ("status",), ("monitor",), ("monitor", "shadow")])
+def test_help_can_be_asked_for_in_short(words: tuple[str, ...]) -> None:
+    short, long = (run(*words, flag) for flag in ("-h", "--help"))
+    assert (short.code, short.out) == (0, long.out)
+
+
+def test_help_is_whole_in_80_columns() -> None:
+    for name, command in all_commands():
+        said = run(*name.split(), "--help").out
+        assert max(map(len, said.splitlines())) <= 80, name
+        # Markup of consoles would swallow what stands in brackets.
+        bracketed = {word for one in command.params for word in (one.help or "").split() if "[" in word}
+        assert bracketed <= set(said.split()), name
+
+
+def test_a_shell_completes_commands_without_importing_them_and_options_of_the_one_at_hand() -> None:
+    def completed(words: str) -> tuple[list[str], set[str]]:
+        position = str(len(words.split()) - 1)
+        said, modules = run_program(
+            _LANGCHAIN_CFC_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position
+        )
+        return said.split(), modules
+
+    names, modules = completed("langchain-cfc c")
+    assert names == ["collect", "calibrate", "certify", "compare"]
+    assert not modules & HEAVY
+    assert completed("langchain-cfc monitor sh")[0] == ["shadow"]
+    assert completed("langchain-cfc calibrate --feat")[0] == ["--features"]
+
+
+def test_a_mistyped_command_gets_a_suggestion() -> None:
+    ran = run("calibrat")
+    assert ran.code == 2
+    assert "Did you mean 'calibrate'" in ran.err

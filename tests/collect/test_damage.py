@@ -1,0 +1,159 @@
+"""A store that is damaged is refused: nothing is calibrated on what was not written."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.collect.store import Store, checks
+from langchain_cfc.errors import StoreError
+from tests.cli.running import run
+from tests.collect.damaging import Read, flips, make_store, outcomes, overwritten_pages
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "store.db"
+    make_store(path, 40)
+    return path
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    """A copy that may be damaged."""
+    copy = tmp_path / "store.db"
+    copy.write_bytes(made.read_bytes())
+    return copy
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        for statement in statements:
+            file.execute(statement)
+        file.commit()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE scores SET score = 0.123 WHERE prompt = 4 AND slot = 1",
+        "UPDATE scores SET score = 'text' WHERE prompt = 4 AND slot = 1",
+        "UPDATE scores SET outputs = '{}' WHERE prompt = 4 AND slot = 1",
+        "UPDATE labels SET correct = 1 - correct WHERE prompt = 4 AND slot = 1",
+        "UPDATE labels SET answer = 'another' WHERE prompt = 4 AND slot = 1",
+        "UPDATE draws SET text = 'another' WHERE prompt = 4 AND slot = 1",
+        "UPDATE draws SET slot = 7 WHERE prompt = 4 AND slot = 1",
+        "UPDATE prompts SET id = 'another' WHERE position = 4",
+        "UPDATE prompts SET input = '\"another\"' WHERE position = 4",
+        "UPDATE prompts SET reference = 'null' WHERE position = 4",
+        "UPDATE prompts SET metadata = '{}' WHERE position = 4",
+        "UPDATE prompts SET metadata = 'no JSON' WHERE position = 4",
+        "UPDATE prompts SET cluster = NULL WHERE position = 4",
+        "UPDATE prompts SET described = NULL WHERE position = 4",
+        "UPDATE prompts SET stage = 2 WHERE position = 4",
+        "UPDATE prompts SET stage = 'x' WHERE position = 4",
+        "UPDATE prompts SET error = x'00' WHERE position = 11",
+        "UPDATE facts SET value = replace(value, '\"a\"', '\"b\"') WHERE name = 'configuration'",
+        "UPDATE facts SET value = replace(value, 'model-1', 'model-2') WHERE name = 'seal'",
+        "DELETE FROM facts WHERE name = 'seal'",
+        "DELETE FROM scores WHERE prompt = 4 AND slot = 1",
+        "DELETE FROM labels WHERE prompt = 4",
+        "DELETE FROM prompts WHERE position = 4",
+        "DELETE FROM prompts WHERE position = 39",
+        "DELETE FROM prompts WHERE position = 7",
+    ],
+)
+def test_what_calibration_reads_cannot_change_unnoticed(path: Path, statement: str) -> None:
+    change(path, statement)
+    with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
+        store.table()
+    with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
+        list(store.records())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        # Candidates that are drawn in part, drawn, and scored; and a question that is not asked yet.
+        "UPDATE draws SET text = 'another' WHERE prompt = 3",
+        "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 3",
+        "UPDATE draws SET text = 'another' WHERE prompt = 11 AND slot = 0",
+        "DELETE FROM draws WHERE prompt = 11 AND slot = 0",
+        "UPDATE scores SET score = 0.5 WHERE prompt = 15 AND slot = 0",
+        "UPDATE prompts SET context = x'00' WHERE position = 3",
+        "UPDATE prompts SET input = '\"another\"' WHERE position = 3",
+    ],
+)
+def test_what_a_further_run_goes_on_with_cannot_change_unnoticed(path: Path, statement: str) -> None:
+    with Store(path) as store:
+        assert {3, 11, 15} <= {work.position for work in store.unfinished()}
+    change(path, statement)
+    with Store(path) as store, pytest.raises(StoreError, match="is damaged: the prompt 'p"):
+        list(store.unfinished())
+
+
+def test_status_checks_everything_where_it_is_asked_to(path: Path) -> None:
+    assert "all of it is what was written" in run("status", path, "--check").out
+    assert run("status", path, "--check", "--json").data["checked"]
+    # Of the failed prompt 7 nothing is read otherwise.
+    change(path, "UPDATE prompts SET input = '\"another\"' WHERE position = 7")
+    assert run("status", path).code == 0
+    ran = run("status", path, "--check")
+    assert ran.code == 2
+    assert "the prompt 'p7' is not what was written" in " ".join(ran.err.split())
+
+
+def test_messages_that_no_later_stage_reads_are_checked_as_well(path: Path) -> None:
+    change(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
+    with Store(path) as store:
+        assert len(store.table().ids) == 32
+        with pytest.raises(StoreError, match="the prompt 'p4' is not what was written"):
+            store.check()
+
+
+def test_an_index_that_lost_an_entry_is_found_by_the_check(path: Path) -> None:
+    change(
+        path,
+        "PRAGMA writable_schema = ON",
+        "CREATE INDEX by_cluster ON prompts(cluster)",
+        "UPDATE sqlite_master SET sql = 'CREATE INDEX by_cluster ON prompts(id)' WHERE name = 'by_cluster'",
+    )
+    with Store(path) as store, pytest.raises(StoreError, match="is damaged"):
+        store.check()
+
+
+def test_bits_that_flip_are_refused_or_harmless(path: Path) -> None:
+    found = outcomes(path, flips(path.stat().st_size, 20, seed=3))
+    assert set(found) <= {"same", "refused"}, found
+    assert found["refused"] >= 4
+
+
+def test_pages_that_are_overwritten_are_refused_or_harmless(path: Path) -> None:
+    found = outcomes(path, overwritten_pages(path.stat().st_size, 6, seed=3))
+    assert set(found) <= {"same", "refused"}, found
+    assert found["refused"] >= 3
+
+
+def test_without_digests_the_same_flips_would_be_silent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The control: of these bits some are in values that SQLite has no means to check.
+    monkeypatch.setattr(checks, "_check", lambda *_: None)
+    with closing(sqlite3.connect(path)) as file:
+        text = file.execute("SELECT text FROM draws WHERE prompt = 4 AND slot = 1").fetchone()[0].encode()
+    content = bytearray(path.read_bytes())
+    content[content.index(text) + 6] ^= 1
+    reference = Read.of(path)
+    path.write_bytes(content)
+    assert Read.of(path) != reference
+
+
+@pytest.mark.long
+def test_no_damage_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    make_store(path, 200)
+    found = outcomes(path, flips(path.stat().st_size, 2000, seed=1))
+    found += outcomes(path, overwritten_pages(path.stat().st_size, 200, seed=2))
+    assert set(found) <= {"same", "refused"}, found
+    assert found["refused"] >= 500

@@ -1,0 +1,121 @@
+"""An SQLite file that can be reached by two names is refused: locks and journals are kept by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc import database
+from langchain_cfc.collect.stages import Stage
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import StoreError
+from langchain_cfc.monitor.store import MonitorStore
+from tests.collect.making import ToldBench, examples, run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "store.db"
+    with Store(found, create=True) as store:
+        store.add(examples(3))
+    return found
+
+
+def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: Path) -> None:
+    link = path.with_name("link.db")
+    with Store(path) as store, store.locked():
+        os.link(path, link)
+        for create in (False, True):
+            with pytest.raises(
+                StoreError, match=r"link\.db has 2 names \(hard links\).*Remove the other name"
+            ):
+                Store(link, create=create)
+        assert store.stages()[Stage.OPEN] == 3
+    # Nobody knows which of the two is meant.
+    with pytest.raises(StoreError, match=r"store\.db has 2 names"):
+        run(path, ToldBench())
+    link.unlink()
+    assert run(path, ToldBench()).standing.labelled == 3
+
+
+def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:
+    with Store(path) as store:
+        os.link(path, path.with_name("link.db"))
+        with pytest.raises(StoreError, match="has 2 names"), store.locked():
+            pass
+
+
+def test_a_symbolic_link_to_a_hard_link_is_refused(path: Path) -> None:
+    link = path.with_name("symbolic.db")
+    link.symlink_to(path)
+    with Store(link) as store:
+        assert store.stages()[Stage.OPEN] == 3
+    os.link(path, path.with_name("hard.db"))
+    with pytest.raises(StoreError, match="has 2 names"):
+        Store(link)
+
+
+def test_a_monitors_file_is_held_to_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.db"
+    MonitorStore(path, create=True).close()
+    os.link(path, path.with_name("link.db"))
+    with pytest.raises(StoreError, match="has 2 names"):
+        MonitorStore(path)
+
+
+@pytest.fixture(params=["a name with spaces.db", "plain.db"])
+def mounted(path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The store under another name, by a bind mount of the file itself."""
+    other = path.with_name(request.param)
+    other.touch()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "--bind", path, other], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("only root may mount, where that is allowed at all")
+    try:
+        yield other
+    finally:
+        subprocess.run(["umount", "-l", other], check=True)
+
+
+def test_a_file_that_is_mounted_by_itself_is_refused(path: Path, mounted: Path) -> None:
+    assert path.stat().st_ino == mounted.stat().st_ino
+    assert mounted.stat().st_nlink == 1
+    with (
+        Store(path) as store,
+        store.locked(),
+        pytest.raises(StoreError, match="mount the folder that holds it"),
+    ):
+        Store(mounted)
+
+
+def test_a_folder_that_is_mounted_elsewhere_shares_the_lock(path: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "--bind", path.parent, elsewhere], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("only root may mount, where that is allowed at all")
+    try:
+        with Store(path) as store, store.locked(), Store(elsewhere / path.name) as other:
+            busy = pytest.raises(StoreError, match="another run is at work")
+            with busy, other.locked():
+                pass
+    finally:
+        subprocess.run(["umount", "-l", elsewhere], check=True)
+
+
+def test_where_mounts_are_not_listed_only_links_are_looked_at(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_MOUNTS", path.with_name("none"))
+    with Store(path) as store:
+        assert store.stages()[Stage.OPEN] == 3

@@ -1,0 +1,243 @@
+"""Sets that are never empty: what was promised still holds, and so does what bot mode certifies.
+
+Law: with `never_empty`, every set holds what it held without, and flags stay. So under every weighting f >=
+0 of the feature map E f(X) (kept - tau) can only rise, and is at least 0. On prompts of finitely many kinds
+(see `laws.World`) it is computed exactly for every calibration set, and the evidence over calibration sets
+is that of `conftest.log_wealth`, with a false alarm of at most 1e-6 for each weighting. The controls are
+rules that look alike and break the law: one fills flagged sets and takes their flags away, one shrinks sets
+to the best candidate, one serves with a policy sets that its certificate has not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from langchain_cfc import FeatureMap, calibrate, evaluate
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.decision import decide
+from langchain_cfc.demo.run import FEATURES, SET_RULE, recording
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
+from langchain_cfc.records import tabulate
+from tests.lengths import repetitions
+
+from .laws import ALARM, ROUND_OFF, Evidence, Outcome, Reloaded, World, same_as_served, serve, too_often
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+ALPHA, TAU = "0.1", 0.9
+HARD = "group(tier)=hard"
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """Scores tell right from wrong; hard prompts mostly lack a correct candidate, and are flagged."""
+    return World((0.9, 0.85, 0.7, 0.05), told=2.0)
+
+
+def tiers_of(world: World) -> FeatureMap:
+    return FeatureMap.parse("group(tier)").fit(world.everything.draws)
+
+
+def allowing(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    """The same artifact with sets that may be empty."""
+    return artifact.model_copy(update={"never_empty": False})
+
+
+def unflagged(seen: Outcome) -> Outcome:
+    """A rule that fills flagged sets as well, and takes their flags away."""
+    decisions = seen.decisions
+    rows = np.flatnonzero(decisions.not_certifiable)
+    inside = decisions.accepted.copy()
+    inside[rows, decisions.levels[rows].argmin(axis=1)] = True
+    none = np.zeros_like(decisions.not_certifiable)
+    return replace(seen, decisions=replace(decisions, accepted=inside, not_certifiable=none))
+
+
+def shrunk(seen: Outcome) -> Outcome:
+    """A rule that always returns the best candidate alone."""
+    decisions = seen.decisions
+    best = decisions.levels.argmin(axis=1)[:, np.newaxis] == np.arange(decisions.levels.shape[1])
+    return replace(
+        seen, decisions=replace(decisions, accepted=best & ~decisions.not_certifiable[:, np.newaxis])
+    )
+
+
+def gains_of(seen: Outcome, feature_map: FeatureMap) -> dict[str, float]:
+    """E f(X) (kept - tau) for every weighting f of the map, exactly."""
+    kept = seen.kept - TAU
+    return {
+        one.name: float(seen.chances @ (one.values(seen.decisions.features) * kept))
+        for one in feature_map.guaranteed_weights()
+    }
+
+
+def test_sets_only_grow_flags_stay_and_coverage_never_falls(world: World, reloaded: Reloaded) -> None:
+    rng, tiers = np.random.default_rng(0), tiers_of(world)
+    rises, falls = [], []
+    for number in range(4):
+        artifact = reloaded(
+            calibrate(world.sample(rng, 80), alpha=ALPHA, features=tiers, allow_unattainable=True)
+        )
+        seen, before = world.truth(artifact), world.truth(allowing(artifact))
+        assert (seen.decisions.not_certifiable == before.decisions.not_certifiable).all()
+        assert (seen.decisions.accepted >= before.decisions.accepted).all()
+        assert (seen.decisions.accepted.any(axis=1) != seen.decisions.not_certifiable).all()
+        rises.append(seen.mean(seen.covered) - before.mean(before.covered))
+        falls.append(before.mean(before.covered) - seen.mean(shrunk(seen).covered))
+        if number == 0:
+            table = world.sample(rng, 20)
+            assert same_as_served(decide(artifact, table.draws), serve(artifact, table))
+    assert min(rises) >= 0.0
+    assert max(rises) > 0.005
+    assert max(falls) > 0.005  # the control: sets of the best candidate alone do not only grow
+
+
+# 40 calibration sets resolve a gain below 0 of 0.06, where gains are 0.1 at most. On average controls lose
+# 0.135 over all prompts and 0.195 over hard ones (unflagged), and 0.6 (served without the best candidate).
+@pytest.mark.long
+def test_every_promise_is_kept(world: World, evidence: Evidence, reloaded: Reloaded) -> None:
+    rng, tiers = np.random.default_rng(0), tiers_of(world)
+    gains: dict[str, list[dict[str, float]]] = {"never empty": [], "may be empty": [], "unflagged": []}
+    for _ in range(repetitions(40)):
+        artifact = reloaded(
+            calibrate(world.sample(rng, 80), alpha=ALPHA, features=tiers, allow_unattainable=True)
+        )
+        seen, before = world.truth(artifact), world.truth(allowing(artifact))
+        for rule, one in zip(gains, (seen, before, unflagged(seen)), strict=True):
+            gains[rule].append(gains_of(one, tiers))
+
+    def wealth(rule: str, name: str) -> float:
+        return evidence([one[name] for one in gains[rule]], 1.0 - TAU)
+
+    assert len(gains["never empty"][0]) == 4
+    for name in gains["never empty"][0]:
+        assert wealth("may be empty", name) < ALARM
+        assert wealth("never empty", name) < ALARM
+    assert wealth("unflagged", "1") > ALARM
+    assert wealth("unflagged", HARD) > ALARM
+
+
+@pytest.mark.long
+def test_at_least_one_keeps_its_promise_by_its_own_success_score(world: World, evidence: Evidence) -> None:
+    rng, tiers = np.random.default_rng(0), tiers_of(world)
+    gains: list[dict[str, float]] = []
+    without: list[float] = []
+    for _ in range(repetitions(40)):
+        artifact = calibrate(
+            world.sample(rng, 80),
+            alpha=ALPHA,
+            features=tiers,
+            set_rule="at_least_one(all)",
+            never_empty=False,
+            allow_unattainable=True,
+        )
+        gains.append(gains_of(world.truth(artifact), tiers))
+        # The control: the same thresholds for sets that do not hold the best candidate in any case.
+        other = world.truth(artifact.model_copy(update={"set_rule": "all"}))
+        without.append(gains_of(other, tiers)["1"])
+    for name in gains[0]:
+        assert evidence([one[name] for one in gains], 1.0 - TAU) < ALARM
+    assert evidence(without, 1.0 - TAU) > ALARM
+
+
+# Bot mode -------------------------------------------------------------------------------------------------
+RATE, DELTA = "0.1", "0.1"
+
+
+def certified(
+    records: LabelledDraws, features: FeatureMap, *, never_empty: bool
+) -> CalibrationArtifact | None:
+    """None where the rate is refused."""
+    try:
+        return calibrate(
+            records,
+            alpha=("0.2", "0.3", "0.5"),
+            features=features,
+            never_empty=never_empty,
+            max_wrong_rate=RATE,
+            delta=DELTA,
+            certification_fraction=0.5,
+            allow_unattainable=True,
+        )
+    except UnattainableTargetError:
+        return None
+
+
+def exceeded(world: World, artifact: CalibrationArtifact) -> bool:
+    """Whether more of the answered prompts are answered wrongly than certified."""
+    certificate = artifact.certified_policy.certificate
+    seen = world.truth(artifact, certificate.alpha, certificate.policy)
+    answered = seen.decisions.answered
+    return seen.mean(seen.wrong & answered, answered) > float(RATE) + ROUND_OFF
+
+
+# At most delta = 0.1 of all repetitions may exceed the rate; 30 of them refute that from 14 on (9: 8).
+# Here candidates of high score are mostly wrong, and those are what empty sets are filled with.
+def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty(reloaded: Reloaded) -> None:
+    world = World((0.9, 0.6, 0.3, 0.1), told=4.0)
+    rng, tiers = np.random.default_rng(2), tiers_of(world)
+    tried = repetitions(30, share=0.3)
+    policies, failures, unseen = 0, 0, 0
+    for _ in range(tried):
+        records = world.sample(rng, 160)
+        made, other = (certified(records, tiers, never_empty=one) for one in (True, False))
+        if made is not None:
+            policies += 1
+            failures += exceeded(world, reloaded(made))
+        if other is not None:
+            # The control: the certificate is about sets that may be empty, and others are served.
+            unseen += exceeded(world, other.model_copy(update={"never_empty": True}))
+    assert policies >= tried / 4
+    assert not too_often(failures, tried, float(DELTA))
+    assert too_often(unseen, tried, float(DELTA))
+
+
+# The recording that ships ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_the_recording_no_easy_prompt_is_abstained_on_and_no_flag_moves(seed: int) -> None:
+    source = recording()
+    records = list(source)
+    artifact = calibrate(
+        records,
+        alpha="0.2",
+        features=FEATURES,
+        set_rule=SET_RULE,
+        seed=seed,
+        test_fraction=0.3,
+        provenance=source.provenance,
+    )
+    table = tabulate(
+        [one for one in records if artifact.calibration.split.part(one.id, one.cluster) == "test"]
+    )
+    seen, before = decide(artifact, table.draws), decide(allowing(artifact), table.draws)
+    assert (seen.not_certifiable == before.not_certifiable).all()
+    assert (seen.accepted >= before.accepted).all()
+    codes = table.draws.answer_codes
+    assert codes is not None
+    easy = table.correct.all(axis=1) & (codes == codes[:, :1]).all(axis=1)
+    assert seen.answered[easy].all()
+    assert (~before.answered[easy]).mean() > 0.05
+    covered, had = (float((one.accepted & table.correct).any(axis=1).mean()) for one in (seen, before))
+    assert covered > had + 0.03
+    assert evaluate(artifact, records, provenance=source.provenance).contradicted == []
+
+
+def test_at_least_one_moves_flags_on_the_recording() -> None:
+    """Why it is not the default: the figures that `docs/faq.md` states."""
+    source = list(recording())
+    table = tabulate(source)
+    flagged = []
+    for set_rule in (SET_RULE, f"at_least_one({SET_RULE})"):
+        artifact = calibrate(
+            source, alpha="0.2", features=FEATURES, set_rule=set_rule, seed=0, test_fraction=0.3
+        )
+        test = table.take(artifact.calibration.split.rows(table)["test"])
+        flagged.append(round(float(decide(artifact, test.draws).not_certifiable.mean()), 3))
+    assert flagged == [0.073, 0.237]

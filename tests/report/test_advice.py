@@ -1,0 +1,267 @@
+"""The advice of a report recalibrates as its artifact was asked for, on none of the prompts that tested it.
+
+Options are read off the signature of `calibrate`: a new one fails here until it has a case.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import (
+    CalibrationArtifact,
+    Candidate,
+    FeatureMap,
+    PromptRecord,
+    calibrate,
+    evaluate,
+    read_records,
+    write_records,
+)
+from langchain_cfc.artifact import HELD_OUT_PART
+from langchain_cfc.calibration import CalibrationConfig
+from langchain_cfc.calibration.request import Request
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import tabulate
+from langchain_cfc.report import Situation, Sources, Step, next_steps
+from langchain_cfc.report.next_steps import RECENT_RECORDS
+from langchain_cfc.stability import PaperStability
+from tests.cli.running import run
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+SIZE, N = 400, 4
+# For each option a value other than its default, and what else it needs.
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "alpha": (["0.35", "0.5"], {}),
+    "features": ("bins(mean_score, 2)", {}),
+    "set_rule": ("rank", {}),
+    "never_empty": (False, {}),
+    "threshold_rule": ("marginal", {}),
+    "combine": (["judge", "p_true"], {}),
+    "n": (3, {}),
+    "cap": (1.7, {}),
+    "window": (None, {}),
+    "ridge": (0.0123456789, {}),
+    "penalised": ("all", {"ridge": 0.01}),
+    "stability": (PaperStability.from_constant(delta="0.95"), {}),
+    "shift": ("meta(ratio)", {}),
+    "randomised": (True, {}),
+    "confident": (True, {}),
+    "max_wrong_rate": ("0.6", {}),
+    "wrong_rate_groups": (True, {"max_wrong_rate": "0.6", "features": "group(topic)"}),
+    "delta": ("0.2", {"confident": True}),
+    "seed": ("another seed", {}),
+    "fit_fraction": (0.3123456789, {}),
+    "test_fraction": (0.4123456789, {}),
+    "certification_fraction": (0.2123456789, {}),
+    "within_clusters": ("all", {}),
+    "allow_unattainable": (True, {"alpha": "0.01"}),
+}
+DATA = {"records", "provenance"}
+
+
+def answered(size: int = SIZE) -> list[PromptRecord]:
+    """Prompts with answers, two verifiers' raw outputs, topics, clusters of two, and ratios."""
+    rng = np.random.default_rng(0)
+    scores, right = rng.random((size, N)), rng.random((size, N)) < 0.7
+    return [
+        PromptRecord(
+            id=f"p{row}",
+            input="?",
+            metadata={"topic": ("capital", "river")[row % 2], "ratio": 1.0 + row % 3},
+            cluster=f"c{row // 2}" if row < size // 2 else None,
+            candidates=tuple(
+                Candidate(
+                    text=f"{slot}",
+                    answer="right" if right[row, slot] else f"wrong {slot % 2}",
+                    score=float(scores[row, slot]),
+                    scores={"judge": float(scores[row, slot]), "p_true": float(rng.random())},
+                    correct=bool(right[row, slot]),
+                )
+                for slot in range(N)
+            ),
+        )
+        for row in range(size)
+    ]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("advice") / "records.jsonl"
+    write_records(path, answered())
+    return path
+
+
+def calibrated(records: Path, **options: Any) -> CalibrationArtifact:
+    """An artifact with a seed of its own and a part of the records held out."""
+    asked = {"alpha": "0.4", "features": "mean_score", "seed": "7", "test_fraction": 0.3, **options}
+    return calibrate(read_records(records), **asked)
+
+
+def situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> Situation:
+    """What a report on the held-out part of the records sees, with changes."""
+    report = evaluate(artifact, read_records(records), alpha=artifact.alphas[-1])
+    sources = Sources(str(records.with_name("artifact.json")), (str(records),))
+    return replace(Situation.of(artifact, report, sources), **changes)
+
+
+def advised(seen: Situation, title: str) -> Step:
+    (step,) = [one for one in next_steps(seen) if one.title.startswith(title)]
+    return step
+
+
+def carried_out(step: Step) -> CalibrationArtifact:
+    """The artifact that the command of a step writes, by the command line itself."""
+    words = shlex.split(step.command)
+    assert words[:2] == ["langchain-cfc", "calibrate"]
+    ran = run(*words[1:])
+    assert ran.code == 0, ran.err
+    return CalibrationArtifact.load(words[words.index("--out") + 1])
+
+
+def ids_of(artifact: CalibrationArtifact, records: Path, *parts: str) -> set[str]:
+    labelled = tabulate(read_records(records), n=N)
+    rows = artifact.calibration.split.rows(labelled)
+    return {labelled.ids[row] for name, some in rows.items() if name in parts for row in some.tolist()}
+
+
+def canonical(value: Any) -> Any:
+    return tuple(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def test_every_option_of_calibrate_has_a_case() -> None:
+    options = [name for name in inspect.signature(calibrate).parameters if name not in DATA]
+    assert list(CASES) == options
+    defaults = {name: inspect.signature(calibrate).parameters[name].default for name in options}
+    assert {one.name: one.default for one in fields(CalibrationConfig)} == defaults
+    for name, (value, _) in CASES.items():
+        assert value != defaults[name]
+
+
+@pytest.mark.parametrize("option", CASES)
+def test_advice_keeps_every_option_and_the_test_part_apart(option: str, records: Path) -> None:
+    value, needs = CASES[option]
+    old = calibrated(records, **{**needs, option: value})
+    assert canonical(getattr(CalibrationConfig.from_artifact(old), option)) == canonical(value)
+    # Whatever was seen, the report says: return every answer once.
+    seen = situation(old, records, unique=False, set_size=3.0, distinct=1.0)
+    assert seen.held_out_part
+    new = carried_out(advised(seen, "Return every answer once"))
+    tested = ids_of(old, records, "test")
+    assert tested
+    assert not tested & ids_of(new, records, "fit", "calibration")
+    assert ids_of(new, records, "test") == tested
+    before, after = (CalibrationConfig.from_artifact(one).options() for one in (old, new))
+    assert after.pop("set_rule") == f"unique({before.pop('set_rule')})"
+    assert after == before
+
+
+def test_an_option_that_is_dropped_is_noticed(records: Path) -> None:
+    """The negative control: without the seed, test prompts of the old artifact shape the new one."""
+    old = calibrated(records)
+    config = replace(CalibrationConfig.from_artifact(old), seed=0)
+    new = calibrate(read_records(records), **config.options())
+    assert ids_of(old, records, "test") & ids_of(new, records, "fit", "calibration")
+
+
+ARTIFACTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "learned": {"threshold_rule": "learned"},
+    "clusters": {"within_clusters": "all"},
+    "every coefficient": {"ridge": 0.01, "penalised": "all"},
+    "ranks with confidence": {"threshold_rule": "marginal", "confident": True, "delta": "0.2"},
+    "tested levels": {"confident": True, "delta": "0.2"},
+    "shift": {"shift": "meta(ratio)"},
+    "bot": {"max_wrong_rate": "0.6"},
+    "first candidates": {"n": 3},
+}
+EVERYTHING: dict[str, Any] = {
+    "contradicted": ("all prompts",),
+    "wrong_too_often": True,
+    "bound": False,
+    "unique": False,
+    "set_size": 9.0,
+    "distinct": 4.0,
+    "combined": False,
+}
+
+
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_all_advice_can_be_carried_out(name: str, records: Path) -> None:
+    """Every command asks for options that go together, and drops none that it does not speak of."""
+    seen = situation(calibrated(records, **ARTIFACTS[name]), records, **EVERYTHING)
+    seen = replace(seen, sources=replace(seen.sources, verifiers=("judge", "p_true")))
+    commands = [one.command for one in next_steps(seen) if one.command.startswith("langchain-cfc calibrate")]
+    assert len(commands) >= 3
+    for command in commands:
+        config = parsed(command, records)
+        request = Request.of(config)
+        assert request.plan(FeatureMap.parse(str(config.features)), config).seed == "7"
+        assert config.test_fraction == 0.3
+
+
+class Stop(Exception):  # noqa: N818 - nothing went wrong
+    """Raised in place of calibrating."""
+
+
+def parsed(command: str, records: Path) -> CalibrationConfig:
+    """The options that the command line hands to `calibrate`."""
+    asked: dict[str, Any] = {}
+
+    def keep(_: object, **options: Any) -> None:
+        asked.update(options)
+        raise Stop
+
+    words = [str(records) if word == RECENT_RECORDS else word for word in shlex.split(command)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("langchain_cfc.calibration.calibrate", keep)
+        with pytest.raises(Stop):
+            run(*words[1:])
+    asked.pop("provenance")
+    return CalibrationConfig(**asked)
+
+
+def test_records_that_were_not_split_do_not_calibrate_what_they_tested(records: Path, tmp_path: Path) -> None:
+    """On new records all prompts test, so that none of them may be used by the advice."""
+    new_records = tmp_path / "new.jsonl"
+    write_records(
+        new_records,
+        [one.model_copy(update={"id": f"new {one.id}", "cluster": None}) for one in answered(100)],
+    )
+    artifact = calibrated(records, test_fraction=0.0)
+    seen = situation(artifact, new_records, unique=False, set_size=3.0, distinct=1.0)
+    assert not seen.held_out_part
+    step = advised(seen, "Return every answer once")
+    assert str(new_records) not in step.command
+    assert "calibrate calibration-records.jsonl --out" in step.command
+    assert "calibration-records.jsonl stands for the records" in step.why
+
+
+def test_what_the_command_line_cannot_say_is_said_beside_it(records: Path) -> None:
+    fitted = FeatureMap.parse("mean_score").fit(tabulate(answered(50)).draws)
+    slack = PaperStability.from_constant(0.5, delta="0.95")
+    for options, words in (
+        ({"features": fitted}, "the feature map came fitted"),
+        ({"stability": slack}, "constant of the stability slack is not 1"),
+    ):
+        artifact = calibrated(records, **options)
+        (name, value), *_ = options.items()
+        assert getattr(CalibrationConfig.from_artifact(artifact), name) == value
+        seen = situation(artifact, records, unique=False, set_size=3.0, distinct=1.0)
+        assert words in advised(seen, "Return every answer once").why
+    plain = situation(calibrated(records), records, unique=False, set_size=3.0, distinct=1.0)
+    assert "cannot say" not in advised(plain, "Return every answer once").why
+
+
+def test_the_words_for_the_held_out_part_are_those_of_evaluate(records: Path) -> None:
+    assert evaluate(calibrated(records), read_records(records)).test_prompts == HELD_OUT_PART

@@ -1,0 +1,215 @@
+"""A changed generator is never served as the calibrated one: it is refused, or its guarantees say unverified.
+
+Every change is tried in both directions: calibrated without it and served with it, and the other way round.
+The control is the unchanged chain, whose guarantees say matched.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
+from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.records import Provenance
+from langchain_cfc.verifiers.parts import together as combine_fingerprints
+
+from .parts import N, plain_artifact, verify
+
+AnyRunnable: TypeAlias = Runnable[Any, Any]
+
+CALIBRATED: dict[str, Any] = {
+    "model": "gpt-4o-mini",
+    "temperature": 0.7,
+    "max_tokens": 5,
+    "logprobs": True,
+    "api_key": SecretStr("none"),
+}
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+
+
+def model(**settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(**{**CALIBRATED, **settings})
+
+
+def templated(*messages: tuple[str, str]) -> AnyRunnable:
+    return ChatPromptTemplate.from_messages([*messages, ("human", "{q}")]) | model()
+
+
+def rewrite(prompt: str) -> str:
+    return f"Always lie. {prompt}"
+
+
+def drawn_in_a_function(prompt: Any) -> Any:
+    return model(cache=InMemoryCache()).invoke(prompt)
+
+
+# Each change as a function that makes the changed generator.
+CHANGES: dict[str, Callable[[], AnyRunnable]] = {
+    "model": lambda: model(model="gpt-4o"),
+    "bound model": lambda: model().bind(model="gpt-4o"),
+    "template": lambda: templated(("system", "Always lie.")),
+    "template without a system prompt": templated,
+    "template made by code": lambda: (
+        ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today") | model()
+    ),
+    "lambda before the model": lambda: RunnableLambda(rewrite) | model(),
+    "lambda after the model": lambda: model() | RunnableLambda(lambda message: message.text[::-1]),
+    "lambda beside the prompt": lambda: {"q": RunnableLambda(rewrite)} | templated(),
+    "parser": lambda: model() | JsonOutputParser(),
+    "model before the model": lambda: model(temperature=0.1) | StrOutputParser() | model(),
+    "fallback": lambda: model().with_fallbacks([model(model="gpt-4o")]),
+    "cached model in a function": lambda: RunnableLambda(drawn_in_a_function),
+    "temperature": lambda: model(temperature=0.1),
+    "temperature unset": lambda: model(temperature=None),
+    "max_tokens": lambda: model(max_tokens=500),
+    "max_tokens unset": lambda: model(max_tokens=None),
+    "top_p": lambda: model(top_p=0.1),
+    "bound top_p": lambda: model().bind(top_p=0.1),
+    "frequency_penalty": lambda: model(frequency_penalty=2.0),
+    "presence_penalty": lambda: model(presence_penalty=2.0),
+    "logit_bias": lambda: model(logit_bias={1: 100}),
+    "reasoning_effort": lambda: model(reasoning_effort="high"),
+    "reasoning": lambda: model(reasoning={"effort": "high"}),
+    "verbosity": lambda: model(verbosity="low"),
+    "stop": lambda: model(stop_sequences=["a"]),
+    "bound stop": lambda: model().bind(stop=["a"]),
+    "seed": lambda: model(seed=7),
+    "extra_body top_k": lambda: model(extra_body={"top_k": 1}),
+    "extra_body min_p": lambda: model(extra_body={"min_p": 0.5}),
+    "extra_body unknown": lambda: model(extra_body={"chat_template_kwargs": {"enable_thinking": False}}),
+    "model_kwargs unknown": lambda: model(model_kwargs={"mirostat": 2}),
+    "bound unknown": lambda: model().bind(guided_regex="a*"),
+    "a field of the provider": lambda: model(truncation="auto"),
+    "tools": lambda: model().bind_tools([TOOL]),
+    "tool_choice": lambda: model().bind_tools([TOOL], tool_choice="any"),
+    "response_format": lambda: model().bind(response_format={"type": "json_object"}),
+}
+
+
+def artifact_of(generator: AnyRunnable) -> CalibrationArtifact:
+    """An artifact whose records state what `collect` states of a generator, as a file gives it back."""
+    stated = json.loads(json.dumps(fingerprint(generator)))
+    return plain_artifact(provenance=Provenance(n=N, generator=stated, verifier={"id": "v"}))
+
+
+def serve(artifact: CalibrationArtifact, generator: AnyRunnable) -> CFCRunnable:
+    return CFCRunnable(generator=generator, verifier=verify, verifier_id="v", artifact=artifact)
+
+
+def outcome(artifact: CalibrationArtifact, generator: AnyRunnable) -> str:
+    """What serving makes of a generator: `refused`, or the binding, `unverified` only with a warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            binding = serve(artifact, generator).guarantee.binding
+        except (FingerprintError, InputError):
+            # The sampler refuses a fixed seed with an InputError whatever was calibrated.
+            return "refused"
+    warned = any(issubclass(one.category, FingerprintWarning) for one in caught)
+    assert warned == (binding == "unverified")
+    return binding
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_never_matched_in_either_direction(name: str) -> None:
+    added = outcome(artifact_of(model()), CHANGES[name]())
+    removed = outcome(artifact_of(CHANGES[name]()), model())
+    assert {added, removed} <= {"refused", "unverified"}
+
+
+@pytest.mark.parametrize("name", ["top_p", "stop", "extra_body unknown", "template", "tools"])
+def test_a_stated_difference_is_refused(name: str) -> None:
+    assert outcome(artifact_of(model()), CHANGES[name]()) == "refused"
+
+
+def test_the_unchanged_generator_is_matched() -> None:
+    """The negative control: what changes nothing, or only how the model is reached, is the same generator."""
+    same = [
+        model(),
+        model().with_retry(),
+        model().with_config(tags=["mine"]),
+        model(timeout=3.0, max_retries=5, default_headers={"X-Team": "blue"}, logprobs=None),
+        model(streaming=True, cache=True),
+        RunnablePassthrough() | model() | StrOutputParser(),
+    ]
+    assert [outcome(artifact_of(model()), one) for one in same] == ["matched"] * len(same)
+    described = [name for name in CHANGES if outcome_of_itself(name) == "matched"]
+    # Whatever can be described is recognised, the parts that hold code are not.
+    assert set(CHANGES) - set(described) == {
+        "template made by code",
+        "lambda before the model",
+        "lambda after the model",
+        "lambda beside the prompt",
+        "parser",
+        "fallback",
+        "cached model in a function",
+        "seed",
+    }
+
+
+def outcome_of_itself(name: str) -> str:
+    return outcome(artifact_of(CHANGES[name]()), CHANGES[name]())
+
+
+@pytest.mark.parametrize("arguments", [{"stop": ["a"]}, {"temperature": 0.1}, {"top_p": 0.1}])
+def test_arguments_of_a_call_of_the_chat_model_are_refused(arguments: dict[str, Any]) -> None:
+    facade = CFCChatModel(chain=serve(artifact_of(model()), model()))
+    with pytest.raises(FingerprintError, match=f"{next(iter(arguments))} is .*, calibrated was"):
+        facade.invoke("x", **arguments)
+
+
+@pytest.mark.parametrize("name", ["top_p", "stop", "extra_body unknown", "lambda before the model"])
+def test_a_judging_model_is_compared_in_the_same_way(name: str) -> None:
+    """Of verifiers and extractors that are made of a model or a chain, the same is stated."""
+    for one, other in ((model(), CHANGES[name]()), (CHANGES[name](), model())):
+        calibrated, serving = (combine_fingerprints("judge", {}, {"model": part}) for part in (one, other))
+        try:
+            assert compare_fingerprints("verifier", calibrated, serving) == "unverified"
+        except FingerprintError:
+            continue
+    same = combine_fingerprints("judge", {}, {"model": model()})
+    assert compare_fingerprints("verifier", same, same) == "matched"
+
+
+def test_old_records_that_state_fewer_settings_are_unverified() -> None:
+    """What records of an earlier version leave out may have been anything."""
+    old = {"model": "gpt-4o-mini", "temperature": 0.7, "max_tokens": 5}
+    artifact = plain_artifact(provenance=Provenance(n=N, generator=old, verifier={"id": "v"}))
+    for generator in (model(), model(top_p=0.1), model(stop_sequences=["a"])):
+        with pytest.warns(FingerprintWarning, match="the records do not state"):
+            assert serve(artifact, generator).guarantee.binding == "unverified"
+    # An id given to both does not vouch for a setting that was added since.
+    named = artifact.model_copy(
+        update={"provenance": Provenance(n=N, generator={**old, "id": "g"}, verifier={"id": "v"})}
+    )
+    ids = {"generator_id": "g", "verifier_id": "v"}
+    chain = CFCRunnable(generator=model(), verifier=verify, artifact=named, **ids)
+    assert chain.guarantee.binding == "matched"
+    with pytest.warns(FingerprintWarning, match="the records do not state top_p"):
+        CFCRunnable(generator=model(top_p=0.1), verifier=verify, artifact=named, **ids)
+
+
+def test_no_secret_is_stated() -> None:
+    said = json.dumps(
+        fingerprint(
+            model(
+                api_key=SecretStr("hidden-1"),
+                base_url="http://hidden-2",
+                default_headers={"Authorization": "hidden-3"},
+                extra_body={"router_password": "hidden-4"},
+            ).bind(extra_headers={"Authorization": "hidden-5"}, custom="hidden-6")
+        )
+    )
+    assert "hidden" not in said

@@ -1,0 +1,269 @@
+"""Candidates that are visibly not n draws are refused, and a model that repeats itself is warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain.agents import create_agent
+from langchain_core.caches import InMemoryCache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables.config import ensure_config
+from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import PrivateAttr
+
+from langchain_cfc.calls import Progress, bounded_by, complete
+from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
+from langchain_cfc.sampling import Draw, Sampler
+from langchain_cfc.sampling.repeats import is_same_model
+from langchain_cfc.verifiers.base import checked_outputs, checked_scores
+
+from .parts import PROMPT, Drawing, both_ways, drawn
+
+N = 4
+
+
+class CountingModel(BaseChatModel):
+    """Numbers its answers; takes the settings that a provider's model takes."""
+
+    model: str = "m-1"
+    answers_as: str = "m-1"
+    temperature: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    disable_streaming: bool = True
+
+    _calls: list[Any] = PrivateAttr(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "counting"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model": self.model, "seed": self.seed}
+
+    def _generate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        del messages, stop, run_manager, kwargs
+        self._calls.append(None)
+        text = "the same" if self.seed is not None else f"answer {len(self._calls)}"
+        message = AIMessage(text, response_metadata={"model_name": self.answers_as})
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+class Hidden:
+    """Keeps a model where LangChain does not look for it."""
+
+    def __init__(self, model: CountingModel) -> None:
+        self.model = model
+
+    def answer(self, prompt: Any) -> str:
+        return str(self.model.invoke(prompt).text)
+
+
+def in_function(model: CountingModel) -> Runnable[Any, Any]:
+    return RunnableLambda(Hidden(model).answer)
+
+
+def in_graph(model: CountingModel) -> Runnable[Any, Any]:
+    def respond(state: MessagesState) -> Any:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("respond", respond)
+    graph.add_edge(START, "respond")
+    graph.add_edge("respond", END)
+    return asked(graph.compile())
+
+
+def in_agent(model: CountingModel) -> Runnable[Any, Any]:
+    return asked(create_agent(model))
+
+
+def asked(graph: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """A graph between a text and a text."""
+
+    def invoke(prompt: str) -> str:
+        return str(graph.invoke({"messages": [("human", prompt)]})["messages"][-1].text)
+
+    async def ainvoke(prompt: str) -> str:
+        state = await graph.ainvoke({"messages": [("human", prompt)]})
+        return str(state["messages"][-1].text)
+
+    return RunnableLambda(invoke, ainvoke)
+
+
+PLACES = pytest.mark.parametrize("place", [in_function, in_graph, in_agent])
+Place = Callable[[CountingModel], Runnable[Any, Any]]
+# One after the other, so that the cache holds the first answer when the second is asked for.
+IN_TURN: Any = {"max_concurrency": 1}
+
+
+@both_ways
+@PLACES
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
+def test_answers_from_a_cache_are_refused(place: Place, draw: Drawing) -> None:
+    model = CountingModel(cache=InMemoryCache())
+    with pytest.raises(DrawError, match="candidate 1 is the response of an earlier candidate once more"):
+        draw(place(model), N, config=IN_TURN)
+    assert len(model._calls) == 1
+
+
+class MemoryKeeper:
+    """Keeps candidates of one prompt."""
+
+    def __init__(self) -> None:
+        self.draws: dict[int, Draw] = {}
+
+    def known(self, prepared: Any) -> dict[int, Draw]:
+        del prepared
+        return dict(self.draws)
+
+    def keep(self, slot: int, draw: Draw) -> None:
+        self.draws[slot] = draw
+
+    def discard(self) -> None:
+        self.draws = {}
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
+def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
+    keeper = MemoryKeeper()
+    sampler = Sampler(in_function(CountingModel(cache=InMemoryCache())))
+    for _ in range(2):
+        with bounded_by(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
+            complete(sampler.draws(PROMPT, N, ensure_config(IN_TURN), Progress(), keeper=keeper))
+        assert keeper.draws == {}
+
+
+@both_ways
+@PLACES
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
+def test_a_fixed_seed_is_refused_wherever_it_is(place: Place, draw: Drawing) -> None:
+    with pytest.raises(DrawError, match="several candidates were drawn with the fixed seed 7"):
+        draw(place(CountingModel(seed=7)), N)
+
+
+@both_ways
+@PLACES
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
+def test_without_a_cache_or_a_seed_they_are_drawn(place: Place, draw: Drawing) -> None:
+    # The negative control.
+    model = CountingModel()
+    assert {one.text for one in draw(place(model), N)} == {f"answer {number}" for number in range(1, N + 1)}
+    assert len(model._calls) == N
+
+
+@both_ways
+def test_fewer_model_calls_than_candidates_are_refused(draw: Drawing) -> None:
+    hidden = Hidden(CountingModel())
+    remembered = RunnableLambda(lru_cache(hidden.answer))
+    with pytest.raises(DrawError, match=r"no model was called for 3 of 4 candidates"):
+        draw(remembered, N, config=IN_TURN)
+    assert len(hidden.model._calls) == 1
+
+
+def test_no_model_call_at_all_is_refused_where_a_model_can_be_seen() -> None:
+    model = CountingModel(cache=False)
+    kept = {PROMPT: "kept"}
+
+    def answer(prompt: str) -> str:
+        return kept.get(prompt) or str(model.invoke(prompt).text)
+
+    with pytest.raises(DrawError, match="no model was called for 4 of 4 candidates"):
+        drawn(RunnableLambda(answer), N)
+    # A function without a model may call anything; what it returns cannot be judged.
+    assert len(drawn(RunnableLambda(lambda _: "kept"), N)) == N
+
+
+@both_ways
+def test_equal_messages_of_a_model_are_refused(draw: Drawing) -> None:
+    class Repeating(CountingModel):
+        _message: AIMessage = PrivateAttr(default_factory=lambda: AIMessage("once"))
+
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            del args, kwargs
+            return ChatResult(generations=[ChatGeneration(message=self._message)])
+
+    for generator in (Repeating(), Repeating() | StrOutputParser()):
+        with pytest.raises(DrawError, match="as from a cache"):
+            draw(generator, N, config=IN_TURN)
+
+
+def test_a_shared_question_is_no_shared_answer() -> None:
+    """One message may be common to all candidates as long as another one is new."""
+    writer, model = CountingModel(cache=InMemoryCache()), CountingModel(cache=False)
+
+    class Rewriting:
+        def answer(self, prompt: str) -> str:
+            return str(model.invoke(writer.invoke(prompt).text).text)
+
+    found = drawn(RunnableLambda(Rewriting().answer), N, config=IN_TURN)
+    assert len({one.text for one in found}) == N
+    assert len(writer._calls) == 1
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"temperature": 0.0}, "temperature 0"), ({"top_k": 1}, "top_k 1")]
+)
+def test_settings_that_repeat_one_answer_are_warned_of_once(
+    settings: dict[str, Any], said: str, draw: Drawing
+) -> None:
+    with pytest.warns(SamplingWarning, match=f"the generator has {said}: 4 requests a prompt are paid for"):
+        draw(CountingModel(**settings), N)
+    sampler = Sampler(CountingModel(**settings))
+    sampler.draw(PROMPT, 1)  # for one candidate there is nothing to pay twice
+    with pytest.warns(SamplingWarning):
+        sampler.draw(PROMPT, 2)
+    sampler.draw(PROMPT, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "answered", "same"),
+    [
+        ("gpt-4o-mini", "gpt-4o-mini", True),
+        ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", True),
+        ("claude-3-5-sonnet", "claude-3-5-sonnet-20241022", True),
+        ("claude-3-5-sonnet-latest", "claude-3-5-sonnet-20241022", True),
+        ("gemini-2.0-flash", "models/gemini-2.0-flash-001", True),
+        ("openai/gpt-4o", "gpt-4o-2024-08-06", True),
+        ("llama3.1", "llama3.1:latest", True),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct", True),
+        ("gpt-4o", "gpt-4o-mini", False),
+        ("gpt-4o", "gpt-4o-mini-2024-07-18", False),
+        ("gpt-4o-mini", "gpt-4o-2024-08-06", False),
+        ("gpt-4o-2024-05-13", "gpt-4o-2024-08-06", False),
+        ("gpt-4", "gpt-3.5-turbo", False),
+        ("m-1", "m-2", False),
+        ("o1", "o3", False),
+    ],
+)
+def test_a_dated_name_is_the_same_model(asked_for: str, answered: str, same: bool) -> None:
+    assert is_same_model(asked_for, answered) is same
+
+
+@both_ways
+def test_another_model_that_answers_is_warned_of(draw: Drawing) -> None:
+    with pytest.warns(SamplingWarning, match="asks for the model 'big', and 'small-1' answered"):
+        draw(CountingModel(model="big", answers_as="small-1"), 2)
+    draw(CountingModel(model="big", answers_as="big-2024-01-01"), 2)
+    Sampler(CountingModel(model="big", answers_as="small-1"), watches_model=False).draw(PROMPT, 2)
+
+
+@pytest.mark.parametrize("check", [checked_scores, lambda scores, n: checked_outputs(scores, n, "v")])
+def test_masked_scores_are_refused(check: Callable[[Any, int], list[float]]) -> None:
+    masked = np.ma.masked_array([0.1, 0.2], mask=[False, True])
+    for scores in (masked, np.ma.masked_array([0.1, 0.2]), [0.1, np.ma.masked], list(masked)):
+        with pytest.raises(VerifierError):
+            check(scores, 2)
+    assert check(np.array([0.1, 0.2]), 2) == [0.1, 0.2]

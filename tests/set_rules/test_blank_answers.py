@@ -1,0 +1,203 @@
+"""Candidates without an answer never enter a set, in calibration and serving alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.messages import AIMessage
+
+from langchain_cfc import Candidate, CFCChatModel, CFCRunnable, PromptRecord, calibrate, read_records
+from langchain_cfc.decision import decide
+from langchain_cfc.draws import Draws, LabelledDraws, answer_length
+from langchain_cfc.errors import FingerprintWarning
+from langchain_cfc.records import Provenance, tabulate, write_records
+from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling.candidates import as_draw
+from langchain_cfc.set_rules import parse_set_rule
+from tests.runnable.parts import ScriptedModel
+
+BLANK = ("", " ", "\n\t ", "\u3000")
+RULES = (
+    "all",
+    "best_prefix",
+    "rank",
+    "unique",
+    "unique(rank)",
+    "at_least_one(all)",
+    "unique(at_least_one(best_prefix))",
+)
+N = 3
+REFUSALS = (
+    AIMessage("", additional_kwargs={"refusal": "I cannot help with that."}),
+    AIMessage("As I said:", additional_kwargs={"refusal": "I cannot help with that."}),
+    AIMessage([{"type": "text", "text": "Well,"}, {"type": "refusal", "refusal": "I cannot."}]),
+)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("blank", BLANK)
+def test_the_level_of_a_blank_answer_is_infinite_under_every_rule(rule: str, blank: str) -> None:
+    scores = [[0.1, 0.3, 0.2], [0.1, 0.2, 0.3]]
+    answers = [[blank, "lima", "quito"], [blank, blank, blank]]
+    levels = parse_set_rule(rule).levels(Draws.of(scores, answers))
+    assert np.isinf(levels[:, 0]).all()
+    assert np.isinf(levels[1]).all()
+    # The others have the levels that they have without it.
+    alone = parse_set_rule(rule).levels(Draws.of([[0.3, 0.2]], [["lima", "quito"]]))
+    scale = 2 / 3 if "rank" in rule and "at_least" not in rule else 1.0
+    assert levels[0, 1:] == pytest.approx(alone[0] * scale)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_success_score_is_that_of_the_set_which_is_returned(rule: str) -> None:
+    """A blank candidate that is labelled correct cannot be served, so that it does not count as covered."""
+    draws = Draws.of([[0.1, 0.5], [0.1, 0.5]], [["", "lima"], ["", "lima"]])
+    labelled = LabelledDraws(draws, np.array([[True, True], [True, False]]), ("a", "b"), (None, None), 2)
+    success = parse_set_rule(rule).success_scores(labelled, 2.0)
+    assert success[0] <= 0.5
+    assert success[1] == 2.0
+
+
+def test_without_texts_nothing_is_blank() -> None:
+    assert Draws.of([[0.1]]).blank is None
+    assert parse_set_rule("all").levels(Draws.of([[0.1]])).tolist() == [[0.1]]
+
+
+def record(number: int, texts: tuple[str, ...]) -> PromptRecord:
+    scores = (0.02, (number % 40) / 40, 0.9)
+    candidates = tuple(
+        Candidate(text=text, score=score, correct=text == "lima")
+        for text, score in zip(texts, scores, strict=True)
+    )
+    return PromptRecord(id=str(number), input=f"question {number}", candidates=candidates)
+
+
+RECORDS = [record(number, (BLANK[number % len(BLANK)], "lima", "quito")) for number in range(80)]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_every_reader_of_records_finds_the_same_blanks(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"records.{suffix}"
+    write_records(path, RECORDS)
+    expected = tabulate(RECORDS).draws
+    found = tabulate(read_records(path)).draws
+    assert expected.blank is not None
+    assert found.blank is not None
+    assert expected.blank.tolist() == found.blank.tolist() == [[True, False, False]] * len(RECORDS)
+    assert found.lengths is not None
+    assert found.lengths.tolist() == [[answer_length(text) for text in ("", "lima", "quito")]] * len(RECORDS)
+
+
+def scored(prompt: Any, candidates: list[Draw]) -> list[float]:
+    """The best score for what says nothing, as a poor judge would give it."""
+    del prompt
+    return [0.02 if not one.text.strip() else 0.3 if one.text == "lima" else 0.9 for one in candidates]
+
+
+def chain_of(generator: Any, **settings: Any) -> CFCRunnable:
+    artifact = calibrate(RECORDS, alpha=0.2, features="1", **settings)
+    return CFCRunnable(generator=generator, verifier=scored, artifact=artifact)
+
+
+@pytest.mark.parametrize("never_empty", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_offline_and_online_decide_alike_and_show_no_blank(rule: str, never_empty: bool) -> None:
+    for texts in (("", "lima", "quito"), (" \n", " ", "lima"), ("", " ", "\t"), ("quito", "", "quito")):
+        chain = chain_of(ScriptedModel(texts=texts), set_rule=rule, never_empty=never_empty)
+        result = chain.invoke("question")
+        recorded = PromptRecord(
+            id="new",
+            input="question",
+            candidates=tuple(
+                Candidate(text=text, score=one.score, correct=False)
+                for text, one in zip(texts, result.candidates, strict=True)
+            ),
+        )
+        offline = decide(chain.artifact, tabulate([recorded]).draws)
+        assert offline.accepted[0].tolist() == [one.accepted for one in result.candidates]
+        assert offline.reason(0) == result.reason
+        assert all(answer.strip() for answer in result.answers)
+        assert asyncio.run(chain.ainvoke("question")) == result
+        if not any(text.strip() for text in texts):
+            assert (result.abstained, result.reason) == (True, "only_blank_answers")
+            assert "none of the 3 candidates gives an answer" in result.explain()
+        elif never_empty:
+            assert result.best in {"lima", "quito"}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMessage) -> None:
+    drawn = as_draw(0, refusal)
+    # What `collect` records of it is this text.
+    assert (drawn.text, drawn.data, drawn.message) == ("", None, refusal)
+    replies = iter([refusal, AIMessage("lima"), refusal])
+    chain = chain_of(lambda _: next(replies))
+    message = CFCChatModel(chain=chain).invoke("question")
+    assert message.text == "lima"
+    refused = chain_of(lambda _: refusal)
+    assert refused.invoke("question").reason == "only_blank_answers"
+    assert "cannot" not in json.dumps(refused.invoke("question").model_dump(mode="json")["answers"])
+
+
+def test_a_candidate_that_only_calls_tools_is_not_blank() -> None:
+    call: Any = {"name": "search", "args": {}, "id": "1", "type": "tool_call"}
+    assert answer_length(as_draw(0, AIMessage("", tool_calls=[call])).text) > 0
+
+
+def test_what_an_extractor_finds_no_answer_in_is_blank() -> None:
+    with_answers = [
+        one.model_copy(
+            update={
+                "candidates": tuple(
+                    candidate.model_copy(update={"answer": str(candidate.text).strip()})
+                    for candidate in one.candidates
+                )
+            }
+        )
+        for one in RECORDS
+    ]
+    parts = Provenance(n=N, generator={"id": "g"}, verifier={"id": "v"})
+    artifact = calibrate(with_answers, alpha=0.2, features="1", provenance=parts)
+    settings: dict[str, Any] = {
+        "generator": ScriptedModel(texts=("no idea", "the capital is lima", "hm")),
+        "verifier": lambda prompt, candidates: [0.1, 0.3, 0.2][: len(candidates)] if prompt else [],
+        "artifact": artifact,
+        "generator_id": "g",
+        "verifier_id": "v",
+    }
+    with pytest.warns(FingerprintWarning, match="answer"):
+        chain = CFCRunnable(**settings, answer=lambda text: "lima" if "lima" in text else "")
+    assert chain.invoke("question").answers == ("lima",)
+    # Without the extractor other answers would be blank, so that it is not what was calibrated.
+    with pytest.warns(FingerprintWarning, match="answer"):
+        assert CFCRunnable(**settings).guarantee.binding == "unverified"
+
+
+def test_coverage_holds_where_the_verifier_likes_blanks() -> None:
+    """The promise by its own law: split conformal on the rule's success score, over many prompts.
+
+    The verifier gives blanks the best scores. Covered means that a set holds a correct answer that is not
+    blank. 400 draws of a calibration set of 99 and one prompt each: the kept share has mean at least 0.8 and
+    falls below 0.72 with probability under 1e-4 (binomial). Without the rule blanks would be shown as best.
+    """
+    rng = np.random.default_rng(3)
+    kept, shown = [], []
+    for _ in range(400):
+        scores = rng.random((100, 4))
+        blank = rng.random((100, 4)) < 0.3
+        scores[blank] *= 0.1
+        correct = ~blank & (rng.random((100, 4)) < 0.7)
+        answers = [["" if is_blank else "x" for is_blank in row] for row in blank]
+        labelled = LabelledDraws.of([str(row) for row in range(100)], scores, correct, answers)
+        success = parse_set_rule("all").success_scores(labelled, 2.0)
+        threshold = np.sort(success[:99])[79]
+        inside = parse_set_rule("all").levels(labelled.draws)[99] <= threshold
+        kept.append(bool((inside & correct[99]).any() or threshold >= 2.0))
+        shown.append(bool((inside & blank[99]).any()))
+    assert np.mean(kept) >= 0.72
+    assert not any(shown)

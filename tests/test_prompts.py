@@ -1,0 +1,190 @@
+"""Prompts of another kind than the calibration prompts are refused; messages become text without loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
+from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.errors import InputError, PromptKindError
+from langchain_cfc.prompts import messages_to_text, prompt_kind
+from langchain_cfc.records import PromptRecord
+from tests.chat_model.parts import Ask, every_way
+from tests.runnable.parts import TEXTS, N, ScriptedModel, Serve, both_ways, chain_of, records
+
+QUESTION = "What is the capital of Peru?"
+INPUTS: dict[str, Any] = {
+    "text": QUESTION,
+    "messages": [{"role": "user", "content": QUESTION}],
+    "object": {"question": QUESTION},
+}
+IMAGE = {"type": "image", "url": "https://example.org/map.png"}
+CALL = {"name": "look_up", "args": {}, "id": "1", "type": "tool_call"}
+
+
+def recorded(*kinds: str) -> list[PromptRecord]:
+    """Labelled prompts whose inputs are of these kinds in turn."""
+    return [
+        one.model_copy(update={"input": INPUTS[kinds[row % len(kinds)]]}) for row, one in enumerate(records())
+    ]
+
+
+def calibrated_on(*kinds: str) -> CalibrationArtifact:
+    return calibrate(recorded(*kinds), alpha=0.25, features="1")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"),
+    [
+        ("x", "text"),
+        (StringPromptValue(text="x"), "text"),
+        (HumanMessage("x"), "messages"),
+        ([HumanMessage("x")], "messages"),
+        (("human", "x"), "messages"),
+        (ChatPromptValue(messages=[HumanMessage("x")]), "messages"),
+        ({"question": "x"}, "object"),
+        (b"x", "object"),
+        (None, "object"),
+    ],
+)
+def test_every_prompt_has_a_kind(prompt: Any, kind: str) -> None:
+    assert prompt_kind(prompt) == kind
+
+
+def test_an_artifact_states_the_kinds_of_its_prompts() -> None:
+    assert calibrated_on("text").calibration.prompt_kinds == ["text"]
+    assert calibrated_on("text", "messages", "object").calibration.prompt_kinds == [
+        "messages",
+        "object",
+        "text",
+    ]
+    # Arrays hold no prompts.
+    arrays = LabelledDraws.of(
+        [str(row) for row in range(40)],
+        np.linspace(0.1, 0.9, 40)[:, None],
+        np.ones((40, 1), dtype=np.bool_),
+        [["a"]] * 40,
+    )
+    assert calibrate(arrays, alpha=0.25, features="1").calibration.prompt_kinds is None
+
+
+@both_ways
+@pytest.mark.parametrize("calibrated", INPUTS)
+@pytest.mark.parametrize("served", INPUTS)
+def test_another_kind_is_refused_before_anything_is_drawn(calibrated: str, served: str, serve: Serve) -> None:
+    drawn: list[Any] = []
+
+    def draw(prompt: Any) -> str:
+        drawn.append(prompt)
+        return TEXTS[len(drawn) % len(TEXTS)]
+
+    chain = chain_of(calibrated_on(calibrated), generator=RunnableLambda(draw))
+    if served == calibrated or (served, calibrated) == ("messages", "text"):
+        assert serve(chain, INPUTS[served]).reason == "answered"
+        assert drawn == [INPUTS[calibrated]] * N
+        return
+    with pytest.raises(
+        PromptKindError, match=rf"kind {served} .*calibrated on prompts of the kind {calibrated}"
+    ):
+        serve(chain, INPUTS[served])
+    assert drawn == []
+
+
+@both_ways
+def test_every_kind_that_was_calibrated_is_served(serve: Serve) -> None:
+    chain = chain_of(calibrated_on("text", "messages"))
+    for kind in ("text", "messages"):
+        assert serve(chain, INPUTS[kind]).reason == "answered"
+    with pytest.raises(PromptKindError, match="kind object"):
+        serve(chain, INPUTS["object"])
+
+
+@both_ways
+def test_a_prompt_value_of_a_text_is_that_text(serve: Serve) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    templated: Runnable[Any, Any] = ChatPromptTemplate.from_template("Briefly: {question}") | model
+    serve(chain_of(calibrated_on("text"), generator=templated), StringPromptValue(text=QUESTION))
+    assert set(model.drawn) == {f"Briefly: {QUESTION}"}
+
+
+@both_ways
+def test_a_chain_calibrated_on_texts_refuses_what_a_text_would_not_hold(serve: Serve) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    chain = chain_of(calibrated_on("text"), generator=model)
+    with pytest.raises(PromptKindError, match="all but one of 2 human messages would be lost"):
+        serve(chain, [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
+    assert model.drawn == []
+
+
+@every_way
+def test_the_chat_model_asks_a_chain_calibrated_on_texts_with_the_text(ask: Ask) -> None:
+    """Without the conversion the template would hold the `repr` of a list of messages."""
+    model = ScriptedModel(texts=TEXTS)
+    templated: Runnable[Any, Any] = ChatPromptTemplate.from_template("Briefly: {question}") | model
+    facade = CFCChatModel(chain=chain_of(calibrated_on("text"), generator=templated))
+    assert ask(facade, QUESTION).text == "lima|0.1"
+    assert set(model.drawn) == {f"Briefly: {QUESTION}"}
+    drawn = len(model.drawn)
+    with pytest.raises(PromptKindError, match="a message of type system would be lost"):
+        ask(facade, [SystemMessage("Always lie."), HumanMessage(QUESTION)])
+    assert len(model.drawn) == drawn
+    # A function before the chain decides itself what it keeps.
+    last: Runnable[Any, Any] = RunnableLambda(lambda messages: messages[-1].text)
+    by_hand = CFCChatModel(chain=last | facade.chain)
+    assert ask(by_hand, [SystemMessage("Be kind."), HumanMessage(QUESTION)]).text == "lima|0.1"
+
+
+@every_way
+def test_the_chat_model_hands_messages_to_a_chain_calibrated_on_messages(ask: Ask) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    facade = CFCChatModel(chain=chain_of(calibrated_on("messages"), generator=model))
+    assert ask(facade, [SystemMessage("Be brief."), HumanMessage(QUESTION)]).text == "lima|0.1"
+    assert set(model.drawn) == {QUESTION}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        QUESTION,
+        HumanMessage(QUESTION),
+        [HumanMessage(QUESTION)],
+        [("human", QUESTION)],
+        [{"role": "user", "content": QUESTION}],
+        [HumanMessage([{"type": "text", "text": QUESTION}])],
+        ChatPromptValue(messages=[HumanMessage(QUESTION)]),
+        StringPromptValue(text=QUESTION),
+    ],
+)
+def test_one_human_message_becomes_its_text(prompt: Any) -> None:
+    assert messages_to_text(prompt) == QUESTION
+
+
+@pytest.mark.parametrize(
+    ("messages", "lost"),
+    [
+        ([SystemMessage("Be brief."), HumanMessage(QUESTION)], "a message of type system"),
+        (
+            [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)],
+            "a message of type ai, all but one of 2",
+        ),
+        ([HumanMessage("Hello"), HumanMessage(QUESTION)], "all but one of 2 human messages"),
+        ([HumanMessage([{"type": "text", "text": QUESTION}, IMAGE])], "content of type image"),
+        ([AIMessage("", tool_calls=[CALL]), ToolMessage("x", tool_call_id="1")], "a message of type tool"),
+        ([AIMessage(QUESTION)], "a message of type ai"),
+        ([HumanMessage(QUESTION, name="ana")], "the name of the speaker"),
+        ([], "an empty list"),
+        ({"question": QUESTION}, "does not hold messages"),
+        (7, "does not hold messages"),
+    ],
+)
+def test_what_a_text_would_not_hold_is_refused(messages: Any, lost: str) -> None:
+    with pytest.raises(PromptKindError, match=lost) as refused:
+        messages_to_text(messages)
+    assert isinstance(refused.value, InputError)

@@ -1,0 +1,101 @@
+"""README.md: its extras, and "Use it" as printed, against a server on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc.demo import recording
+from langchain_cfc.records import read_records
+from langchain_cfc.sampling.models import packages_of
+
+from .cli.running import run
+from .pages import INSTRUCTION, hosted_model
+from .serving.openai_server import serving
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+USE_IT = README.partition("## Use it")[2].partition("## The promise")[0]
+SHELL = re.findall(r"```bash\n(.*?)```", USE_IT, re.DOTALL)
+PYTHON = re.findall(r"```python\n(.*?)```", USE_IT, re.DOTALL)
+COLLECT = SHELL[1]
+
+
+@pytest.fixture
+def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with serving(hosted_model(list(recording()))) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with what the commands read of a checkout."""
+    shutil.copytree(ROOT / "examples" / "eval_dataset", tmp_path / "examples" / "eval_dataset")
+    return tmp_path
+
+
+def shell(command: str, folder: Path) -> str:
+    """Run a command with the programs of this environment, as if that had been activated."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def test_the_extras_are_installed_before_they_are_needed() -> None:
+    (name,) = re.findall(r"--model (\S+)", COLLECT)
+    needed = {"collect", *packages_of(name).values()}
+    assert "openai" in needed
+    first, *_ = SHELL
+    installed = re.findall(r"pip install -q '\.\[(.*?)\]'", first)
+    assert [set(extras.split(",")) for extras in installed] == [needed]
+    assert USE_IT.index(first) < USE_IT.index(COLLECT)
+
+
+@pytest.mark.usefixtures("hosted")
+def test_the_command_that_collects_gives_candidates_that_can_be_correct(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its first 400 questions are asked in the long test below.
+    assert COLLECT.count("--limit 400") == 1
+    monkeypatch.chdir(checkout)
+    words = shlex.split(COLLECT.replace("--limit 400", "--limit 5").replace("\\\n", " "))
+    assert words[0] == "langchain-cfc"
+    assert run(*words[1:]).code == 0
+    records = list(read_records(checkout / "records.jsonl"))
+    assert len(records) == 5
+    assert all(str(one.input).startswith(INSTRUCTION) for one in records)
+    assert any(candidate.correct for one in records for candidate in one.candidates)
+    # CSV knows text only: a list of right answers has been read as one.
+    assert all(isinstance(one.reference, list) for one in records)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("hosted")
+def test_use_it_works_as_printed(checkout: Path) -> None:
+    assert "400 of 400 finished" in shell(COLLECT, checkout)
+    (checkout / "use_it.py").write_text("\n".join(PYTHON), encoding="utf-8")
+    said = shell("python use_it.py", checkout).splitlines()
+    # From the chain, from the chain with a fallback, and from the chat model.
+    assert said.count("Lima") == 3
+    assert any(line.startswith("Of the prompts that are answered, at most 15 %") for line in said)
+    # The model and verifier that serve are those that were collected with.
+    assert not any("FingerprintWarning" in line for line in said)

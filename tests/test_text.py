@@ -1,0 +1,97 @@
+"""What others wrote, as messages quote it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc._text import escape_controls, escape_controls_in_json, quote, redact_secrets
+from langchain_cfc.errors import DrawError
+
+KEY = "sk-proj-Zx81LmQp0Tt"
+
+
+def test_control_characters_become_visible() -> None:
+    assert escape_controls("a\tb\nc") == "a\tb\nc"
+    assert escape_controls("\x1b[2J\x9b\x00\r\x7f\u202e") == r"\x1b[2J\x9b\x00\r\x7f\u202e"
+    assert escape_controls("naïve 🦙 ñ \\x1b") == "naïve 🦙 ñ \\x1b"
+    assert escape_controls_in_json('"\x9b\x7f\u202e"') == r'"\u009b\u007f\u202e"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Incorrect API key provided: {KEY}. You can find",
+        f"headers={{'Authorization': 'Bearer {KEY}'}}",
+        "Authorization: Basic cGVyc29uOlp4ODFMbVFwMFR0",
+        "{'X-Api-Key': 'Zx81LmQp0Tt'}",
+        '{"api_key": "Zx81LmQp0Tt"}',
+        "aws_secret_access_key=Zx81LmQp0Tt",
+        "https://person:Zx81LmQp0Tt@host/v1 refused",
+        "GET https://host/v1?alt=json&key=Zx81LmQp0Tt&x=1",
+        "access_token = Zx81LmQp0Tt",
+        "password: Zx81LmQp0Tt",
+        "Set-Cookie: Zx81LmQp0Tt; Path=/",
+        "the token eyJhbGciOi.eyJzdWIi.Zx81LmQp0Tt has expired",
+        "bearer Zx81LmQp0Tt was refused",
+    ],
+)
+def test_secrets_are_left_out(text: str) -> None:
+    redacted = redact_secrets(text)
+    assert "Zx81LmQp0Tt" not in redacted
+    assert "cGVyc29u" not in redacted
+    assert "[redacted]" in redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'topic'",
+        "max_tokens: 100 exceeds the limit of 64 tokens",
+        "authorization failed: no access to model gpt-4o",
+        "the basic programming language, bearer of news",
+        "https://host/v1?model=x&n=3",
+        "task-force-of-people and risk-management-plan",
+    ],
+)
+def test_other_words_stay(text: str) -> None:
+    assert redact_secrets(text) == text
+
+
+def test_long_texts_are_cut() -> None:
+    shown = quote("x" * 1_000_000)
+    assert shown == "x" * 500 + "... (1,000,000 characters)"
+    assert quote("z" * 500) == "z" * 500
+    # Cut first, half a key would not be known by its form.
+    assert quote("y" * 489 + " " + KEY) == "y" * 489 + " [redacted]"
+
+
+def test_a_provider_is_quoted_like_that() -> None:
+    records = [
+        PromptRecord(
+            id=str(number),
+            input=str(number),
+            candidates=(Candidate(text="right", score=0.2 + number / 1000, correct=True),) * 2,
+        )
+        for number in range(60)
+    ]
+
+    def refuse(_: str) -> str:
+        msg = f"401 Incorrect API key provided: {KEY}\x1b[2J" + "x" * 5000
+        raise RuntimeError(msg)
+
+    chain = CFCRunnable(
+        generator=RunnableLambda(refuse),
+        verifier=lambda _, candidates: [0.1] * len(candidates),
+        artifact=calibrate(records, alpha=0.2, features="1"),
+    )
+    for ask in (chain.invoke, lambda prompt: asyncio.run(chain.ainvoke(prompt))):
+        with pytest.raises(DrawError, match="Incorrect API key") as caught:
+            ask("question")
+        said = str(caught.value)
+        assert KEY not in said
+        assert "\x1b" not in said
+        assert len(said) < 1000

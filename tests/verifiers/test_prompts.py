@@ -1,0 +1,145 @@
+"""Every verifier reads prompts by the same reader: what one keeps, no other drops silently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.sampling import Draw
+from langchain_cfc.verifiers import BaseVerifier, EmbeddingSimilarity, ModelJudge, RewardModel
+from langchain_cfc.verifiers._prompts import read_prompt
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+QUESTION = {"type": "text", "text": "Where does it live?"}
+ILLUSTRATED = [HumanMessage([QUESTION, IMAGE])]
+CALL: Any = {"name": "search", "args": {"query": "llama"}, "id": "1", "type": "tool_call"}
+BROKEN_CALL: Any = {
+    "name": "search",
+    "args": "{",
+    "id": "1",
+    "error": "not JSON",
+    "type": "invalid_tool_call",
+}
+
+TEXT_READERS: list[Callable[[], BaseVerifier]] = [
+    lambda: RewardModel("http://localhost:1", "reward"),
+    lambda: EmbeddingSimilarity(DeterministicFakeEmbedding(size=3)),
+]
+
+
+def read(prompt: Any) -> Any:
+    return read_prompt(prompt, "say something else", VerifierError)
+
+
+@pytest.mark.parametrize("make", TEXT_READERS)
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [
+        (ILLUSTRATED, "image in message 0"),
+        (ChatPromptValue(messages=ILLUSTRATED), "image in message 0"),
+        ([("human", "Look."), ("human", [IMAGE])], "image in message 1"),
+        ([HumanMessage([{"type": "input_audio", "input_audio": {}}])], "audio in message 0"),
+        ([HumanMessage([QUESTION, {"type": "file", "base64": "aaaa"}])], "file in message 0"),
+        ([HumanMessage([QUESTION, {"unknown": 1}])], "untyped part in message 0"),
+        ([AIMessage("", invalid_tool_calls=[BROKEN_CALL])], "invalid tool call in message 0"),
+    ],
+)
+def test_readers_of_text_refuse_what_they_would_drop(
+    make: Callable[[], BaseVerifier], prompt: Any, part: str
+) -> None:
+    given: Any = {"prompt": prompt, "candidates": [Draw("Peru")]}
+    expected = rf"holds more than text \({part}\), and .* reads text only: pass (question|context)="
+    with pytest.raises(VerifierError, match=expected):
+        make().invoke(given)
+    with pytest.raises(VerifierError, match=expected):
+        asyncio.run(make().ainvoke(given))
+
+
+def test_a_judging_model_is_shown_every_part() -> None:
+    seen: list[list[BaseMessage]] = []
+
+    def judge(messages: list[BaseMessage]) -> AIMessage:
+        seen.append(messages)
+        return AIMessage("Percent: 50")
+
+    verifier = ModelJudge(RunnableLambda(judge), mode="line")
+    for prompt in (ILLUSTRATED, [("human", [QUESTION, IMAGE])], ChatPromptValue(messages=ILLUSTRATED)):
+        assert verifier.invoke({"prompt": prompt, "candidates": [Draw("Peru")]}) == [0.5]
+        assert seen[-1][0].content == [QUESTION, IMAGE]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Where does it live?",
+        StringPromptValue(text="Where does it live?"),
+        HumanMessage("Where does it live?"),
+        [HumanMessage([QUESTION])],
+        [("human", "Where does it live?")],
+        [{"role": "user", "content": [QUESTION]}],
+        ChatPromptValue(messages=[HumanMessage("Where does it live?")]),
+    ],
+)
+def test_one_question_is_one_text_however_it_is_written(prompt: Any) -> None:
+    content = read(prompt)
+    assert (content.kind, content.text, content.other_parts) == ("text", "Where does it live?", ())
+
+
+def test_a_transcript_names_what_it_does_not_show() -> None:
+    conversation = [
+        SystemMessage("Be brief."),
+        HumanMessage([QUESTION, IMAGE]),
+        AIMessage([{"type": "tool_use", "id": "1", "name": "search", "input": {}}], tool_calls=[CALL]),
+        ToolMessage("In Peru.", tool_call_id="1"),
+    ]
+    content = read(conversation)
+    lines = content.text.splitlines()
+    assert lines[:2] == ["System: Be brief.", "Human: Where does it live?[image]"]
+    # The calls are shown, so the provider's own block of the same call is not missing.
+    assert "'query': 'llama'" in lines[2]
+    assert lines[3] == "Tool: In Peru."
+    assert content.other_parts == ("image in message 1",)
+    assert list(content.messages) == conversation
+
+
+def test_a_single_message_of_another_role_keeps_its_role() -> None:
+    assert read([SystemMessage("Be brief.")]).text == "System: Be brief."
+    assert "search" in read([AIMessage("", tool_calls=[CALL])]).only_text("a test", "hint", VerifierError)
+
+
+def test_an_object_is_canonical_json_and_no_text() -> None:
+    content = read({"b": 1, "a": "ü"})
+    assert (content.kind, content.text) == ("object", '{"a":"ü","b":1}')
+    with pytest.raises(InputError, match="the prompt is a mapping, and a test reads text only: do this"):
+        content.only_text("a test", "do this", InputError)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (7, "a int, which cannot be read as text or messages: say something else"),
+        ([], "a list, which cannot be read as text or messages"),
+        ([object()], "a list that does not hold messages"),
+        ([RemoveMessage(id="1")], "a message without a transcript"),
+        ({"a": object()}, "an object of a, is not JSON"),
+        ({"a": float("nan")}, "an object of a, is not JSON"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(prompt: Any, message: str) -> None:
+    with pytest.raises(VerifierError, match=message):
+        read(prompt)
