@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# As many processes as cores run tests; threads of linear algebra beside them would only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 pytest_plugins = ["tests.pages"]

@@ -93,6 +93,7 @@ def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
         assert count.distinct <= count.judged <= 20
 
 
+@pytest.mark.long
 def test_a_small_soak_prints_what_it_found() -> None:
     command = [sys.executable, "benchmarks/soak.py", "--invocations", "96", "--concurrency", "16"]
     ran = subprocess.run([*command, "--rounds", "2"], cwd=ROOT, capture_output=True, text=True, check=False)

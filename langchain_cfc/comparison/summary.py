@@ -48,7 +48,7 @@ def spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread
     mean, sd = float(known.mean()), float(known.std())
     if count == 1:
         return Spread(mean=mean, sd=sd, interval=None, splits=1)
-    quantile = require("scipy.stats", "calibrate", "intervals over splits").t.ppf(0.975, count - 1)
+    quantile = require("scipy.special", "calibrate", "intervals over splits").stdtrit(count - 1, 0.975)
     half = float(quantile) * standard_error(known, overlap)
     low, high = mean - half, mean + half
     if share:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from langchain_cfc._extras import require
 from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
 
@@ -49,6 +51,13 @@ def kept_too_rarely(
         # In a group nothing can be certified then: all of it is flagged, which keeps the promise. A soft
         # weighting as light as that is not checked: thresholds of other prompts reach into it.
         return False
-    law = require("scipy.stats", "calibrate", "checking the promise").betabinom(trials, rank, size + 1 - rank)
     count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
-    return bool(law.cdf(count) < FALSE_ALARM / tests)
+    return _beta_binomial_cdf(count, trials, rank, size + 1 - rank) < FALSE_ALARM / tests
+
+
+def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
+    """P(X <= count) for X ~ BetaBinomial(trials, a, b); importing `scipy.stats` for it takes a second."""
+    betaln = require("scipy.special", "calibrate", "checking the promise").betaln
+    k = np.arange(count + 1)
+    log_binomial = -betaln(1 + trials - k, 1 + k) - math.log(1 + trials)
+    return float(np.exp(log_binomial + betaln(k + a, trials - k + b) - betaln(a, b)).sum())

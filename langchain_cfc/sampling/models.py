@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
@@ -19,6 +19,8 @@ from langchain_cfc.errors import InputError
 LATE_MODEL_SETTINGS = "_default_config"
 # Settings whose content goes into the request beside the others.
 PASSED_ON = ("model_kwargs", "extra_body", "options")
+# What most fields hold; a model that replays records has hundreds of thousands.
+_SCALARS = (str, float, int, type(None))
 
 
 def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
@@ -75,18 +77,23 @@ def inside(part: Any) -> Iterator[Runnable[Any, Any]]:
     Yields:
         Runnables, depth first, in the order of fields. What a function has closed over is not among them.
     """
-    if isinstance(part, Runnable):
-        yield part
-    if isinstance(part, BaseModel):
-        # Not by `getattr`, which warns where a field is deprecated.
-        for name in type(part).model_fields:
-            yield from inside(vars(part).get(name))
-    elif isinstance(part, Mapping):
-        for value in part.values():
-            yield from inside(value)
-    elif isinstance(part, (list, tuple)):
-        for value in part:
-            yield from inside(value)
+    left = [part]
+    while left:
+        one = left.pop()
+        if isinstance(one, _SCALARS):
+            continue
+        if isinstance(one, Runnable):
+            yield one
+        if isinstance(one, BaseModel):
+            # Not by `getattr`, which warns where a field is deprecated.
+            values: Iterable[Any] = map(vars(one).get, type(one).model_fields)
+        elif isinstance(one, Mapping):
+            values = one.values()
+        elif isinstance(one, (list, tuple)):
+            values = one
+        else:
+            continue
+        left += reversed([*values])
 
 
 def _reached(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:

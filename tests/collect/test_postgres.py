@@ -300,6 +300,7 @@ def free(store: Store) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
     server: Server, url: str, tmp_path: Path
 ) -> None:

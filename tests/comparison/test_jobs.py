@@ -23,7 +23,9 @@ from .making import failing, raw_facts, squared, threads, watched, world
 THREADS = "OPENBLAS_NUM_THREADS"
 
 
-@pytest.mark.parametrize(("splits", "jobs"), [(1, 1), (1, 3), (5, 1), (5, 3), (60, 1), (60, 2)])
+@pytest.mark.parametrize(
+    ("splits", "jobs"), [(1, 1), (1, 3), (5, 1), (5, 3), (60, 1), pytest.param(60, 2, marks=pytest.mark.long)]
+)
 def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
     seen: list[int] = []
     assert each_split(squared, splits, jobs, watched(seen)) == [squared(number) for number in range(splits)]
@@ -124,7 +126,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals to groups of processes")
-@pytest.mark.parametrize("whom", ["all", "the first"])
+@pytest.mark.parametrize("whom", [pytest.param("all", marks=pytest.mark.long), "the first"])
 def test_an_interrupt_leaves_no_process(whom: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(Path(__file__).parents[2])), encoding="utf-8")

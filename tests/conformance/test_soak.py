@@ -38,10 +38,10 @@ def test_a_calm_network_breaks_nothing() -> None:
     ("kind", "said"),
     [
         (broken.Short, "another number of candidates than n"),
-        (broken.Loud, "a rejected text was streamed"),
-        (broken.Loud, "a request asked for a stream"),
-        (broken.Overcounting, "a result's usage is not what was paid"),
-        (broken.Lingering, "tasks were left"),
+        pytest.param(broken.Loud, "a rejected text was streamed", marks=pytest.mark.long),
+        pytest.param(broken.Loud, "a request asked for a stream", marks=pytest.mark.long),
+        pytest.param(broken.Overcounting, "a result's usage is not what was paid", marks=pytest.mark.long),
+        pytest.param(broken.Lingering, "tasks were left", marks=pytest.mark.long),
     ],
 )
 def test_what_is_broken_is_found(kind: type[broken.Broken], said: str) -> None:
@@ -64,6 +64,7 @@ def test_broken_errors_are_found_where_requests_fail(kind: type[broken.Broken], 
     assert any(one.startswith(said) for one in found.violations)
 
 
+@pytest.mark.long
 def test_what_hangs_is_found() -> None:
     found = soak(replace(CALM, patience=3.0), broken.Hanging)
     assert found.hung

@@ -261,6 +261,7 @@ def test_asked_by_keyboard_it_answers(visitor: Visitor, bot: Any, answered: str)
     _has_picture(page, result)
 
 
+@pytest.mark.long
 def test_the_picture_of_an_abstention_has_all_marks_too(
     visitor: Visitor, bot: Any, answered: str, abstained: str
 ) -> None:

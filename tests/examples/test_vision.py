@@ -226,6 +226,7 @@ def test_messages_with_images_go_through_runnable_and_chat_model(
     assert said.response_metadata["cfc"]["guarantee"]["artifact_digest"] == artifact.digest
 
 
+@pytest.mark.long
 def test_the_steps_of_the_command_line_make_an_artifact(erring: StandIn, tmp_path: Path) -> None:
     from vision_questions import main
 

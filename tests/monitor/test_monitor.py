@@ -191,27 +191,27 @@ def test_the_command_says_what_is_so_and_exits_with_one_on_an_alarm(
     with CFCMonitor(artifact, store) as monitor:
         names = [monitor.see(result) for result in results]
     quiet = run("status", saved, store)
-    assert (quiet.returncode, quiet.stderr) == (0, "")
-    assert "no alarm" in quiet.stdout
-    assert f"results    {len(served)}" in quiet.stdout
+    assert (quiet.code, quiet.err) == (0, "")
+    assert "no alarm" in quiet.out
+    assert f"results    {len(served)}" in quiet.out
     lines = [json.dumps({"id": name, "correct": [False] * artifact.n}) for name in names]
     sheet.write_text("\n".join(lines), encoding="utf-8")
     added = run("labels", saved, store, sheet)
-    assert added.stdout == f"{len(names)} labels added to {store}\n"
-    assert json.loads(run("labels", saved, store, sheet, "--json").stdout)["labels"] == 0
+    assert added.out == f"{len(names)} labels added to {store}\n"
+    assert json.loads(run("labels", saved, store, sheet, "--json").out)["labels"] == 0
     loud = run("status", saved, store)
-    assert loud.returncode == 1
-    assert "The rate of kept promises, certified at least" in loud.stdout
-    data = json.loads(run("status", saved, store, "--json").stdout)
+    assert loud.code == 1
+    assert "The rate of kept promises, certified at least" in loud.out
+    data = json.loads(run("status", saved, store, "--json").out)
     assert data["alarms"] >= 1
     assert data["results"] == len(served)
     missing = run("status", saved, tmp_path / "nothing.db")
-    assert (missing.returncode, missing.stdout) == (2, "")
-    assert "there is no monitor at" in missing.stderr
+    assert (missing.code, missing.out) == (2, "")
+    assert "there is no monitor at" in missing.err
     sheet.write_text('{"id": 3, "correct": true}', encoding="utf-8")
     wrong = run("labels", saved, store, sheet)
-    assert wrong.returncode == 2
-    assert "label 1, id: Input should be a valid string" in wrong.stderr
+    assert wrong.code == 2
+    assert "label 1, id: Input should be a valid string" in wrong.err
 
 
 def test_what_needs_no_statistics_has_limits(
@@ -244,12 +244,12 @@ def test_what_needs_no_statistics_has_limits(
     assert "s at the 99th percentile; at most 0 s are allowed" in slow
     saved = tmp_path / "artifact.json"
     artifact.save(saved)
-    assert run("status", saved, store).returncode == 0
+    assert run("status", saved, store).code == 0
     limited = run("status", saved, store, "--max-failing", "0.05")
-    assert limited.returncode == 1
-    assert "10.0 % of the latest prompts could not be served" in limited.stdout
+    assert limited.code == 1
+    assert "10.0 % of the latest prompts could not be served" in limited.out
     page = tmp_path / "page.html"
-    assert run("report", saved, store, "--out", page, "--max-failing", "0.05").returncode == 1
+    assert run("report", saved, store, "--out", page, "--max-failing", "0.05").code == 1
     assert "None of" in page.read_text()
     assert "could not be served; at most 5 % are allowed." in page.read_text()
 
@@ -293,8 +293,8 @@ def test_to_look_at_a_store_deletes_nothing(
         connection.execute("UPDATE monitor_results SET at = at - 200 * 86400")
     connection.close()
     looked = run("status", saved, store, "--json")
-    assert json.loads(looked.stdout)["results"] == 5
-    assert json.loads(run("status", saved, store, "--json").stdout)["results"] == 5
+    assert json.loads(looked.out)["results"] == 5
+    assert json.loads(run("status", saved, store, "--json").out)["results"] == 5
     # The control: a monitor that keeps them for 90 days lets them go.
     with CFCMonitor(artifact, store) as forgetting:
         forgetting.status()

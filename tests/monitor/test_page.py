@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,8 @@ from langchain_cfc.monitor.curves import MOST, Curve
 from langchain_cfc.monitor.page import write_page
 from langchain_cfc.plots import plot_evidence
 from tests.report import browser as look
+
+from .watching import run
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,9 @@ def test_the_page_says_what_alarms_and_what_to_do_and_fetches_nothing(
 ) -> None:
     saved, written = tmp_path / "artifact.json", tmp_path / "monitor.html"
     artifact.save(saved)
-    program = str(Path(sys.executable).with_name("langchain-cfc"))
-    command = [program, "monitor", "report", str(saved), str(loud), "--out", str(written)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (1, "")
-    assert f"page written to {written}" in " ".join(ran.stdout.split())
+    ran = run("report", saved, loud, "--out", written)
+    assert (ran.code, ran.err) == (1, "")
+    assert f"page written to {written}" in " ".join(ran.out.split())
     with look.running() as browser:
         for width in (1200, 390):
             page = browser.new_page(viewport={"width": width, "height": 900})

@@ -86,7 +86,8 @@ def started(where: str, artifact: Path, names: Sequence[str], results: int, rate
 
 
 @pytest.mark.parametrize(
-    ("kind", "rate"), [("sqlite", 300), pytest.param("postgres", 1000, marks=pytest.mark.long)]
+    ("kind", "rate"),
+    [("sqlite", 300 if LONG else 60), pytest.param("postgres", 1000, marks=pytest.mark.long)],
 )
 def test_eight_processes_lose_and_double_nothing(
     kind: str, rate: int, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from langchain_cfc import PromptRecord
 from langchain_cfc.demo import recording
 from langchain_cfc.records import Records, read_records, write_records
+from tests.cli import running
+from tests.cli.running import Ran
 
 ROOT = Path(__file__).parents[2]
 WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
@@ -18,9 +18,8 @@ def truths(record: PromptRecord) -> list[bool | None]:
     return [one.correct for one in record.candidates]
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("langchain-cfc")), "monitor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+def run(*arguments: str | Path) -> Ran:
+    return running.run("monitor", *arguments)
 
 
 def swapped(folder: Path) -> Records:

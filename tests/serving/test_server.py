@@ -504,6 +504,7 @@ async def many(url: str, requests: int, at_once: int) -> list[str]:
         return await asyncio.gather(*(one(client) for _ in range(requests)))
 
 
+@pytest.mark.long
 def test_a_storm_of_requests_with_all_faults_at_once(script: Script) -> None:
     kinds = ("status 500", "status 429", "dropped", "truncated")
     script.faults = [*(Fault(kind, on=0.05) for kind in kinds), Fault("slow", on=0.05, seconds=0.05)]

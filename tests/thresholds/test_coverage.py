@@ -177,7 +177,13 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pytest.param(pool, id=name, marks=() if name == "hopeless prompts" else pytest.mark.long)
+        for name, pool in POOLS.items()
+    ],
+)
 def test_the_conditional_threshold_keeps_its_promise_under_every_weighting(pool: Pool) -> None:
     assert not breaks_the_promise(pool, conditional)
 
@@ -227,7 +233,9 @@ def exceeds_the_upper_slack(pool: Pool, method: Method) -> bool:
     return bool(stats.binomtest(kept[0], accepted[0], highest, alternative="greater").pvalue < FALSE_ALARM)
 
 
-@pytest.mark.parametrize("pool", [hat_pool(150, 120), quadratic_pool(150, 120)])
+@pytest.mark.parametrize(
+    "pool", [quadratic_pool(150, 120), pytest.param(hat_pool(150, 120), marks=pytest.mark.long)]
+)
 def test_coverage_exceeds_the_target_by_no_more_than_its_slack(pool: Pool) -> None:
     assert not exceeds_the_upper_slack(pool, conditional)
 

@@ -495,9 +495,12 @@ def differs_from_tau(world: World, size: int, draw: Draw, alpha: str = "0.1") ->
     return min(p_values) * len(p_values) < FALSE_ALARM
 
 
+OTHER_CASES = [(in_groups, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")]
+
+
 @pytest.mark.parametrize(
     ("world", "size", "alpha"),
-    [(in_groups, 8, "0.1"), (quadratic, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")],
+    [(quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
 )
 def test_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: str) -> None:
     assert not differs_from_tau(world, size, fresh, alpha)
@@ -505,13 +508,13 @@ def test_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: s
 
 @pytest.mark.parametrize(
     ("world", "size", "alpha"),
-    [(in_groups, 8, "0.1"), (quadratic, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")],
+    [(quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
 )
 def test_without_randomisation_coverage_is_visibly_above_tau(world: World, size: int, alpha: str) -> None:
     assert differs_from_tau(world, size, never, alpha)
 
 
-@pytest.mark.parametrize("world", [in_groups, quadratic])
+@pytest.mark.parametrize("world", [pytest.param(in_groups, marks=pytest.mark.long), quadratic])
 def test_a_uniform_that_is_always_one_half_is_caught(world: World) -> None:
     assert differs_from_tau(world, 8, half)
 

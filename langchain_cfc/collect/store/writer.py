@@ -8,16 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from langchain_cfc.collect.store.store import Store
 from langchain_cfc.collect.store.writes import Write, execute, together
 
-# Seconds that the first of some writes waits for others. Models take longer to answer, and a transaction of
-# many prompts costs little more than that of one.
-_GATHERING = 0.005
-
 
 class Writer:
     """Writes to a store from one event loop.
 
-    Writes gather for a moment, and while a transaction is being made durable for the next one. Each is on
-    disk when its caller goes on, and a disk that takes long for that does so for all at once.
+    While a transaction is made durable, writes gather for the next one. Each is on disk when its caller goes
+    on, and a disk that takes long for that does so for all at once.
 
     Args:
         store: Where to.
@@ -89,7 +85,7 @@ class Writer:
 
     async def _write_all(self) -> None:
         while self._waiting:
-            await asyncio.sleep(_GATHERING)
+            await asyncio.sleep(0)  # whoever is about to write takes part
             batch, self._waiting = self._waiting, []
             error: Exception | None = None
             try:
