@@ -14,3 +14,8 @@ pytest_plugins = ["tests.pages"]
 # A machine that is busy fails no test.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than there are cores: tests wait for processes, servers and disks, too."""
+    return (os.cpu_count() or 1) + 1

@@ -46,7 +46,7 @@ class Plan:
         peer_python: Interpreter of the peers' own environment.
     """
 
-    kinds: tuple[str, ...] = ("continuous", "tied", "groups")
+    kinds: tuple[str, ...] = ("continuous", "tied", "groups", "atoms")
     dimensions: tuple[int, ...] = (1, 3, 10, 20)
     sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     ridges: tuple[float, ...] = (0.0,)

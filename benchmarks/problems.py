@@ -73,6 +73,12 @@ def _indicators(rng: Any, size: int, d: int) -> FloatArray:
     return features
 
 
+def _hats(rng: Any, size: int, d: int) -> FloatArray:
+    place = rng.random(size)
+    knots = np.linspace(0.0, 1.0, d) if d > 1 else np.zeros(1)
+    return np.stack([np.interp(place, knots, row) for row in np.eye(d)], axis=1)
+
+
 def _smooth(rng: Any, features: FloatArray) -> FloatArray:
     second = features[:, min(1, features.shape[1] - 1)]
     scores: FloatArray = 0.5 * second + 0.5 * rng.random(len(features))
@@ -85,6 +91,13 @@ def _continuous(rng: Any, features: FloatArray) -> FloatArray:
 
 def _tied(rng: Any, features: FloatArray) -> FloatArray:
     return _hopeless(rng, np.round(_smooth(rng, features), 1))
+
+
+def _atom(rng: Any, features: FloatArray) -> FloatArray:
+    """Most are 0, and the more of them the further to the left a prompt lies."""
+    right = features @ np.linspace(0.0, 1.0, features.shape[1])
+    scores = np.where(rng.random(len(right)) < 0.995 - 0.3 * right, 0.0, rng.random(len(right)))
+    return _hopeless(rng, scores)
 
 
 def _hopeless(rng: Any, scores: FloatArray) -> FloatArray:
@@ -100,11 +113,13 @@ KINDS: dict[str, tuple[Features, Scores]] = {
     "groups": (_indicators, _continuous),
     "tied groups": (_indicators, _tied),
     "no atoms": (_uniform, _smooth),
+    "atoms": (_hats, _atom),
 }
 """How features and scores are made.
 
 Of every hundred prompts five have no correct candidate, except under `no atoms`. `tied` rounds scores to a
-grid of 0.1; `groups` has a constant and d - 1 overlapping indicators; `tied groups` has both.
+grid of 0.1; `groups` has a constant and d - 1 overlapping indicators; `tied groups` has both. `atoms` has d
+hat functions of one number, and most scores are 0.
 """
 
 

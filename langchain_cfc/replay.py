@@ -33,20 +33,26 @@ class ReplayChatModel(BaseChatModel):
 
     Candidates keep their slots when the draws run one after the other (`max_concurrency` 1).
 
-    Args:
-        records: Labelled records with text inputs; their labels play no role.
-        provenance: The records' header; its generator becomes the model's fingerprint.
+    `of` makes it of records.
+
+    Attributes:
+        fingerprint: That of the model which was recorded.
     """
 
-    records: Mapping[str, PromptRecord]
     fingerprint: dict[str, Any]
 
+    # Private, for LangChain and this package look through all public fields of a model, again and again.
+    _records: Mapping[str, PromptRecord] = PrivateAttr(default_factory=dict)
     _served: dict[str, int] = PrivateAttr(default_factory=lambda: defaultdict(int))
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> ReplayChatModel:
-        """A model that replays these records.
+        """Make a model that replays these records.
+
+        Args:
+            records: Records with text inputs; their labels play no role.
+            provenance: The records' header; its generator becomes the model's fingerprint.
 
         Raises:
             InputError: If two records have the same input, or a candidate is no text.
@@ -64,7 +70,9 @@ class ReplayChatModel(BaseChatModel):
                 msg = f"record {record.id!r} holds candidates that are no text; only texts can be replayed"
                 raise InputError(msg)
         generator = provenance.generator if provenance is not None else None
-        return cls(records=by_input, fingerprint=dict(generator or {}))
+        made = cls(fingerprint=dict(generator or {}))
+        made._records = by_input
+        return made
 
     def find_record(self, prompt: Any) -> PromptRecord:
         """Find what was recorded for a prompt.
@@ -80,10 +88,10 @@ class ReplayChatModel(BaseChatModel):
                 most like it.
         """
         key = prompt_key(prompt)
-        if key in self.records:
-            return self.records[key]
+        if key in self._records:
+            return self._records[key]
         # Comparing takes time with the square of the length.
-        starts = [known[:_COMPARED] for known in itertools.islice(self.records, _MOST_COMPARED)]
+        starts = [known[:_COMPARED] for known in itertools.islice(self._records, _MOST_COMPARED)]
         nearest = get_close_matches(key[:_COMPARED], starts, n=3, cutoff=0.0)
         msg = (
             f"this prompt was not recorded, so there is nothing to replay: {_quoted(key)}. Recorded prompts "
@@ -93,7 +101,7 @@ class ReplayChatModel(BaseChatModel):
 
     def __repr__(self) -> str:
         """How many prompts it can replay."""
-        return f"ReplayChatModel({len(self.records)} prompts)"
+        return f"ReplayChatModel({len(self._records)} prompts)"
 
     @property
     def _llm_type(self) -> str:

@@ -96,6 +96,7 @@ def test_demo_is_readable_in_eighty_columns(tmp_path: Path) -> None:
     assert str(tmp_path / "a.json") in ran.out
 
 
+@pytest.mark.long
 def test_another_seed_gives_another_split(demo: tuple[Ran, Path], tmp_path: Path) -> None:
     other = run("demo", "--json", "--out", tmp_path / "a.json", "--seed", "1")
     assert other.data["n_test"] != demo[0].data["n_test"]
@@ -510,9 +511,9 @@ def test_any_terminal_encoding_is_survived(encoding: str, tmp_path: Path) -> Non
     assert any("Col\u00f3n" in str(one["text"]) for one in json.loads(ran.stdout)["candidates"])
 
 
-def test_a_reader_that_leaves_early_is_no_answer(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_early_is_no_answer(artifact: Path) -> None:
     script = Path(sys.executable).with_name("langchain-cfc")
-    line = f"{script} demo -o {tmp_path / 'a.json'} | head -1; exit ${{PIPESTATUS[0]}}"
+    line = f"{script} inspect {artifact} | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert ran.returncode in {0, 141}
     assert "Traceback" not in ran.stderr

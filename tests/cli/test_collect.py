@@ -341,7 +341,7 @@ def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Inte
     return interrupt
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_interrupted_once_it_ends_in_good_order(
     interrupted: Interrupt, folder: Path, script: Script, number: signal.Signals
 ) -> None:

@@ -27,6 +27,7 @@ def test_hundreds_of_prompts_over_a_network_that_goes_wrong() -> None:
     assert len({way for way, _ in found.outcomes}) == 12
 
 
+@pytest.mark.long
 def test_a_calm_network_breaks_nothing() -> None:
     found = soak(CALM)
     assert found.violations == []
@@ -34,14 +35,15 @@ def test_a_calm_network_breaks_nothing() -> None:
     assert found.counts["requests, clients and server"] == str(12 * 3 + 12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
         (broken.Short, "another number of candidates than n"),
-        pytest.param(broken.Loud, "a rejected text was streamed", marks=pytest.mark.long),
-        pytest.param(broken.Loud, "a request asked for a stream", marks=pytest.mark.long),
-        pytest.param(broken.Overcounting, "a result's usage is not what was paid", marks=pytest.mark.long),
-        pytest.param(broken.Lingering, "tasks were left", marks=pytest.mark.long),
+        (broken.Loud, "a rejected text was streamed"),
+        (broken.Loud, "a request asked for a stream"),
+        (broken.Overcounting, "a result's usage is not what was paid"),
+        (broken.Lingering, "tasks were left"),
     ],
 )
 def test_what_is_broken_is_found(kind: type[broken.Broken], said: str) -> None:

@@ -116,6 +116,7 @@ def test_the_first_block_of_the_readme_collects_calibrates_and_asks(ran: tuple[P
     assert artifact.guarantee("0.2").kind == "conditional"
 
 
+@pytest.mark.long
 def test_records_name_images_and_do_not_hold_them(ran: tuple[Path, str]) -> None:
     file = ran[0] / "records.jsonl"
     written = file.read_text(encoding="utf-8")
@@ -204,6 +205,7 @@ def test_questions_it_does_not_know_are_refused(truthful: StandIn) -> None:
         client(truthful).invoke(message(Image.new("RGB", (9, 9)), "Is there a cat?"))
 
 
+@pytest.mark.long
 def test_messages_with_images_go_through_runnable_and_chat_model(
     ran: tuple[Path, str], truthful: StandIn
 ) -> None:
@@ -272,6 +274,7 @@ def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert names == ["gpt-4o-mini", "Qwen/Qwen2-VL-7B-Instruct"]
 
 
+@pytest.mark.long
 def test_another_model_than_calibrated_is_refused(
     ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,16 @@ def accepts(drawn: IntArray, rate: float, delta: float) -> IntArray:
     return np.asarray(stats.binom.ppf(delta, drawn, rate) - 1, dtype=np.int64)
 
 
-@pytest.mark.parametrize(("rate", "delta"), [("0.1", 0.05), ("0.2", 0.025), ("0.2", 0.05 / 18), ("0.4", 0.1)])
+@pytest.mark.parametrize(
+    ("rate", "delta"),
+    [
+        ("0.4", 0.1),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (("0.1", 0.05), ("0.2", 0.025), ("0.2", 0.05 / 18))
+        ),
+    ],
+)
 def test_samples_without_replacement_fail_no_more_often_than_independent_ones(
     rate: str, delta: float
 ) -> None:

@@ -91,6 +91,7 @@ def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
     assert seen(told=False) < kept - 0.1
 
 
+@pytest.mark.long
 def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certified(
     served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
@@ -139,7 +140,7 @@ def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certifi
     assert other.outcomes == 0
 
 
-@pytest.mark.parametrize("asked", ["any", "hard", "hard and said so"])
+@pytest.mark.parametrize("asked", [pytest.param("any", marks=pytest.mark.long), "hard", "hard and said so"])
 def test_labels_of_results_that_look_different_are_doubted(
     asked: str,
     artifact: CalibrationArtifact,
@@ -244,6 +245,7 @@ def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Path) -> None:
     made = calibrate(
         recording(),

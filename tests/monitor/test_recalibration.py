@@ -563,6 +563,7 @@ def timeless(data: Any) -> Any:
     }
 
 
+@pytest.mark.long
 def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
     bot = calibrate(recording(), max_wrong_rate="0.2", features="1", provenance=recording().provenance)
     chain = demo_chain(bot)

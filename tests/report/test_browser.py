@@ -20,7 +20,11 @@ KINDS = ["facts", "hostile", "bot", "comparison", "wide"]
 PHONE, DESKTOP = 360, 1280
 # A4 less the margins that the style sheet asks for, at 96 pixels an inch.
 PAPER = round((210 - 2 * 14) / 25.4 * 96)
-on_every_page = pytest.mark.parametrize("kind", KINDS)
+# Real facts and what is most likely to break a page; the others with the long tests.
+QUICK = {"facts", "hostile"}
+on_every_page = pytest.mark.parametrize(
+    "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in KINDS]
+)
 
 
 @pytest.fixture(scope="module")

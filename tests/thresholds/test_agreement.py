@@ -94,6 +94,7 @@ def report(found: dict[str, float], record: Callable[[str, object], None]) -> fl
     return found["finite"] + found["infinite"]
 
 
+@pytest.mark.long
 def test_thresholds_agree(record_property: Callable[[str, object], None]) -> None:
     thousands = repetitions(10, share=0.1)
 

@@ -60,8 +60,8 @@ def same(together: Thresholds, alone: list[Thresholds]) -> bool:
     )
 
 
-@pytest.mark.parametrize("window", [None, 30])
-@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.long), 30])
+@pytest.mark.parametrize("ridge", [pytest.param(0.0, marks=pytest.mark.long), 1e-3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_many_are_answered_as_each_alone(ridge: float, weighted: bool, window: int | None) -> None:
     flagged = finite = 0

@@ -233,13 +233,13 @@ def exceeds_the_upper_slack(pool: Pool, method: Method) -> bool:
     return bool(stats.binomtest(kept[0], accepted[0], highest, alternative="greater").pvalue < FALSE_ALARM)
 
 
-@pytest.mark.parametrize(
-    "pool", [quadratic_pool(150, 120), pytest.param(hat_pool(150, 120), marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("pool", [quadratic_pool(150, 120), hat_pool(150, 120)])
 def test_coverage_exceeds_the_target_by_no_more_than_its_slack(pool: Pool) -> None:
     assert not exceeds_the_upper_slack(pool, conditional)
 
 
+@pytest.mark.long
 def test_a_threshold_for_a_higher_level_exceeds_the_slack() -> None:
     def cautious(features: FloatArray, scores: FloatArray, phi: FloatArray) -> float:
         return ConditionalThreshold("0.02", cap=CAP).fit(features, scores).threshold(phi)
