@@ -84,6 +84,9 @@ def test_what_calibration_reads_cannot_change_unnoticed(path: Path, statement: s
         "DELETE FROM draws WHERE prompt = 11 AND slot = 0",
         "UPDATE scores SET score = 0.5 WHERE prompt = 15 AND slot = 0",
         "UPDATE prompts SET context = x'00' WHERE position = 3",
+        "UPDATE prompts SET stage = 0 WHERE position = 15",
+        "UPDATE prompts SET stage = 1 WHERE position = 15",
+        "UPDATE prompts SET stage = 1 WHERE position = 3",
         "UPDATE prompts SET input = '\"another\"' WHERE position = 3",
     ],
 )

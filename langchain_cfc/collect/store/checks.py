@@ -46,6 +46,9 @@ def check_prompt(name: str, row: Any) -> None:
         StoreError: If it is not what was written.
     """
     _check(name, row.id, prompt_digest(row._mapping), row.digest)  # noqa: SLF001 - SQLAlchemy's public name
+    # Every stage that is finished has left its digest.
+    left = [row.draws_digest, row.scores_digest, row.labels_digest]
+    _check(name, row.id, [said is not None for said in left], [row.stage > stage for stage in range(3)])
     # One bit makes a number of nothing.
     _check(name, row.id, type(row.context), type(None) if row.context is None else str)
 

@@ -110,7 +110,11 @@ def _sealed(connection: Connection, row: Any) -> rows.Row:
     return {
         "of": position,
         "new_digest": prompt_digest(row._mapping),  # noqa: SLF001 - SQLAlchemy's public name
-        **{f"new_{name}": value for name, value in made.items()},
+        # In the order of the stages, none for those that are not finished.
+        **{
+            f"new_{name}": value if row.stage > stage else None
+            for stage, (name, value) in enumerate(made.items())
+        },
     }
 
 
