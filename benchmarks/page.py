@@ -31,8 +31,8 @@ MAPIE runs the same algorithm as conditionalconformal and is left out of the pic
 A line ends where its method became too slow. Scores are success scores with cap 2, alpha is 0.1, and five
 prompts of a hundred have no correct candidate (none under "no atoms"). "Tied" has scores on a grid of 0.1,
 "groups" a constant and d - 1 overlapping indicators, "tied groups" both, "atoms" d hat functions of one
-number and most scores 0. HiGHS is asked with theta = tau - 1e-8 and feasibility tolerances of 1e-10, at which it takes as long as at its defaults. `c.c.` is the package
-conditionalconformal.
+number and most scores 0. HiGHS is asked with theta = tau - 1e-8 and feasibility tolerances of 1e-10, at which
+it takes as long as at its defaults. `c.c.` is the package conditionalconformal.
 """
 
 
