@@ -1,0 +1,227 @@
+"""What a change of structure must leave as it is, to the byte: artifacts, results, and what commands print.
+
+    python benchmarks/frozen.py OUTPUTS                     make everything, compare it with frozen.sha256
+    python benchmarks/frozen.py OUTPUTS --update            the same, and take it for what is right
+    python benchmarks/frozen.py OUTPUTS --against CHECKOUT  time this checkout beside another one, in turn
+
+OUTPUTS is a new folder. It keeps all outputs as files, so that those of two checkouts can be compared with
+`diff -r`. The exit code is 1 if anything differs, and the names of what differs are printed. Digests are of
+one machine: another processor or NumPy may round the last bit of a threshold differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+    sys.path.insert(0, str(ROOT))
+
+SUMS = Path(__file__).with_name("frozen.sha256")
+# Seconds since 1970 that artifacts and reports are made at.
+EPOCH = "1767225600"
+# Parts of an output that no two runs share.
+VOLATILE = {"seconds", "now", "at", "age_days", "latest", "first", "last"}
+PROGRAM = "from langchain_cfc.cli import main; main()"
+
+# Options of `calibrate` on the demo's recording, by the name of the artifact.
+CALIBRATIONS: Mapping[str, Mapping[str, Any]] = {
+    "default": {"alpha": "0.2"},
+    "levels": {"alpha": ["0.2", "0.3", "0.4"]},
+    "may-be-empty": {"alpha": "0.2", "never_empty": False},
+    "constant": {"alpha": "0.2", "features": "1"},
+    "groups": {"alpha": "0.3", "features": "group(topic)"},
+    "hats-and-groups": {"alpha": "0.3", "features": "hat(mean_score, 5) + group(topic)"},
+    "bins": {"alpha": "0.2", "features": "bins(mean_score, 4)"},
+    "linear": {"alpha": "0.2", "features": "mean_score + min_score"},
+    "smallest": {"alpha": "0.2", "features": "hat(min_score, 5)"},
+    "best-prefix": {"alpha": "0.3", "set_rule": "best_prefix"},
+    "rank": {"alpha": "0.3", "set_rule": "rank"},
+    "unique": {"alpha": "0.3", "set_rule": "unique(all)"},
+    "at-least-one": {"alpha": "0.3", "set_rule": "at_least_one(all)"},
+    "marginal": {"alpha": "0.2", "threshold_rule": "marginal", "features": "1"},
+    "grouped": {
+        "alpha": "0.4",
+        "threshold_rule": "grouped",
+        "features": "bins(mean_score, 3)",
+        "confident": True,
+    },
+    "learned": {"alpha": "0.2", "threshold_rule": "learned"},
+    "ridge": {"alpha": "0.2", "ridge": 0.01},
+    "ridge-on-all": {"alpha": "0.2", "ridge": 0.01, "penalised": "all"},
+    "all-rows": {"alpha": "0.2", "window": None},
+    "randomised": {"alpha": "0.3", "randomised": True, "never_empty": False},
+    "confident": {"alpha": "0.3", "confident": True, "certification_fraction": 0.3},
+    "bot": {"max_wrong_rate": "0.2", "features": "1", "certification_fraction": 0.5},
+    "five-candidates": {"alpha": "0.3", "n": 5},
+    "held-out": {"alpha": "0.2", "test_fraction": 0.4, "seed": "7"},
+}
+# Commands whose output is kept, by the name of the output, in an order in which each finds what it reads.
+COMMANDS: Mapping[str, str] = {
+    "demo": "demo --json --out demo/artifact.json",
+    "ask": "ask artifacts/held-out.json --replay demo --json",
+    "plan": "plan records.jsonl --alpha 0.2 --json",
+    "suggest": "suggest records.jsonl --alpha 0.3 --splits 3 --test-fraction 0.2 --jobs 1 --json",
+    "calibrate": "calibrate records.jsonl --alpha 0.3 --certification-fraction 0.3 --out called.json --json",
+    "inspect": "inspect called.json --json",
+    "verify": "inspect called.json --verify --json",
+    "certify": "certify called.json records.jsonl --out certified.json --json",
+    "evaluate": "evaluate artifacts/held-out.json records.jsonl --json",
+    "report": "report artifacts/held-out.json records.jsonl --out report.html --json",
+    "compare": "compare records.jsonl --alpha 0.3 --splits 3 --jobs 1 --json",
+    "import": "import records.jsonl store.db --json",
+    "status": "status store.db --json",
+    "export": "export store.db exported.jsonl --json",
+    "synthetic": "paper synthetic --seeds 2 --jobs 1 --json",
+    "triviaqa": "paper triviaqa records.jsonl --splits 2 --jobs 1 --json",
+}
+QUESTION = "What is the capital of Peru?"
+# Files that the commands write, kept like what they print.
+WRITTEN = ("demo/artifact.json", "called.json", "certified.json", "report.html", "exported.jsonl")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the outputs and compare their digests, or time two checkouts."""
+    parser = argparse.ArgumentParser(description="Outputs that a change of structure must leave as they are.")
+    parser.add_argument("outputs", type=Path, help="new folder for all outputs")
+    parser.add_argument("--update", action="store_true", help="take these outputs for what is right")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="time it beside this one instead")
+    parser.add_argument("--rounds", type=int, default=9, help="of the timing, at least 6")
+    options = parser.parse_args(arguments)
+    outputs = options.outputs.absolute()
+    outputs.mkdir(parents=True)
+    if options.against is not None:
+        return _compare_times(outputs, options.against.absolute(), options.rounds)
+    found = make_outputs(outputs)
+    if options.update:
+        SUMS.write_text("".join(f"{value}  {name}\n" for name, value in found.items()), encoding="utf-8")
+        return 0
+    lines = SUMS.read_text(encoding="utf-8").splitlines()
+    known = {name: value for value, name in (line.split("  ") for line in lines)}
+    different = sorted(name for name in {*known, *found} if known.get(name) != found.get(name))
+    for name in different:
+        print(f"differs: {name}")
+    print(f"{len(found) - len(different)} of {len(known)} outputs are the same")
+    return int(bool(different))
+
+
+def make_outputs(outputs: Path) -> dict[str, str]:
+    """Write all outputs into a folder.
+
+    Args:
+        outputs: The folder.
+
+    Returns:
+        The SHA-256 digest of each file that is compared, by its path within the folder.
+    """
+    from langchain_cfc import calibrate, write_records
+    from langchain_cfc.demo import demo_chain, recording
+
+    os.environ["SOURCE_DATE_EPOCH"] = EPOCH
+    source = recording()
+    records = list(source)
+    write_records(outputs / "records.jsonl", records, source.provenance)
+    (outputs / "artifacts").mkdir()
+    for name, options in CALIBRATIONS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            artifact = calibrate(records, provenance=source.provenance, **options)
+        artifact.save(outputs / "artifacts" / f"{name}.json")
+    chain = demo_chain(outputs / "artifacts" / "held-out.json")
+    split = chain.artifact.calibration.split
+    with (outputs / "results.jsonl").open("w", encoding="utf-8") as file:
+        for record in records:
+            if split.part(record.id, record.cluster) == "test":
+                result = chain.invoke(record.input).model_dump(mode="json")
+                file.write(json.dumps(_lasting(result), sort_keys=True) + "\n")
+    (outputs / "printed").mkdir()
+    for name, command in COMMANDS.items():
+        words = [*command.split(), QUESTION] if name == "ask" else command.split()
+        _write_printed(outputs, name, _run(ROOT, outputs, words))
+    return {name: _digest(outputs / name) for name in _compared(outputs)}
+
+
+def _compared(outputs: Path) -> Iterator[str]:
+    for folder in ("artifacts", "printed"):
+        yield from sorted(f"{folder}/{path.name}" for path in (outputs / folder).iterdir())
+    yield from ("results.jsonl", *WRITTEN)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _run(checkout: Path, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of a checkout in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "SOURCE_DATE_EPOCH": EPOCH, "COLUMNS": "80"}
+    command = [sys.executable, "-c", PROGRAM, *words]
+    return subprocess.run(  # noqa: S603 - the commands of this file
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def _write_printed(outputs: Path, name: str, ran: subprocess.CompletedProcess[str]) -> None:
+    """Keep the JSON and the exit code of a command."""
+    try:
+        printed: Any = _lasting(json.loads(ran.stdout))
+    except ValueError as error:
+        msg = f"{name} printed no JSON (exit code {ran.returncode}): {ran.stdout}{ran.stderr}"
+        raise SystemExit(msg) from error
+    text = json.dumps({"exit": ran.returncode, "printed": printed}, indent=1, sort_keys=True)
+    (outputs / "printed" / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _lasting(value: Any) -> Any:
+    """Return JSON without what no two runs share."""
+    if isinstance(value, dict):
+        return {name: _lasting(one) for name, one in value.items() if name not in VOLATILE}
+    if isinstance(value, list):
+        return [_lasting(one) for one in value]
+    return value
+
+
+def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
+    """Time commands of two checkouts in turn, and print the ratios."""
+    from benchmarks.alternate import Ratio
+    from langchain_cfc.demo import recording
+    from langchain_cfc.records import write_records
+
+    source = recording()
+    write_records(outputs / "records.jsonl", list(source), source.provenance)
+    timed = {
+        "list of commands": ["--help"],
+        "demo": ["demo", "--out", "demo.json"],
+        "calibrate": ["calibrate", "records.jsonl", "--alpha", "0.3", "--out", "artifact.json"],
+        "ask": ["ask", "demo.json", "--replay", "demo", QUESTION],
+        "evaluate": ["evaluate", "artifact.json", "records.jsonl"],
+    }
+    for name, words in timed.items():
+        seconds: dict[Path, list[float]] = {ROOT: [], other: []}
+        for number in range(-1, rounds):
+            for checkout in (ROOT, other) if number % 2 else (other, ROOT):
+                start = time.perf_counter()
+                ran = _run(checkout, outputs, words)
+                if ran.returncode not in {0, 1}:
+                    raise SystemExit(ran.stdout + ran.stderr)
+                if number >= 0:
+                    seconds[checkout].append(time.perf_counter() - start)
+        ratio = Ratio.of(seconds[ROOT], seconds[other])
+        interval = f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+        print(f"{name:18} {interval}  {ratio.seconds:.2f} s beside {ratio.other:.2f} s")
+    shutil.rmtree(outputs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
