@@ -69,9 +69,10 @@ class AnswerSets:
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
         inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
-        if never_empty:
+        empty = ~(inside.any(axis=1) | flagged)
+        if never_empty and empty.any():
             # Where all answers are blank there is no best one: no level is finite, and the set stays empty.
-            rows = np.flatnonzero(~inside.any(axis=1) & ~flagged & np.isfinite(levels).any(axis=1))
+            rows = np.flatnonzero(empty & np.isfinite(levels).any(axis=1))
             inside[rows, levels[rows].argmin(axis=1)] = True
         return cls(draws, inside, flagged)
 

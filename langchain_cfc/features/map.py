@@ -98,14 +98,14 @@ class FeatureMap:
         """The metadata keys that every prompt must have, each once."""
         return tuple(dict.fromkeys(key for term in self.terms for key in term.metadata_keys))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the d columns.
 
         Raises:
             NotFittedError: If the map is not fitted.
         """
-        return tuple(name for term in self._fitted_terms() for name in term.names)
+        return tuple(name for term in self._fitted_terms for name in term.names)
 
     @property
     def dimension(self) -> int:
@@ -148,7 +148,7 @@ class FeatureMap:
             NotFittedError: If the map is not fitted.
             FeatureError: If metadata is missing, or no category.
         """
-        terms = self._fitted_terms()
+        terms = self._fitted_terms
         return replace(
             self,
             terms=tuple(one.with_categories_of(draws) if isinstance(one, Group) else one for one in terms),
@@ -178,7 +178,7 @@ class FeatureMap:
             term.transform(draws, allow_unknown=allow_unknown)
             if isinstance(term, Group)
             else term.transform(draws)
-            for term in self._fitted_terms()
+            for term in self._fitted_terms
         ]
         return np.ascontiguousarray(np.concatenate(blocks, axis=1))
 
@@ -214,7 +214,7 @@ class FeatureMap:
     def _groups(self) -> tuple[tuple[str, slice], ...]:
         """Metadata key and columns of each `group` term."""
         groups, start = [], 0
-        for term in self._fitted_terms():
+        for term in self._fitted_terms:
             end = start + len(term.names)
             if isinstance(term, Group):
                 groups.append((term.key, slice(start, end)))
@@ -234,7 +234,7 @@ class FeatureMap:
         ones = tuple(constant.tolist())
         weights = [GuaranteedWeight("1", "constant", "all prompts", ones, 1.0, ones)]
         start = 0
-        for term in self._fitted_terms():
+        for term in self._fitted_terms:
             weights += [_placed(weight, constant, start) for weight in term.weights]
             start += len(term.names)
         return tuple(weights)
@@ -273,6 +273,7 @@ class FeatureMap:
             raise FeatureError(msg)
         return cls(tuple(term.from_data(values) for term, values in zip(unfitted, stored, strict=True)))
 
+    @cached_property
     def _fitted_terms(self) -> tuple[Term[Any], ...]:
         """The terms whose columns are the features, with the constant in front where the span lacks it."""
         self._require_fitted()
@@ -285,7 +286,7 @@ class FeatureMap:
 
     def _constant(self) -> FloatArray:
         """(d,) the function 1 in the map's columns: the sum of the first term that sums to one."""
-        terms = self._fitted_terms()
+        terms = self._fitted_terms
         chosen = next(term for term in terms if term.sums_to_one)
         return np.concatenate([np.full(len(term.names), float(term is chosen)) for term in terms])
 
