@@ -144,8 +144,13 @@ guaranteed: who flags everything keeps 100 %, so read it with `flagged`. `hardes
 the fifth of prompts of highest mean score, and `worst fifth` among the fifth that is worst on average; a
 distinct answer counts once, a prompt without an answer as 0, and `best right` is among prompts with an
 answer. The paper's methods stand in its own conventions: success score 1 where no candidate is correct,
-nothing flagged, truncation after calibration, features fitted on the calibration prompts. `back-off` aims
-at sets without a wrong candidate, not at covering; its own event is said below each table.
+nothing flagged, truncation after calibration, features fitted on the calibration prompts, sets that may be
+empty. `back-off` aims at sets without a wrong candidate, not at covering; its own event is said below each
+table.
+
+Our sets are never empty: where no candidate reaches the threshold, the best one is returned, so only
+flagged prompts get no answer. This raises `kept` above the target, most for conditional thresholds, where
+the best candidate of such prompts is usually correct. Blank answers enter no set, ours or the paper's.
 
 Two things to look for. One threshold for all prompts (`marginal`, `ICP`) keeps its promise on average and
 breaks it on the hardest fifth. Conditional thresholds keep it there, mostly by flagging: the tables say
