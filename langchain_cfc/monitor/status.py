@@ -43,7 +43,7 @@ class Limits:
         for model in models:
             yield f"The model {model} answers, and was not calibrated"
         if self.age_days is not None and age_days > self.age_days:
-            yield f"The artifact is {age_days:.0f} days old; at most {self.age_days:g} are allowed"
+            yield f"The artifact is {int(age_days)} days old; at most {self.age_days:g} are allowed"
         failing, seconds = standing.failing, standing.seconds
         if self.failing is not None and failing is not None and failing > self.failing:
             yield (
