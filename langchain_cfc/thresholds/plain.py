@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import windows
 from langchain_cfc.thresholds.certificate import Certificate, certificate_of
@@ -162,7 +162,9 @@ class PlainWindows(Windows[QuantileSimplex]):
     def _of_larger_windows(self) -> Iterator[Vertices]:
         """Vertices of all windows but the first, where a fit without further rows on it is of every window.
 
-        Smaller windows that cannot answer need not be asked then. Clusters differ from window to window.
+        Smaller windows that cannot answer need not be asked then. What a smaller one can prove is the same
+        fit, on edges as well: who owns an edge follows from the basis and from sums over all rows. Clusters
+        differ from window to window.
         """
         for number in range(1, 0 if self._crowd else len(self._sizes)):
             if len(self._vertices[number]):
@@ -171,11 +173,11 @@ class PlainWindows(Windows[QuantileSimplex]):
     def _ask(self, number: int, phi: FloatArray) -> Answer:
         nearest = self._vertices[number].nearest(phi)
         for known in nearest:
-            if known.box.holds(phi) or self._is_tied(known.box, phi):
+            if self._is_held(known.box, phi):
                 return known.fit if known.is_proven else None
         for vertices in self._of_larger_windows() if number == 0 else ():
             for known in vertices.nearest(phi):
-                if known.is_proven and known.fit.alone and known.box.holds(phi):
+                if known.is_proven and known.fit.alone and self._is_held(known.box, phi):
                     return known.fit
         return self._solve(number, phi, nearest[0].fit.vertex if nearest else None)
 
@@ -200,8 +202,10 @@ class PlainWindows(Windows[QuantileSimplex]):
             found = simplex.minimise(phi)
         return found if found is not None and window.proves(found, phi) else None
 
-    def _is_tied(self, box: Box, phi: FloatArray) -> bool:
-        """Whether a prompt lies on an edge that a vertex owns."""
+    def _is_held(self, box: Box, phi: FloatArray) -> bool:
+        """Whether a prompt lies inside a vertex's box, or on an edge that the vertex owns."""
+        if box.holds(phi):
+            return True
         tied = box.owns(phi)
         self._has_ties |= tied
         return tied
@@ -210,7 +214,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         """Known vertices with the pending prompts that they answer."""
         for vertices in self._of_larger_windows():
             unanswered = np.ones(len(pending), dtype=np.bool_)
-            for fit, held in _held_alone(vertices, phis[pending]):
+            for fit, held in self._held_alone(vertices, phis[pending]):
                 unanswered[held] = False
                 if len(held):
                     yield fit, pending[held]
@@ -226,8 +230,7 @@ class PlainWindows(Windows[QuantileSimplex]):
             for part in np.split(order, ends):
                 rows = pending[part]
                 for known in vertices[int(numbers[part[0]])]:
-                    box = known.box
-                    inside = (box.owns_each if self._has_ties else box.holds_each)(phis[rows])
+                    inside = self._are_held(known.box, phis[rows])
                     if inside.any() and known.is_proven:
                         yield known.fit, rows[inside]
                     elif inside.any():
@@ -235,16 +238,19 @@ class PlainWindows(Windows[QuantileSimplex]):
                     rows = rows[~inside]
             pending = np.concatenate(further)
 
+    def _held_alone(self, vertices: Vertices, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
+        """Proven fits without further rows on them, with the numbers of (m, d) prompts that they answer."""
+        if len(phis) == 0:
+            return
+        numbers = vertices.nearest_each(phis)
+        for number in np.unique(numbers):
+            rows = np.flatnonzero(numbers == number)
+            for known in vertices[int(number)]:
+                if known.is_proven and known.fit.alone:
+                    held = self._are_held(known.box, phis[rows])
+                    yield known.fit, rows[held]
+                    rows = rows[~held]
 
-def _held_alone(vertices: Vertices, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
-    """Proven fits without further rows on them, with the numbers of (m, d) prompts that they answer."""
-    if len(phis) == 0:
-        return
-    numbers = vertices.nearest_each(phis)
-    for number in np.unique(numbers):
-        rows = np.flatnonzero(numbers == number)
-        for known in vertices[int(number)]:
-            if known.is_proven and known.fit.alone:
-                held = known.box.holds_each(phis[rows])
-                yield known.fit, rows[held]
-                rows = rows[~held]
+    def _are_held(self, box: Box, phis: FloatArray) -> BoolArray:
+        """The same as `_is_held` for (m, d) prompts; edges are looked at once a prompt has lain on one."""
+        return (box.owns_each if self._has_ties else box.holds_each)(phis)

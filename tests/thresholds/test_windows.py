@@ -10,8 +10,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from langchain_cfc import calibrate
 from langchain_cfc._arrays import FloatArray
+from langchain_cfc.demo import recording
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
+from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, windows
 from langchain_cfc.thresholds.columns import Columns
 from langchain_cfc.thresholds.growing import base_regression
@@ -21,6 +24,7 @@ from langchain_cfc.thresholds.rows import Rows
 from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
 from langchain_cfc.thresholds.state import Calibrated
 from langchain_cfc.thresholds.vertex import Fit, Solution, Vertex
+from langchain_cfc.thresholds.windows import Answer
 
 from .oracles import dual_threshold, order_statistic
 
@@ -418,3 +422,31 @@ def test_a_search_from_a_shared_vertex_that_fails_is_begun_anew(monkeypatch: pyt
     monkeypatch.setattr(QuantileSimplex, "minimise", failing)
     assert rule.restore(rule.state_data()).thresholds(queries).tolist() == expected.tolist()
     assert failures
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+def test_most_prompts_on_edges_are_answered_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Groups on the recording: alpha N_g is whole for some, and the smallest window holds one row of others.
+    table = tabulate(recording())
+    made = calibrate(
+        table,
+        alpha="0.3",
+        features="hat(mean_score, 5) + group(topic)",
+        test_fraction=0.4,
+        allow_unattainable=True,
+    )
+    rows = made.calibration.split.rows(table)["test"]
+    features = made.feature_map.transform(table.take(rows).draws, allow_unknown=True)
+    searches = []
+    honest = PlainWindows._solve
+
+    def counted(self: PlainWindows, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
+        searches.append(number)
+        return honest(self, number, phi, start)
+
+    for phi in features[:100]:
+        made.solve(phi[np.newaxis])
+    monkeypatch.setattr(PlainWindows, "_solve", counted)
+    for phi in features[100:300]:
+        made.solve(phi[np.newaxis])
+    assert len(searches) < 100
