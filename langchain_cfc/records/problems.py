@@ -13,7 +13,7 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.records.schema import Candidate
 from langchain_cfc.records.strict_json import NotJsonError, shown
 
-_Model = TypeVar("_Model", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _UNLABELLED = (
     'the candidate is unlabelled; calibration needs "correct": true or false for every candidate, so label '
@@ -21,7 +21,7 @@ _UNLABELLED = (
 )
 
 
-def validated(model: type[_Model], fields: dict[str, Any], source: str, line: int) -> _Model:
+def validated(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
     """Make a model of one parsed line.
 
     Args:

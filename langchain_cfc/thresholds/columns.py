@@ -22,7 +22,7 @@ DEPENDENT = 1e-9
 # Numbers beyond this size overflow when they are multiplied.
 LARGEST = 1e150
 # Rows of which one block is factored, and rows that are laid side by side to find the largest entries.
-BLOCK, WIDE = 8192, 64
+COLUMN_BLOCK, WIDE = 8192, 64
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def triangular(matrix: FloatArray) -> FloatArray:
     Returns:
         (min(N, d), d) R with R' R = matrix' matrix.
     """
-    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)] or [matrix]
+    blocks = [matrix[start : start + COLUMN_BLOCK] for start in range(0, len(matrix), COLUMN_BLOCK)] or [matrix]
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)

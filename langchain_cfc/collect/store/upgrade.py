@@ -23,6 +23,7 @@ OLD_VERSION = 1
 _PAGE = 200
 _DIGESTS = ("digest", "context", "draws_digest", "scores_digest", "labels_digest")
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
+_facts, _calls = schema.facts, schema.calls
 # Where version 1 kept messages.
 _MESSAGES = table("draws", column("prompt", Integer), column("slot", Integer), column("message", Text))
 _SEAL_PROMPT = (
@@ -124,14 +125,12 @@ def _of_prompt(connection: Connection, rows_of: Any, position: int) -> list[Any]
 
 
 def _seal_store(connection: Connection, digests: list[str]) -> None:
-    facts = schema.facts
     connection.execute(
-        update(facts).where(facts.c.name == "version").values(value=rows.written(schema.VERSION))
+        update(_facts).where(_facts.c.name == "version").values(value=rows.written(schema.VERSION))
     )
-    known = dict(map(tuple, connection.execute(select(facts.c.name, facts.c.value))))
+    known = dict(map(tuple, connection.execute(select(_facts.c.name, _facts.c.value))))
     count = len(connection.execute(select(_prompts.c.position)).all())
-    calls = schema.calls
-    models = select(calls.c.model).where(calls.c.drew, calls.c.model != "").distinct()
+    models = select(_calls.c.model).where(_calls.c.drew, _calls.c.model != "").distinct()
     seal = Seal(prompts=count).with_finished(digests).with_facts(known)
     seal = seal.with_models(connection.execute(models).scalars())
-    connection.execute(facts.insert(), {"name": SEAL, "value": seal.written()})
+    connection.execute(_facts.insert(), {"name": SEAL, "value": seal.written()})
