@@ -18,7 +18,7 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds.rows import unique_rows
 
 # `development` is all that is not `test`: the paper calibrates on all of it, feature maps included.
-Made = TypeVar("Made")
+T = TypeVar("T")
 Rows: TypeAlias = Literal["fit", "calibration", "development", "test"]
 
 
@@ -150,11 +150,11 @@ class Split:
         found: IntArray = getattr(self, name)
         return found
 
-    def once(self, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
         """What was made for a key, made now if it is the first to ask."""
         if key not in self.made:
             self.made[key] = make()
-        found: Made = self.made[key]
+        found: T = self.made[key]
         return found
 
     def test_levels(self, set_rule: str) -> FloatArray:

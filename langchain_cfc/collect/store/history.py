@@ -11,7 +11,8 @@ from langchain_cfc.collect.stages import ModelCalls, Stage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.database import Database
 
-_prompts, _calls, _announced = schema.prompts, schema.calls, schema.announced
+_prompts, _calls = schema.prompts, schema.calls
+_announced = schema.announced
 
 
 @dataclass(frozen=True)
