@@ -16,8 +16,8 @@ from benchmarks.ours import quiet, seconds_of
 from benchmarks.results import Times
 from benchmarks.serving_results import Arithmetic
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
+from langchain_cfc.candidates import Draws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws
 
 MAPS = ("1", "mean_score", "hat(mean_score, 5)", "hat(mean_score, 5) + group(topic)")
 WARM = 100  # prompts asked before any counts

@@ -26,18 +26,17 @@ from benchmarks.alternate import Ratio
 from benchmarks.in_memory import InMemoryModel
 from benchmarks.ours import quiet
 from benchmarks.slow_server import counted, slow_server
-from langchain_cfc.calls import Steps
-from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Options, Pace, collect
+from langchain_cfc.collect.executor import Parts
 from langchain_cfc.collect.stages import Labels, ModelCalls, Paid
 from langchain_cfc.collect.store import Store, writes
 from langchain_cfc.collect.store.writes import Statement, Write, together
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import VerifierInput
-from langchain_cfc.verifiers.base import BaseVerifier
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import BaseVerifier, Scored
 
 CONCURRENCY = 8
 TOGETHER = 8

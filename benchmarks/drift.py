@@ -25,8 +25,8 @@ if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
 
 if TYPE_CHECKING:
     from langchain_cfc import CalibrationArtifact
-    from langchain_cfc._arrays import FloatArray
-    from langchain_cfc.draws import LabelledDraws
+    from langchain_cfc._internal.arrays import FloatArray
+    from langchain_cfc.candidates import LabelledDraws
     from langchain_cfc.monitor.observed import Observed
 
     Shift = Callable[[LabelledDraws, np.random.Generator], LabelledDraws]
@@ -169,8 +169,7 @@ def _artifact(source: LabelledDraws, seed: int) -> CalibrationArtifact:
 
 def _alarms(artifact: CalibrationArtifact, *parts: LabelledDraws) -> tuple[float, float]:
     """After how many results drift is found, and after how many labels a broken rate; `inf` if never."""
-    from langchain_cfc.monitor.drift import Drift
-    from langchain_cfc.monitor.kept import Kept, Label
+    from langchain_cfc.monitor.tests import Drift, Kept, Label
 
     drift, kept = Drift.begun(artifact, 0.0), Kept.begun(artifact, 0.0)
     needed = -np.log(LEVEL)

@@ -20,7 +20,7 @@ from benchmarks.paired import ROOT
 from benchmarks.problems import ALPHA, CAP, FloatArray, Problem
 from benchmarks.results import OwnFigures, Times
 from langchain_cfc.errors import OutsideCertifiedRegionError
-from langchain_cfc.thresholds import ConditionalThreshold, windows
+from langchain_cfc.thresholds import ConditionalThreshold, _windows
 
 SEEN = 20  # prompts that are asked again and again
 
@@ -187,13 +187,13 @@ def _first(
 
 def _searches(rule: ConditionalThreshold, mean: FloatArray, prompts: FloatArray) -> list[float]:
     """Seconds per threshold of a rule that remembers nothing."""
-    memory = windows.MEMORY
-    windows.MEMORY = 0
+    memory = _windows.MEMORY
+    _windows.MEMORY = 0
     try:
         answer(rule, mean)
         return [seconds_of(partial(answer, rule, phi)) for phi in prompts]
     finally:
-        windows.MEMORY = memory
+        _windows.MEMORY = memory
 
 
 def _warm(

@@ -62,9 +62,9 @@ def measured(splits: int, sample: int) -> dict[str, float]:
 
     from benchmarks.peers import highs_warm, scipy_dual
     from benchmarks.problems import TAU, Problem
-    from langchain_cfc.comparison.catalogue import methods_named
-    from langchain_cfc.comparison.protocol import Comparison, Protocol
-    from langchain_cfc.paper import SyntheticWorld
+    from langchain_cfc.experiments import SyntheticWorld
+    from langchain_cfc.experiments.catalogue import methods_named
+    from langchain_cfc.experiments.splits import Comparison, Protocol
     from langchain_cfc.thresholds import ConditionalThreshold
 
     drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))

@@ -227,8 +227,8 @@ def compare(
 ) -> Row:
     """Score all prompts, one after the other, with at most `concurrency` requests at once."""
     from benchmarks.verifiers_page import row
-    from langchain_cfc.calls import Bounds, Limit, bounded, complete
     from langchain_cfc.errors import VerifierError
+    from langchain_cfc.execution import Bounds, Limit, bounded, complete
     from langchain_cfc.verifiers import VerifierInput
     from langchain_cfc.verifiers.base import checked_scores, verifier_call
 

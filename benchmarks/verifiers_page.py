@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.results import Part
 from benchmarks.sheet import Sheet, span
-from langchain_cfc.discrimination import discrimination
 from langchain_cfc.records import PromptRecord
+from langchain_cfc.scoring import discrimination
 
 HEAD = """\
 # What verifiers are worth on recorded candidates

@@ -17,15 +17,15 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from langchain_cfc import CFCResult, calibrate
-from langchain_cfc.comparison import compare
 from langchain_cfc.demo import demo_chain, recording
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.plots import (
+from langchain_cfc.experiments import compare
+from langchain_cfc.report.drawing import COLOURS
+from langchain_cfc.report.plots import (
     plot_group_miscoverage,
     plot_score_histogram,
     plot_threshold_by_difficulty,
 )
-from langchain_cfc.plots.style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

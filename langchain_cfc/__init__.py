@@ -5,7 +5,7 @@ Importing this package loads nothing; each name below is loaded when it is first
 
 from __future__ import annotations
 
-from langchain_cfc._lazy import lazily
+from langchain_cfc._internal.lazy import lazily
 from langchain_cfc._version import __version__
 
 # Type checkers know this name; to import it would cost as much as all the rest here.
@@ -13,13 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.artifact import CalibrationArtifact
     from langchain_cfc.calibration import calibrate
-    from langchain_cfc.chat_model import CFCChatModel
     from langchain_cfc.errors import CFCError
     from langchain_cfc.evaluation import evaluate
     from langchain_cfc.features import FeatureMap
     from langchain_cfc.guarantee import Guarantee
     from langchain_cfc.records import Candidate, PromptRecord, read_records, write_records
-    from langchain_cfc.runnable import CFCResult, CFCRunnable
+    from langchain_cfc.runnable import CFCChatModel, CFCResult, CFCRunnable
 
 __all__ = [
     "CFCChatModel",
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CFCChatModel": "chat_model",
+    "CFCChatModel": "runnable",
     "CFCError": "errors",
     "CFCResult": "runnable",
     "CFCRunnable": "runnable",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.draws import Draws
+from langchain_cfc.candidates import Draws
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import accepted

@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, field_validator, model_serializer
 
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import InputError
 
 Part = Literal["fit", "calibration", "certification", "test"]

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.verifiers import KINDS, OF_CANDIDATES, chosen, main
 from benchmarks.verifiers_page import Area, Compared, Row
 from langchain_cfc.demo import recording
-from langchain_cfc.discrimination import discrimination
 from langchain_cfc.records import PromptRecord, write_records
+from langchain_cfc.scoring import discrimination
 from tests.serving.openai_bodies import Answer, embeddings
 from tests.serving.openai_server import Script, serving
 from tests.verifiers.judges import candidate_of

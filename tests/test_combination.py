@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc.combination import Combination
 from langchain_cfc.errors import InputError
+from langchain_cfc.scoring import Combination
 
 TWO = {
     "names": ("judge", "p_true"),

@@ -8,8 +8,8 @@ import pytest
 
 from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Draws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
 from langchain_cfc.records import tabulate
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
 
 SCORES = [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3]]

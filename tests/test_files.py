@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc._files import atomic_writer, read_regular
+from langchain_cfc._internal.files import atomic_writer, read_regular
 from langchain_cfc.errors import InputError
 
 
@@ -78,7 +78,7 @@ def test_a_write_that_fails_half_way_leaves_nothing_new(tmp_path: Path) -> None:
     """A limit on the size of files stands for a full disk: writes fail after some have succeeded."""
     program = (
         "import resource, signal, sys\n"
-        "from langchain_cfc._files import atomic_writer\n"
+        "from langchain_cfc._internal.files import atomic_writer\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try:\n"
@@ -114,7 +114,7 @@ def test_an_error_of_another_file_is_its_own(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed_next_time(tmp_path: Path, name: str) -> None:
     program = (
         "import os, signal, sys\n"
-        "from langchain_cfc._files import atomic_writer\n"
+        "from langchain_cfc._internal.files import atomic_writer\n"
         "with atomic_writer(sys.argv[1]) as file:\n"
         "    file.write(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -25,9 +25,9 @@ from langchain_cfc.guarantee import (
     promise,
     with_confidence,
 )
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.guarantee.words import BEST_ALONE, EMPTY_IS_A_MISS, ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.stability import PaperStability
 
 ALL = Weighting(name="1", kind="constant", words="all prompts", coefficients=(1.0,))
 CAPITALS = Weighting(

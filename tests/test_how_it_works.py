@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc.comparison import compare
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.experiments import compare
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
 # Which share the page speaks of: the rule, the fifth from easy to hard, what is counted, and the words.

@@ -12,10 +12,10 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import InputError, PromptKindError
-from langchain_cfc.prompts import messages_to_text, prompt_kind
 from langchain_cfc.records import PromptRecord
+from langchain_cfc.verifiers._prompts import messages_to_text, prompt_kind
 from tests.chat_model.parts import Ask, every_way
 from tests.runnable.parts import TEXTS, N, ScriptedModel, Serve, both_ways, chain_of, records
 

@@ -36,10 +36,8 @@ PROMISED = {
         "read_records",
     },
     "langchain_cfc.certificates": {"certify"},
-    "langchain_cfc.chat_model": {"CFCChatModel", "served_first"},
     "langchain_cfc.demo": {"demo_chain", "recording"},
-    "langchain_cfc.prompts": {"messages_to_text"},
-    "langchain_cfc.runnable": {"ABSTAIN_MESSAGE"},
+    "langchain_cfc.runnable": {"ABSTAIN_MESSAGE", "CFCChatModel", "served_first"},
     "langchain_cfc.sampling": {"Draw", "inside", "quiet"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
     "langchain_cfc.verifiers": {
@@ -50,6 +48,7 @@ PROMISED = {
         "SelfConsistency",
         "SequenceProbability",
         "from_evaluator",
+        "messages_to_text",
         "pointwise",
     },
     "langchain_cfc.records": {"Candidate", "PromptRecord", "Provenance", "read_records", "write_records"},
@@ -57,130 +56,79 @@ PROMISED = {
 
 # What the integrations of this repository take from further in; they move together with it.
 INNER = {
-    "langchain_cfc.cli.output": {"failures_explained"},
-    "langchain_cfc.collect.attempts": {"Repeated"},
+    "langchain_cfc.cli._format": {"failures_explained"},
     "langchain_cfc.collect.sources": {"Columns", "Row", "Rows"},
-    "langchain_cfc.collect.sources.templates": {"template"},
-    "langchain_cfc.collect.turns": {"TokenTurns"},
+    "langchain_cfc.collect.sources.columns": {"template"},
+    "langchain_cfc.collect.executor": {"Repeated", "TokenTurns"},
     "langchain_cfc.labelers.matching": {"text_aliases"},
-    "langchain_cfc.labelers.strict": {"unique_keys"},
-    "langchain_cfc.records.checks": {"checked"},
-    "langchain_cfc.verifiers.asking": {"Question"},
+    "langchain_cfc.labelers.base": {"unique_keys"},
+    "langchain_cfc.records.batches": {"checked"},
     "langchain_cfc.verifiers.evaluators": {"evaluator_inputs"},
     "langchain_cfc.verifiers.model_judge": {"CRITERION", "Mode"},
     "langchain_cfc.verifiers.p_true": {"Wording"},
-    "langchain_cfc.verifiers.parts": {"plain", "together"},
-    "langchain_cfc.verifiers.token_choice": {"TOP_LOGPROBS"},
+    "langchain_cfc.verifiers.base": {"plain", "together"},
+    "langchain_cfc.verifiers.prompted": {"TOP_LOGPROBS", "Question"},
 }
 
-# A room and the rooms that it may import, each of which stands above it. What is new gets a line of its own:
-# where it stands is a decision, not an accident.
-BASE = {"_arrays", "errors"}
-DATA = BASE | {"draws", "thresholds", "set_rules", "features"}
-FILES = DATA | {"_files", "combination", "records", "splits", "guarantee", "stability"}
-OFFLINE = FILES | {"_extras", "_version", "discrimination", "artifact", "decision", "certificates"}
-SERVING = {"calls", "sampling", "verifiers", "fingerprints", "prompts", "combination"}
+# A package and the packages that it may import, each of which stands above it. What is new gets a line of its
+# own: where it stands is a decision, not an accident.
+BASE = {"_internal", "errors"}
+DATA = BASE | {"candidates", "thresholds", "set_rules", "features"}
+FILES = DATA | {"scoring", "records", "splits", "guarantee"}
+OFFLINE = FILES | {"_version", "artifact", "decision", "certificates"}
+SERVING = {"execution", "fingerprints", "sampling", "verifiers"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "_arrays": set(),
     "_version": set(),
-    "_lazy": set(),
-    "_text": set(),
-    "_extras": {"errors"},
-    "_files": {"errors"},
-    "imports": {"errors", "_text"},
-    "plugged": {"errors", "_text"},
-    "draws": BASE,
+    "_internal": {"errors"},
+    "candidates": BASE,
     "thresholds": BASE,
-    "set_rules": BASE | {"draws", "thresholds"},
-    "features": BASE | {"draws"},
-    "discrimination": BASE,
-    "combination": BASE,
-    "records": BASE | {"_files", "_extras", "draws", "combination"},
-    "splits": BASE | {"draws"},
+    "set_rules": BASE | {"candidates", "thresholds"},
+    "features": BASE | {"candidates"},
+    "scoring": BASE,
+    "records": BASE | {"candidates", "scoring"},
+    "splits": BASE | {"candidates"},
     "guarantee": BASE | {"thresholds"},
-    "stability": {"errors", "thresholds"},
     "artifact": FILES,
     "decision": FILES | {"artifact"},
-    "certificates": FILES | {"_extras", "artifact", "decision"},
+    "certificates": FILES | {"artifact", "decision"},
     "calibration": OFFLINE,
-    "database": {"errors"},
     "evaluation": OFFLINE,
-    "planning": OFFLINE | {"calibration", "evaluation"},
-    "verification": OFFLINE,
-    "comparison": OFFLINE | {"calibration"},
-    "suggestion": OFFLINE | {"calibration", "comparison"},
-    "paper": OFFLINE | {"comparison"},
-    "plots": {"errors", "_extras", "features", "artifact", "evaluation", "comparison"},
-    "report": OFFLINE | {"calibration", "evaluation", "comparison", "plots"},
+    "experiments": OFFLINE | {"calibration", "evaluation"},
+    "report": OFFLINE | {"calibration", "evaluation", "experiments"},
     "fingerprints": {"errors"},
-    "prompts": {"errors", "draws"},
-    "calls": {"errors", "_text"},
-    "sampling": {"errors", "_extras", "calls", "fingerprints"},
-    "verifiers": {"errors", "_lazy", "fingerprints", "calls", "sampling"},
-    "labelers": {"errors", "_lazy", "calls", "sampling", "verifiers"},
-    "description": {"errors", "draws", "calls", "sampling"},
-    "replay": {"errors", "records", "sampling", "verifiers"},
-    "runnable": {"description"} | DATA | SERVING | {"guarantee", "artifact", "decision"},
-    "chat_model": {"errors", "fingerprints", "thresholds", "runnable"},
-    "collect": {"imports", "plugged", "_lazy", "database"}
-    | OFFLINE
-    | SERVING
-    | {"description", "evaluation", "labelers"},
-    "monitor": OFFLINE | {"_version", "plugged", "database", "calibration", "runnable", "plots", "report"},
-    "demo": OFFLINE | {"calibration", "evaluation", "replay", "runnable"},
+    "execution": BASE,
+    "sampling": BASE | {"candidates", "execution", "fingerprints"},
+    "verifiers": BASE | {"candidates", "execution", "fingerprints", "sampling"},
+    "labelers": BASE | {"execution", "sampling", "verifiers"},
+    "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision"},
+    "collect": OFFLINE | SERVING | {"evaluation", "labelers"},
+    "monitor": OFFLINE | {"calibration", "runnable", "report"},
+    "demo": OFFLINE | {"calibration", "evaluation", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
-    | {
-        "_text",
-        "imports",
-        "plugged",
-        "calibration",
-        "evaluation",
-        "planning",
-        "verification",
-        "comparison",
-        "suggestion",
-        "paper",
-        "plots",
-        "report",
-        "replay",
-        "runnable",
-        "demo",
-        "collect",
-        "monitor",
-    },
+    | {"calibration", "evaluation", "experiments", "report", "runnable", "demo", "collect", "monitor"},
 }
 
-# What each room may import from outside; `require`d modules, which come with an extra, count as well.
+# What each package may import from outside; `require`d modules, which come with an extra, count as well.
 NOTHING: frozenset[str] = frozenset()
 NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(
-        ["errors", "_version", "_lazy", "_text", "_extras", "_files", "imports", "plugged", "demo"], NOTHING
-    ),
-    **dict.fromkeys(["_arrays", "draws", "thresholds", "set_rules", "features", "decision"], NUMPY),
-    "discrimination": NUMPY,
-    **dict.fromkeys(["combination", "splits", "guarantee", "stability", "artifact"], PLAIN),
+    **dict.fromkeys(["errors", "_version"], NOTHING),
+    "_internal": frozenset({"numpy", "filelock", "sqlalchemy"}),
+    **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "decision"], NUMPY),
+    **dict.fromkeys(["scoring", "splits", "guarantee", "artifact"], PLAIN),
     "records": PLAIN | {"pyarrow"},
-    **dict.fromkeys(["certificates", "calibration", "evaluation", "planning"], PLAIN | {"scipy"}),
-    "verification": PLAIN | {"cvxpy"},
-    "comparison": PLAIN | {"scipy"},
-    "suggestion": PLAIN,
-    "paper": PLAIN,
-    "plots": frozenset({"matplotlib"}),
-    "report": PLAIN | {"jinja2", "markupsafe"},
-    **dict.fromkeys(["calls", "verifiers", "labelers", "fingerprints", "replay", "runnable"], LANGCHAIN),
-    "description": LANGCHAIN,
-    "prompts": LANGCHAIN,
-    "chat_model": LANGCHAIN,
-    "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
+    "certificates": PLAIN | {"scipy", "cvxpy"},
+    **dict.fromkeys(["calibration", "evaluation", "experiments"], PLAIN | {"scipy"}),
+    "report": PLAIN | {"jinja2", "markupsafe", "matplotlib"},
+    **dict.fromkeys(["execution", "verifiers", "labelers", "fingerprints", "runnable", "demo"], LANGCHAIN),
     "sampling": LANGCHAIN | {"langchain"},
-    "cli": frozenset({"typer", "rich"}),
-    "database": frozenset({"filelock", "sqlalchemy"}),
+    "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "monitor": LANGCHAIN
     | {"jinja2", "markupsafe", "opentelemetry", "prometheus_client", "scipy", "sqlalchemy"},
+    "cli": frozenset({"typer", "rich"}),
 }
 
 
@@ -403,7 +351,7 @@ HEAVY = {"scipy", "cvxpy", "matplotlib", "pandas", "typer", "rich", "openai", "a
         "from langchain_cfc import CFCChatModel",
         "from langchain_cfc import CalibrationArtifact",
         "from langchain_cfc.verifiers import SequenceProbability, pointwise",
-        "from langchain_cfc.replay import ReplayChatModel",
+        "from langchain_cfc.demo.replay import ReplayChatModel",
         "from langchain_cfc import calibrate, read_records",
     ],
 )

@@ -13,16 +13,16 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.replay import (
+from langchain_cfc.demo.replay import (
     RecordedAnswers,
     RecordedMetadata,
     RecordedScores,
     ReplayChatModel,
     prompt_key,
 )
+from langchain_cfc.errors import DrawError, InputError, VerifierError
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.sampling import Draw
 
 N = 3

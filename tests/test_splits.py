@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.splits import SKETCH_SIZE, SplitPlan, ids_digest, split_plan
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.stability import DELTA, LARGEST, PaperStability
+from langchain_cfc.guarantee.stability import DELTA, LARGEST, PaperStability
 from langchain_cfc.thresholds import ConditionalThreshold, conformal_rank, exact_tau
 
 PAPER = PaperStability.from_constant()

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import PackedArray
+from langchain_cfc.certificates.verification import verify
 from langchain_cfc.errors import AttainabilityWarning, InputError, ThresholdError
-from langchain_cfc.stability import PaperStability
-from langchain_cfc.verification import verify
+from langchain_cfc.guarantee.stability import PaperStability
 
 
 def recorded(size: int, decimals: int = 8) -> list[PromptRecord]:

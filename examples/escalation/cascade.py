@@ -14,7 +14,7 @@ import numpy as np
 from two_models import Tier
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._arrays import BoolArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, IntArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.splits import split_plan

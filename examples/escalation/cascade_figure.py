@@ -16,8 +16,7 @@ from cascade_table import Row, mean, measured
 from matplotlib.figure import Figure
 from two_models import CHEAP, STRONG
 
-from langchain_cfc.plots.axes import finish, percent
-from langchain_cfc.plots.style import Style
+from langchain_cfc.report.drawing import Style, finish, percent
 
 LEVELS = ("0.1", "0.2", "0.3", "0.4")
 AS_RECORDED = CHEAP.cost / STRONG.cost

@@ -16,9 +16,9 @@ from typing import Any
 from langchain.chat_models import init_chat_model
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.verifiers import SequenceProbability
 
 

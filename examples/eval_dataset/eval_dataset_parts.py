@@ -14,7 +14,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.demo import recording
-from langchain_cfc.replay import RecordedScores, ReplayChatModel
+from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.sampling import Draw
 
 # "gpt-4o-mini", say, with OPENAI_API_KEY set; or what your own server calls its model, with OPENAI_BASE_URL.

@@ -16,10 +16,9 @@ from typing import Any
 from qa_bot_store import FOLDER, same_question
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.demo import recording
-from langchain_cfc.demo.run import FEATURES
+from langchain_cfc.demo import FEATURES, recording
+from langchain_cfc.demo.replay import recorded_parts
 from langchain_cfc.records import Records
-from langchain_cfc.replay import recorded_parts
 from langchain_cfc.verifiers import SequenceProbability
 
 ALPHAS = ("0.1", "0.2", "0.3")

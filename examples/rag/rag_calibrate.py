@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from rag_models import RECORDS
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc.comparison import ComparisonReport, compare
-from langchain_cfc.comparison.report import GroupComparison, MethodComparison
-from langchain_cfc.discrimination import discrimination
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.plots import plot_group_miscoverage
+from langchain_cfc.experiments import ComparisonReport, compare
+from langchain_cfc.experiments.comparison_report import GroupComparison, MethodComparison
 from langchain_cfc.records import PromptRecord, read_records
+from langchain_cfc.report.plots import plot_group_miscoverage
+from langchain_cfc.scoring import discrimination
 
 ALPHA = "0.2"
 FEATURES = "group(topic)"

@@ -10,8 +10,8 @@ from langchain_openai import ChatOpenAI
 from rag_chain import messages
 from rag_retrieval import FOLDER
 
+from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.records import Provenance, read_records
-from langchain_cfc.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.verifiers import SequenceProbability
 
 RECORDS = FOLDER / "records.jsonl"

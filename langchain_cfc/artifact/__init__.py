@@ -7,15 +7,18 @@ from langchain_cfc.artifact.facts import (
     CalibrationFacts,
     CertifiedPolicy,
     Confidence,
+    PackedArray,
     Ridge,
+    ThresholdRuleName,
     TradeOff,
+    Watched,
+    likelihood_ratios,
+    quantities,
+    threshold_rule,
 )
 from langchain_cfc.artifact.files import looks_like_artifact
 from langchain_cfc.artifact.held_out import HELD_OUT_PART, held_out
 from langchain_cfc.artifact.model import CalibrationArtifact, LevelState, SelfCheck
-from langchain_cfc.artifact.packed import PackedArray
-from langchain_cfc.artifact.reference import Watched, quantities
-from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
 
 __all__ = [
     "HELD_OUT_PART",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.guarantee import CoverageCertificate
 from langchain_cfc.thresholds import conformal_rank, exact_tau

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from langchain_cfc.draws import PromptKind
+from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.candidates import Draws, PromptKind
+from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
     Alpha,
     AnswerPolicy,
@@ -17,6 +32,15 @@ from langchain_cfc.guarantee import (
     WrongRateCertificate,
 )
 from langchain_cfc.splits import SplitPlan
+from langchain_cfc.thresholds import (
+    WINDOW,
+    ConditionalThreshold,
+    GroupedThreshold,
+    LearnedThreshold,
+    Level,
+    MarginalThreshold,
+    ThresholdRule,
+)
 
 
 class ArtifactData(BaseModel):
@@ -187,3 +211,170 @@ class CertifiedPolicy(ArtifactData):
     coverage: list[CoverageCertificate]
     curve: list[TradeOff]
     level_chosen: bool = False
+
+
+class PackedArray(BaseModel):
+    """An array of finite floats.
+
+    Attributes:
+        shape: Its shape.
+        float64: Its numbers, little-endian IEEE 754 doubles in C order, in base64.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    shape: list[int]
+    float64: str
+
+    @classmethod
+    def pack(cls, array: FloatArray) -> PackedArray:
+        """Pack an array."""
+        raw = np.ascontiguousarray(array, dtype="<f8").tobytes()
+        return cls(shape=list(array.shape), float64=base64.b64encode(raw).decode("ascii"))
+
+    def unpack(self) -> FloatArray:
+        """The array again, bit by bit.
+
+        Raises:
+            InputError: If text and shape do not fit, or a number is not finite.
+        """
+        try:
+            raw = base64.b64decode(self.float64, validate=True)
+        except ValueError as error:  # `binascii.Error` is one; text beyond ASCII is refused by another
+            msg = "a packed array is not base64"
+            raise InputError(msg) from error
+        if any(size < 0 for size in self.shape) or len(raw) != 8 * math.prod(self.shape):
+            msg = f"a packed array of shape {self.shape} holds {len(raw)} bytes"
+            raise InputError(msg)
+        array = np.frombuffer(raw, dtype="<f8").reshape(self.shape).astype(np.float64)
+        if not np.isfinite(array).all():
+            msg = "a packed array holds a number that is not finite"
+            raise InputError(msg)
+        return array
+
+    def __repr__(self) -> str:
+        """Its shape: the numbers fill pages."""
+        return f"PackedArray(shape={self.shape})"
+
+    @property
+    def name(self) -> str:
+        """A name made from the content, under which equal arrays are stored once."""
+        return hashlib.sha256(f"{self.shape}{self.float64}".encode()).hexdigest()[:16]
+
+
+# Beside the features, which may say nothing of scores.
+_ALWAYS = ("mean_score", "min_score")
+
+
+class Watched(ArtifactData):
+    """A quantity of prompts, and how often each bin of it was met.
+
+    Attributes:
+        name: `mean_score`, `min_score`, a feature by its name, or of a level `threshold` and `decision`.
+        edges: Lower ends of all bins but the first, ascending; fixed on prompts that are not counted.
+        counts: By name of a guaranteed weighting, how many prompts fell into each bin, of those that were
+            taken with their weight as probability.
+        alpha: The level whose threshold or decision it is; None for what does not depend on a threshold.
+    """
+
+    name: str
+    edges: list[float]
+    counts: dict[str, list[Count]]
+    alpha: Alpha | None = Field(default=None)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Watched:
+        edges = np.array(self.edges)
+        if len(edges) == 0 or (np.diff(edges) <= 0.0).any():
+            msg = f"bins of {self.name}: expected edges, ascending"
+            raise ValueError(msg)
+        if any(len(one) != len(edges) + 1 for one in self.counts.values()):
+            msg = f"counts of {self.name}: expected one number for each of {len(edges) + 1} bins"
+            raise ValueError(msg)
+        return self
+
+    def bins(self, values: FloatArray) -> IntArray:
+        """(N,) bin of each value."""
+        return np.asarray(np.searchsorted(np.array(self.edges), values, side="right"), dtype=np.int64)
+
+
+def quantities(feature_map: FeatureMap, features: FloatArray, scores: FloatArray) -> Mapping[str, FloatArray]:
+    """What is watched of prompts, whatever the threshold.
+
+    Args:
+        feature_map: The fitted map.
+        features: (N, d) its features.
+        scores: (N, n) verifier scores.
+
+    Returns:
+        (N,) values by name.
+    """
+    draws = Draws(scores, None, None, ())
+    told = {name: parse_statistic(name).values(draws) for name in _ALWAYS}
+    return {**told, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
+
+
+ThresholdRuleName = Literal["conditional", "marginal", "grouped", "learned"]
+
+
+def threshold_rule(
+    name: ThresholdRuleName,
+    alpha: Level,
+    cap: float,
+    *,
+    effective_alpha: str | None = None,
+    delta: str | None = None,
+    ridge: Ridge | None = None,
+    window: int | None = WINDOW,
+) -> ThresholdRule[Any]:
+    """The rule of a name, not fitted.
+
+    Args:
+        name: `conditional`, `marginal`, `grouped` or `learned`.
+        alpha: Error level.
+        cap: Success score of a prompt without a correct candidate.
+        effective_alpha: The smaller level to fit at; `0` for the rule that flags every prompt.
+        delta: Failure probability of the rules that come with confidence.
+        ridge: The penalty of a ridge.
+        window: How many calibration prompts the conditional rule keeps at least; None for all.
+
+    Returns:
+        The rule.
+
+    Raises:
+        InputError: If the name is unknown or needs a failure probability.
+    """
+    if effective_alpha == "0":
+        return MarginalThreshold(alpha, cap)  # whose state without an order statistic flags every prompt
+    level = alpha if effective_alpha is None else effective_alpha
+    if name == "conditional":
+        penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
+        return ConditionalThreshold(
+            level, cap, ridge=penalty.strength, penalised=penalty.penalised, window=window
+        )
+    if name == "marginal":
+        return MarginalThreshold(level, cap, delta=delta)
+    if name == "learned":
+        return LearnedThreshold(level, cap)
+    if name == "grouped":
+        if delta is None:
+            msg = (
+                "the grouped rule gives confidence, with a failure probability: calibrate with confident=True"
+            )
+            raise InputError(msg)
+        return GroupedThreshold(level, cap, delta=delta)
+    msg = f"unknown threshold rule {name!r}; known are conditional, marginal, grouped and learned"
+    raise InputError(msg)
+
+
+def likelihood_ratios(shift: Statistic, draws: Draws) -> FloatArray:
+    """(N,) how much likelier each prompt is where it is served; see `CalibrationArtifact.weights`."""
+    ratios = shift.values(draws)
+    bad = np.flatnonzero(~(ratios > 0.0))
+    if len(bad):
+        msg = (
+            f"{shift.text} of prompt {bad[0]} is {ratios[bad[0]]:g}; a prompt that may be served has a "
+            "likelihood ratio above 0"
+        )
+        raise FeatureError(msg, int(bad[0]))
+    return ratios

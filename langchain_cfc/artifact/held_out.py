@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 
 _FLAGS = {"test": "test_fraction", "certification": "certification_fraction"}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from langchain_cfc._arrays import BoolArray, FloatArray
-from langchain_cfc._files import atomic_writer, read_regular
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc._internal.files import atomic_writer, read_regular
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.consistency import contradictions, settings_digest
 from langchain_cfc.artifact.facts import (
@@ -20,14 +20,15 @@ from langchain_cfc.artifact.facts import (
     CalibrationFacts,
     CertifiedPolicy,
     Confidence,
+    PackedArray,
     Ridge,
+    ThresholdRuleName,
+    Watched,
+    likelihood_ratios,
+    threshold_rule,
 )
-from langchain_cfc.artifact.packed import PackedArray
 from langchain_cfc.artifact.promises import guarantee_of
-from langchain_cfc.artifact.reference import Watched
-from langchain_cfc.artifact.rules import ThresholdRuleName, likelihood_ratios, threshold_rule
-from langchain_cfc.combination import Combination
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
@@ -38,9 +39,10 @@ from langchain_cfc.guarantee import (
     Guarantee,
     answering,
 )
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
+from langchain_cfc.scoring import Combination
 from langchain_cfc.set_rules import SetRule, parse_set_rule
-from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     Level,

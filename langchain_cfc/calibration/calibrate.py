@@ -10,20 +10,23 @@ from typing import Literal
 
 from langchain_cfc._version import __version__
 from langchain_cfc.artifact import CalibrationArtifact, Confidence, ThresholdRuleName, likelihood_ratios
-from langchain_cfc.calibration.attainability import target_is_attainable
-from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation
+from langchain_cfc.calibration.checks import (
+    check_answers,
+    check_attainable,
+    check_orientation,
+    target_is_attainable,
+)
 from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.calibration.fitting import Calibration, fit_levels, fitted_map, units
-from langchain_cfc.calibration.prompts import Prompts
+from langchain_cfc.calibration.fit import Calibration, Prompts, fit_levels, fitted_map, units
 from langchain_cfc.calibration.reference import reference
 from langchain_cfc.calibration.request import Request
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates import certified_policy, tested_levels
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, naming, parse_statistic
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW, Level
 
 

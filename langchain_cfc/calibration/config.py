@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from langchain_cfc.artifact import CalibrationArtifact, ThresholdRuleName
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.stability import PaperStability
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW, Level, alpha_text
 
 # Options whose name on the command line is another one.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, Watched, quantities
-from langchain_cfc.calibration.prompts import Prompts
+from langchain_cfc.calibration.fit import Prompts
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.features import naming
 
 # Each holds about this share of the prompts that fix the bins.

@@ -11,8 +11,8 @@ from langchain_cfc.artifact import Ridge, ThresholdRuleName, threshold_rule
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, parse_statistic
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.splits import SplitPlan, split_plan
-from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import ConditionalThreshold, Level, ThresholdRule, alpha_text, delta_text
 
 DEFAULT_DELTA = "0.05"

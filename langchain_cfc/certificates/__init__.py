@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.certificates.claims import outcomes
-from langchain_cfc.certificates.coverage import certify
+from langchain_cfc.certificates.coverage import certify, outcomes
 from langchain_cfc.certificates.levels import tested_levels
 from langchain_cfc.certificates.policies import certified_policy
 

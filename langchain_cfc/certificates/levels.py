@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from langchain_cfc.artifact import CalibrationArtifact, Confidence, LevelState
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates.bounds import rare_p_value, size_needed
-from langchain_cfc.certificates.claims import outcomes, records_digest
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.certificates.coverage import outcomes, records_digest
 from langchain_cfc.errors import UnattainableTargetError
 
 

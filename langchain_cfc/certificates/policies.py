@@ -26,12 +26,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from langchain_cfc._arrays import BoolArray
+from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates.bounds import at_most, rare_p_value, size_needed
-from langchain_cfc.certificates.claims import Claim, Outcomes, claims, outcomes, records_digest
-from langchain_cfc.certificates.coverage import coverage_certificate
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.certificates.coverage import (
+    Claim,
+    Outcomes,
+    claims,
+    coverage_certificate,
+    outcomes,
+    records_digest,
+)
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
 

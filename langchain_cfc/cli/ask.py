@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from langchain_cfc._internal.plugins import FACTORY, made
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.output import EXIT_NO, emit_json, err, failures_explained, out
+from langchain_cfc.cli._format import EXIT_NO, emit_json, err, failures_explained, out
+from langchain_cfc.demo.replay import recorded_parts
 from langchain_cfc.errors import InputError
-from langchain_cfc.imports import FACTORY, made
 from langchain_cfc.records import read_records
-from langchain_cfc.replay import recorded_parts
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
 

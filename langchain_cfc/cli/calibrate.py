@@ -12,16 +12,18 @@ from rich.table import Table
 
 from langchain_cfc import calibration
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.opening import DATASET, opened
-from langchain_cfc.cli.output import (
+from langchain_cfc.cli._format import (
+    DATASET,
     check_output,
+    curve_table,
     emit_json,
     failures_explained,
     group_label,
+    opened,
     out,
+    promise_table,
 )
-from langchain_cfc.cli.promise import curve_table, promise_table
-from langchain_cfc.stability import PaperStability
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW
 
 # Headings of the help.

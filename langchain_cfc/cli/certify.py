@@ -10,9 +10,16 @@ from rich.markup import escape
 
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli._format import (
+    DATASET,
+    EXIT_NO,
+    check_output,
+    emit_json,
+    failures_explained,
+    opened,
+    out,
+)
 from langchain_cfc.cli.inspect import certificate_table
-from langchain_cfc.cli.opening import DATASET, opened
-from langchain_cfc.cli.output import EXIT_NO, check_output, emit_json, failures_explained, out
 
 
 def certify(

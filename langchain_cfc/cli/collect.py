@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc.cli.output import EXIT_NO, failures_explained
-from langchain_cfc.collect.packages import check_packages
-from langchain_cfc.imports import FACTORY
+from langchain_cfc._internal.plugins import FACTORY
+from langchain_cfc.cli._format import EXIT_NO, failures_explained
+from langchain_cfc.collect.collecting import check_packages
 
 _CONFIGURATION = "Settings"
 _DATASET = "The dataset"
@@ -176,7 +176,7 @@ def collect(
     with failures_explained():
         check_packages(model)
         # Late, for they need the extra.
-        from langchain_cfc.cli import collecting
+        from langchain_cfc.cli import _collection
         from langchain_cfc.collect.config import read_config
 
         given = {
@@ -207,8 +207,8 @@ def collect(
         }
         read = read_config(config, given, settings or ())
         if dry_run:
-            collecting.show_estimate(read, as_json=as_json)
+            _collection.show_estimate(read, as_json=as_json)
             return
-        sheet = None if sample_for_review is None else collecting.Sheet(sample_for_review, review)
-        finished = collecting.run(read, out_path, sheet, retry_failed=retry_failed, as_json=as_json)
+        sheet = None if sample_for_review is None else _collection.Sheet(sample_for_review, review)
+        finished = _collection.run(read, out_path, sheet, retry_failed=retry_failed, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)

@@ -136,7 +136,7 @@ def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
     msg = f"{by} brings this command, but it cannot be loaded: {type(error).__name__}: {error}"
 
     def fail() -> None:
-        from langchain_cfc.cli.output import failures_explained
+        from langchain_cfc.cli._format import failures_explained
         from langchain_cfc.errors import InputError
 
         with failures_explained():

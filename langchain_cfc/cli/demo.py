@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from langchain_cfc.cli.output import (
+from langchain_cfc.cli._format import (
     EXIT_NO,
     check_output,
-    counted,
     emit_json,
     failures_explained,
     out,
+    progress_bar_over,
     report_tables,
     verdict,
 )
@@ -43,7 +43,9 @@ def demo(
         check_output(out_path)
         out_path.parent.mkdir(parents=True, exist_ok=True)
         seen = run_demo(
-            seed, out_path, lambda prompts, total: counted(prompts, "serving held-out prompts", total)
+            seed,
+            out_path,
+            lambda prompts, total: progress_bar_over(prompts, "serving held-out prompts", total),
         )
     if as_json:
         emit_json(

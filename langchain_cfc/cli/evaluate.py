@@ -10,12 +10,13 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.opening import DATASET, opened
-from langchain_cfc.cli.output import (
+from langchain_cfc.cli._format import (
+    DATASET,
     EXIT_NO,
     answers_line,
     emit_json,
     failures_explained,
+    opened,
     out,
     report_tables,
     verdict,

@@ -11,21 +11,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc import verification
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.calibrate import artifact_data, groups_table
-from langchain_cfc.cli.output import (
-    counted,
+from langchain_cfc.certificates import verification
+from langchain_cfc.certificates.verification import LevelVerification
+from langchain_cfc.cli._format import (
+    curve_table,
     emit_json,
     facts_lines,
     fail,
     failures_explained,
     group_label,
     out,
+    progress_bar_over,
+    promise_table,
 )
-from langchain_cfc.cli.promise import curve_table, promise_table
+from langchain_cfc.cli.calibrate import artifact_data, groups_table
 from langchain_cfc.guarantee import CoverageCertificate, floor_text
-from langchain_cfc.verification import LevelVerification
 
 
 def inspect(
@@ -60,7 +61,9 @@ def inspect(
 
 def _verified(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
     return verification.verify(
-        artifact, prompts=prompts, progress=lambda sample: counted(sample, "solving again", prompts + 1)
+        artifact,
+        prompts=prompts,
+        progress=lambda sample: progress_bar_over(sample, "solving again", prompts + 1),
     )
 
 

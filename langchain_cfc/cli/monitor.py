@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from langchain_cfc._internal.plugins import names_no_file
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.commands import make_app
-from langchain_cfc.cli.output import (
+from langchain_cfc.cli._format import (
     EXIT_NO,
     check_output,
     emit_json,
@@ -23,8 +23,8 @@ from langchain_cfc.cli.output import (
     out,
     percent,
 )
+from langchain_cfc.cli.commands import make_app
 from langchain_cfc.errors import InputError
-from langchain_cfc.plugged import names_no_file
 
 if TYPE_CHECKING:
     from langchain_cfc.monitor import CFCMonitor, MonitorStatus, SideBySide
@@ -366,7 +366,7 @@ def _say(console: Console, found: MonitorStatus) -> None:
 
 def _table(found: MonitorStatus) -> Table:
     """The tests with most evidence."""
-    from langchain_cfc.monitor.findings import amount
+    from langchain_cfc.monitor.tests import amount
 
     tests = [one for one in found.tests if one.kind != "labelled"]
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from langchain_cfc.cli._format import DATASET, EXIT_NO, emit_json, failures_explained, opened, out
 from langchain_cfc.cli.commands import make_app
-from langchain_cfc.cli.comparing import (
+from langchain_cfc.cli.compare import (
     check_figures,
     cores,
     methods_table,
@@ -21,10 +22,8 @@ from langchain_cfc.cli.comparing import (
     watched,
     write_figures,
 )
-from langchain_cfc.cli.opening import DATASET, opened
-from langchain_cfc.cli.output import EXIT_NO, emit_json, failures_explained, out
 from langchain_cfc.errors import InputError
-from langchain_cfc.paper import (
+from langchain_cfc.experiments import (
     Cell,
     StudyName,
     StudyReport,
@@ -32,7 +31,7 @@ from langchain_cfc.paper import (
     reproduce_study,
     reproduce_synthetic,
 )
-from langchain_cfc.paper.synthetic_experiment import ALPHAS
+from langchain_cfc.experiments.paper import ALPHAS
 from langchain_cfc.report import Sources, check_report, write_report
 from langchain_cfc.thresholds import alpha_text
 
@@ -82,7 +81,7 @@ def synthetic(
 
 
 def _draw_synthetic(found: SyntheticReport, folder: Path) -> None:
-    from langchain_cfc import plots
+    from langchain_cfc.report import plots
 
     main = next(level for level in found.sweep if level.alpha == 0.1)  # noqa: PLR2004 - the paper's figures
     drawn = {

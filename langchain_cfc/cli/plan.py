@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.cli.opening import DATASET, opened
-from langchain_cfc.cli.output import EXIT_NO, emit_json, failures_explained, out
+from langchain_cfc.cli._format import DATASET, EXIT_NO, emit_json, failures_explained, opened, out
 from langchain_cfc.errors import InputError
-from langchain_cfc.planning import Plan, plan_from_assumptions, plan_from_pilot
+from langchain_cfc.experiments import Plan, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.records import tabulate
 
 

@@ -8,14 +8,23 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from langchain_cfc import comparison, evaluation
+from langchain_cfc import evaluation, experiments
 from langchain_cfc import report as reports
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.opening import DATASET, Dataset, opened
-from langchain_cfc.cli.output import EXIT_NO, counted, emit_json, failures_explained, out, verdict
-from langchain_cfc.comparison import ComparisonReport
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.cli._format import (
+    DATASET,
+    EXIT_NO,
+    Dataset,
+    emit_json,
+    failures_explained,
+    opened,
+    out,
+    progress_bar_over,
+    verdict,
+)
 from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.records import Provenance, Records, tabulate
 
 
@@ -112,7 +121,7 @@ def _compared(
 ) -> ComparisonReport:
     """Methods compared on the same records, at the level and with the features of the artifact."""
     combination = artifact.combination
-    return comparison.compare(
+    return experiments.compare(
         table,
         alpha=alpha,
         features=artifact.feature_map.text,
@@ -120,5 +129,5 @@ def _compared(
         combine=None if combination is None else combination.names,
         splits=splits,
         provenance=provenance,
-        progress=lambda items, total: counted(items, "comparing methods", total),
+        progress=lambda items, total: progress_bar_over(items, "comparing methods", total),
     )

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc.cli.output import counted, emit_json, failures_explained, out
+from langchain_cfc.cli._format import emit_json, failures_explained, out, percent, progress_bar_over
+from langchain_cfc.collect.collecting import money, score_words
+from langchain_cfc.collect.status import Standing
 from langchain_cfc.records import read_records, write_records
 
 _MOST_LISTED = 10
@@ -31,8 +34,7 @@ def status(
     """
     with failures_explained():
         # Late, for they need the extra.
-        from langchain_cfc.cli.standing import say_standing, standing_data
-        from langchain_cfc.collect.standing import Standing
+        from langchain_cfc.collect.status import Standing
         from langchain_cfc.collect.store import Store
 
         with Store(store) as opened:
@@ -80,7 +82,7 @@ def export(
         from langchain_cfc.collect.store import Store
 
         with Store(store) as opened:
-            finished = counted(opened.records(), "writing records")
+            finished = progress_bar_over(opened.records(), "writing records")
             if sample_for_review is None:
                 written = write_records(records, finished, opened.provenance())
             else:
@@ -103,7 +105,7 @@ def import_(
 
         source = read_records(*records)
         with Store(store, create=True) as opened, opened.locked():
-            added = opened.add_records(counted(source, "reading records"), source.provenance)
+            added = opened.add_records(progress_bar_over(source, "reading records"), source.provenance)
     _say(store, added, as_json=as_json, what="records")
 
 
@@ -112,3 +114,49 @@ def _say(where: Any, count: int, *, as_json: bool, what: str) -> None:
         emit_json({what: count, "written": str(where)})
     else:
         out().print(escape(f"{count} {what} written to {where}"), soft_wrap=True)
+
+
+def standing_data(standing: Standing) -> dict[str, Any]:
+    """What a store holds, as plain data."""
+    wrong, correct = standing.mean_scores
+    return {
+        "prompts": standing.total,
+        "finished": standing.labelled,
+        "failed": standing.failed,
+        "left": standing.left,
+        "pass_at_n": standing.coverage,
+        "mean_score_correct": correct,
+        "mean_score_wrong": wrong,
+        "input_tokens": sum(one.input_tokens for one in standing.spent.calls),
+        "output_tokens": sum(one.output_tokens for one in standing.spent.calls),
+        "cost": standing.cost,
+        "unanswered_requests": standing.unanswered,
+    }
+
+
+def say_standing(console: Console, standing: Standing, n: int) -> None:
+    """Print what a store holds.
+
+    Args:
+        console: Where to.
+        standing: What it holds.
+        n: Number of candidates for each prompt.
+    """
+    data = standing_data(standing)
+    left = f", {standing.left} left" if standing.left else ""
+    lines = [
+        f"prompts       {standing.labelled} of {standing.total} finished, {standing.failed} failed{left}"
+    ]
+    if standing.coverage is not None:
+        lines.append(f"attainable    {percent(standing.coverage)} have a correct one among {n} candidates")
+        lines.append(f"scores        {score_words(standing)} on average")
+    lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
+    if standing.cost is not None:
+        lines.append(f"cost          {money(standing.cost)}")
+    if standing.unanswered:
+        lines.append(
+            f"unanswered    {standing.unanswered} requests were begun and their answers never received; "
+            "budgets count them like the dearest that were answered"
+        )
+    for line in lines:
+        console.print(escape(line), soft_wrap=True)

@@ -11,10 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc import suggestion
-from langchain_cfc.cli.opening import DATASET, opened
-from langchain_cfc.cli.output import counted, emit_json, failures_explained, group_label, out
-from langchain_cfc.suggestion import JudgedOption, Option, Suggestion
+from langchain_cfc import experiments
+from langchain_cfc.cli._format import (
+    DATASET,
+    emit_json,
+    failures_explained,
+    group_label,
+    opened,
+    out,
+    progress_bar_over,
+)
+from langchain_cfc.experiments import JudgedOption, Option, Suggestion
 
 SPLITS = "Splits"
 # Rows of the table; all options are in the JSON.
@@ -78,10 +85,10 @@ def suggest(
     with failures_explained():
         # A terminal has one bar at a time: what is read first is what is selected on then.
         with opened(records, verifier or ()) as dataset:
-            table, left_out = suggestion.tabulated(
+            table, left_out = experiments.tabulated(
                 dataset.records, verifier or None, n=n, provenance=dataset.provenance
             )
-        found = suggestion.suggest(
+        found = experiments.suggest(
             table,
             alpha=alpha,
             features=features or None,
@@ -105,7 +112,7 @@ def suggest(
 
 
 def _watched(splits: Iterable[Any], total: int) -> Iterable[Any]:
-    return counted(splits, "trying options", total)
+    return progress_bar_over(splits, "trying options", total)
 
 
 def _show(console: Console, found: Suggestion) -> None:

@@ -6,22 +6,29 @@ needs the extra `[collect]`.
 
 from __future__ import annotations
 
-from langchain_cfc._lazy import lazily
+from langchain_cfc._internal.lazy import lazily
 
 # Type checkers know this name; to import it would cost as much as all the rest here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc.collect.bar import progress_bar
-    from langchain_cfc.collect.bench import LocalBench, Parts
-    from langchain_cfc.collect.budget import Budget, Price
-    from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, acollect_on, collect
+    from langchain_cfc.collect.collecting import (
+        Collected,
+        Options,
+        Pace,
+        acollect,
+        acollect_on,
+        collect,
+        progress_bar,
+    )
     from langchain_cfc.collect.config import CollectionConfig, read_config
-    from langchain_cfc.collect.review import write_review
-    from langchain_cfc.collect.reviewed import ReviewReport, review_report
-    from langchain_cfc.collect.sources import Columns, Examples, read_examples
+    from langchain_cfc.collect.costs import Budget, Price
+    from langchain_cfc.collect.executor import LocalBench, Parts
+    from langchain_cfc.collect.review import ReviewReport, review_report, write_review
+    from langchain_cfc.collect.sources.columns import Columns
+    from langchain_cfc.collect.sources.reading import Examples, read_examples
     from langchain_cfc.collect.stages import Bench, Journal, Outcome, Paid
-    from langchain_cfc.collect.standing import Standing
-    from langchain_cfc.collect.store import Store
+    from langchain_cfc.collect.status import Standing
+    from langchain_cfc.collect.store.store import Store
 
 __all__ = [
     "Bench",
@@ -53,29 +60,29 @@ __all__ = [
 
 _HOMES = {
     "Bench": "stages",
-    "Budget": "budget",
+    "Budget": "costs",
     "Collected": "collecting",
     "CollectionConfig": "config",
-    "Columns": "sources",
-    "Examples": "sources",
+    "Columns": "sources.columns",
+    "Examples": "sources.reading",
     "Journal": "stages",
-    "LocalBench": "bench",
+    "LocalBench": "executor",
     "Options": "collecting",
     "Outcome": "stages",
     "Pace": "collecting",
     "Paid": "stages",
-    "Parts": "bench",
-    "Price": "budget",
-    "ReviewReport": "reviewed",
-    "Standing": "standing",
-    "Store": "store",
+    "Parts": "executor",
+    "Price": "costs",
+    "ReviewReport": "review",
+    "Standing": "status",
+    "Store": "store.store",
     "acollect": "collecting",
     "acollect_on": "collecting",
     "collect": "collecting",
-    "progress_bar": "bar",
+    "progress_bar": "collecting",
     "read_config": "config",
-    "read_examples": "sources",
-    "review_report": "reviewed",
+    "read_examples": "sources.reading",
+    "review_report": "review",
     "write_review": "review",
 }
 

@@ -5,28 +5,163 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables import RunnableConfig
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from langchain_cfc.calls import Limit
-from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.bar import progress_bar
-from langchain_cfc.collect.bench import LocalBench, Parts
-from langchain_cfc.collect.budget import Budget
-from langchain_cfc.collect.judges import shared_judge
+from langchain_cfc._internal.optional import check_installed
+from langchain_cfc.collect.costs import Budget
+from langchain_cfc.collect.executor import LocalBench, Parts, Repeated, TokenTurns, request_turns
 from langchain_cfc.collect.run import Run, Watch
 from langchain_cfc.collect.stages import Bench
-from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.status import Standing
 from langchain_cfc.collect.store import Store
-from langchain_cfc.collect.turns import TokenTurns, request_turns
 from langchain_cfc.errors import CollectionWarning, InputError
+from langchain_cfc.execution import Limit
 from langchain_cfc.records import Example
+from langchain_cfc.sampling.models import packages_of
+
+
+def shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -> str | None:
+    """What is wrong with labels by the model that the verifier asks as well.
+
+    Whatever fools the one fools the other: a wrong candidate with the best score is labelled correct, the
+    records show a verifier that is better than it is, and the promise is about what the judge believes. In
+    the words of `langchain_cfc.labelers.true_coverage`, its mistakes are not independent, so that only
+    `true_coverage_at_worst` holds.
+
+    Args:
+        verifier: Fingerprint of the verifier, or of several together.
+        labeler: Fingerprint of the labeler.
+
+    Returns:
+        A sentence for people; None unless both say that they ask a model of the same name. Of a judge that
+        does not say which model it asks, nothing can be told.
+    """
+    shared = sorted(_models(verifier) & _models(labeler))
+    if not shared:
+        return None
+    return (
+        f"{', '.join(shared)} both scores and labels: what is promised then is what this model believes, and "
+        "its agreement with itself. Label with another model, by matching, or by people"
+    )
+
+
+def _models(said: Mapping[str, Any]) -> set[str]:
+    """The models that a fingerprint names, for itself or for its parts."""
+    return {str(value) for key, value in said.items() if key.rpartition(".")[2] == "model"}
+
+
+def check_packages(model: str | None = None) -> None:
+    """Check that what a collection needs is installed, so that one error names all that is missing.
+
+    Args:
+        model: Name of the model that draws, such as `openai:gpt-4o-mini`; None if it is not given by name.
+
+    Raises:
+        MissingExtraError: If a package is missing; the message names the command that installs all of them.
+    """
+    needed = {"filelock": "collect", "sqlalchemy": "collect"}
+    check_installed({**needed, **(packages_of(model) if model is not None else {})}, "a collection")
+
+
+# Seconds between two lines where there is no terminal; shorter runs print none.
+_LINE_EVERY = 30.0
+
+
+@contextmanager
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing], None]]:
+    """Show how far a collection has come: prompts, pace, time left, coverage, scores and cost.
+
+    Args:
+        console: Where to; by default standard error. Where that is no terminal, a plain line is printed every
+            30 seconds.
+
+    Yields:
+        What is to be called with the standing.
+    """
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[pace]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[seen]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=None, pace="", seen="")
+
+        def show(standing: Standing) -> None:
+            progress.update(
+                task,
+                total=standing.total,
+                completed=standing.labelled + standing.failed,
+                pace=f"{60 * standing.per_second:.0f}/min",
+                seen=", ".join(_seen(standing)),
+            )
+
+        yield show
+
+
+class _Lines:
+    """Prints the standing as a line of plain text, at most every so often."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed_at = time.monotonic()
+
+    def __call__(self, standing: Standing) -> None:
+        now = time.monotonic()
+        if now - self._printed_at < _LINE_EVERY:
+            return
+        self._printed_at = now
+        done = standing.labelled + standing.failed
+        pace = standing.per_second
+        minutes = f", about {standing.left / pace / 60:.0f} min left" if pace > 0 and standing.left else ""
+        line = ", ".join([f"{done} of {standing.total} prompts", f"{60 * pace:.0f}/min", *_seen(standing)])
+        self._console.print(line + minutes, markup=False, highlight=False, soft_wrap=True)
+
+
+def _seen(standing: Standing) -> Iterator[str]:
+    if standing.coverage is not None:
+        yield f"pass@n {standing.coverage:.2f}"
+        yield f"scores {score_words(standing)}"
+    if standing.failed:
+        yield f"{standing.failed} failed"
+    if standing.cost is not None:
+        yield f"cost {money(standing.cost)}"
+
+
+def score_words(standing: Standing) -> str:
+    """Mean scores of correct and wrong candidates, as far as there are any."""
+    wrong, correct = standing.mean_scores
+    said = [("correct", correct), ("wrong", wrong)]
+    return ", ".join(f"{word} {mean:.2f}" for word, mean in said if mean is not None)
+
+
+def money(cost: float) -> str:
+    """A cost, with more digits where it is less than one."""
+    return f"{cost:.2f}" if cost >= 1 else f"{cost:.4f}"
+
 
 _LEAST_SPARE = 8
 

@@ -15,14 +15,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from langchain_cfc.collect.bench import Parts
-from langchain_cfc.collect.budget import Budget, Price
+from langchain_cfc._internal.plugins import made, names_no_file
 from langchain_cfc.collect.collecting import Pace
+from langchain_cfc.collect.costs import Budget, Price
+from langchain_cfc.collect.executor import Parts
 from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
 from langchain_cfc.errors import InputError
-from langchain_cfc.imports import made
 from langchain_cfc.labelers import Reads
-from langchain_cfc.plugged import names_no_file
 from langchain_cfc.sampling import SamplingName, resolved
 
 if sys.version_info >= (3, 11):

@@ -26,6 +26,22 @@ what a formula in a text written by somebody else asks for, and turn `3/4` into 
 that neither could be found in the records again. So every cell that is not for people to fill in has an
 apostrophe in front, whatever it holds: which texts a program would take for something else depends on
 program and country. The names of these columns have one too, by which `HumanLabels` knows to take it off.
+
+What a filled sheet says of the labels, and of what is promised with them.
+
+Let a row of a sheet be a candidate drawn at random among all, one of a prompt, as `write_review` draws them.
+Then of w wrong candidates on it, the number that is labelled correct is binomial with w and e0, of c correct
+ones the number labelled wrong is so with c and e1, and of all k rows the number of those that are wrong and
+labelled correct is so with k and f = e0 W / n, where W of the n candidates of a prompt are wrong on average.
+The intervals of all three are those of Clopper and Pearson.
+
+Where a sheet of another make holds several candidates of a prompt, m_i of the i-th, the variance of their
+share is largest if mistakes come together: then it is that of (sum m_i)^2 / sum m_i^2 independent ones (Kish
+1965, "Survey Sampling"), and the interval, approximate there, is that of so many.
+
+What a promise is worth are the lower bounds of `true_coverage` and `true_coverage_at_worst`, with e0 and
+f n = e0 W at the upper ends of their intervals. So each holds with the confidence of one end, 97.5 % for
+intervals of 95 %. The upper bounds are left out, for a promise is no measured share.
 """
 
 from __future__ import annotations
@@ -33,16 +49,22 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc._files import atomic_writer
-from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.labelers.sheets import MARK, written
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.errors import InputError, RecordError, VerifierError
+from langchain_cfc.labelers import Agreement, compare_labels, true_coverage, true_coverage_at_worst
+from langchain_cfc.labelers.human import MARK, Sheet, read_sheet, written
 from langchain_cfc.records import Candidate, PromptRecord
-from langchain_cfc.records.checks import checked
+from langchain_cfc.records.batches import checked
 from langchain_cfc.verifiers._prompts import read_prompt
 
 COLUMNS = ("id", "input", "reference", "text")
@@ -184,3 +206,256 @@ def _transcript(value: Any) -> Any:
         return read_prompt(value, "it is shown as JSON", VerifierError).text
     except VerifierError:
         return value
+
+
+# The bounds take no rate of 1; by this one they are 0 for every coverage below 1.
+_NEARLY_1 = math.nextafter(1.0, 0.0)
+# With fewer candidates of one label on either side, kappa's interval is too short; see `Kappa`.
+_FEW = 10
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Estimate(_Model):
+    """A number with its interval.
+
+    Attributes:
+        value: The number as seen; None where nothing was seen that could show it.
+        low: Lower end of its interval.
+        high: Upper end.
+    """
+
+    value: float | None
+    low: float
+    high: float
+
+
+class PromiseWorth(_Model):
+    """What a promised coverage is worth, given the mistakes of the labels; 0 says nothing.
+
+    Attributes:
+        coverage: Share of prompts whose set is promised to hold a candidate labelled correct.
+        independent: Share at least whose set holds one that is correct, for independent mistakes.
+        independent_limit: The same had people found no mistake: what a sheet of this size can show at most.
+        at_worst: Share at least whose set holds one that is correct, for mistakes of any kind.
+        at_worst_limit: The same had people found no mistake.
+    """
+
+    coverage: float
+    independent: float
+    independent_limit: float
+    at_worst: float
+    at_worst_limit: float
+
+
+class ReviewReport(_Model):
+    """Labels beside those of people, who are taken to be right.
+
+    Attributes:
+        rows: Number of different candidates on the sheet.
+        unfilled: Number of those that nobody has judged yet.
+        prompts: Number of independent prompts that the judged ones are from.
+        n: Number of candidates per prompt that sets are made from.
+        confidence: Confidence level of the intervals.
+        correct_called_correct: Number of correct candidates that are labelled correct.
+        correct_called_wrong: Number of correct candidates that are labelled wrong.
+        wrong_called_correct: Number of wrong candidates that are labelled correct.
+        wrong_called_wrong: Number of wrong candidates that are labelled wrong.
+        error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
+        error_on_correct: Share of the correct candidates that are labelled wrong, e1.
+        flattering: Share of all candidates that are wrong and labelled correct.
+        kappa: Agreement beyond chance; None where both sides give every candidate one and the same label.
+        promises: What each promised coverage is worth.
+        notes: What to beware of.
+    """
+
+    rows: int
+    unfilled: int
+    prompts: int
+    n: int
+    confidence: float
+    correct_called_correct: int
+    correct_called_wrong: int
+    wrong_called_correct: int
+    wrong_called_wrong: int
+    error_on_wrong: Estimate
+    error_on_correct: Estimate
+    flattering: Estimate
+    kappa: Estimate | None
+    promises: tuple[PromiseWorth, ...]
+    notes: tuple[str, ...]
+
+
+def review_report(
+    records: Iterable[PromptRecord],
+    sheet: str | Path,
+    *,
+    coverage: Sequence[float] = (0.9,),
+    n: int | None = None,
+    confidence: float = 0.95,
+) -> ReviewReport:
+    """Compare the labels of records with what people say on a sheet, and say what promises are worth then.
+
+    Args:
+        records: The records that the sheet is a sample of.
+        sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, as
+            those of `write_review` are; rows that people chose to judge say little of the others.
+        coverage: Promised shares of prompts whose set holds a candidate labelled correct, in (0, 1).
+        n: How many candidates of a prompt sets are made from; all that the records hold if left out.
+        confidence: Confidence level of the intervals, in (0, 1).
+
+    Returns:
+        The confusion table, rates of mistakes, kappa, and what each promise is worth.
+
+    Raises:
+        InputError: If the sheet cannot be read or no row is filled in, a record labels a reviewed candidate
+            both correct and wrong, or a number lies outside of its range.
+        RecordError: If a row of the sheet cannot be used or is not from these records, or the records are
+            not one dataset.
+        MissingExtraError: If SciPy is not installed.
+    """
+    for one in coverage:
+        if not 0.0 < one < 1.0:
+            msg = f"promised coverage is {one!r}; expected a share strictly between 0 and 1"
+            raise InputError(msg)
+    people = read_sheet(sheet, partly=True)
+    truths = {key: row.correct for key, row in people.rows.items() if row.correct is not None}
+    if not truths:
+        msg = f"no row of {people.source} is filled in: write yes or no under correct"
+        raise InputError(msg)
+    labelled, recorded = _labelled(records, people)
+    size = recorded if n is None else n
+    if not 1 <= size <= recorded:
+        msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
+        raise InputError(msg)
+    labels, prompts = zip(*(labelled[key] for key in truths), strict=True)
+    found = compare_labels(labels, list(truths.values()), prompts, confidence)
+    wrong, correct = (
+        [prompt for prompt, truth in zip(prompts, truths.values(), strict=True) if truth is side]
+        for side in (False, True)
+    )
+    on_wrong = _rate(found.wrong_called_correct, wrong, confidence)
+    flattering = _rate(found.wrong_called_correct, prompts, confidence)
+    least = _rate(0, wrong, confidence).high, _rate(0, prompts, confidence).high
+    return ReviewReport(
+        rows=len(people.rows),
+        unfilled=len(people.rows) - len(truths),
+        prompts=found.n_prompts,
+        n=size,
+        confidence=confidence,
+        correct_called_correct=found.correct_called_correct,
+        correct_called_wrong=found.correct_called_wrong,
+        wrong_called_correct=found.wrong_called_correct,
+        wrong_called_wrong=found.wrong_called_wrong,
+        error_on_wrong=on_wrong,
+        error_on_correct=_rate(found.correct_called_wrong, correct, confidence),
+        flattering=flattering,
+        kappa=_kappa(found),
+        promises=tuple(_worth(one, size, (on_wrong.high, flattering.high), least) for one in coverage),
+        notes=tuple(_notes(found, len(people.rows), len(truths))),
+    )
+
+
+def _labelled(
+    records: Iterable[PromptRecord], sheet: Sheet
+) -> tuple[dict[tuple[str, str], tuple[bool, str]], int]:
+    """The records' own label of each row, with the independent prompt that it is from; and their n."""
+    names = {name for name, _ in sheet.rows}
+    found: dict[tuple[str, str], tuple[bool, str]] = {}
+    met, recorded = set(), 0
+    for record in checked(records):
+        recorded = len(record.candidates)
+        name = record.id if sheet.by == "id" else written(record.input)
+        if name not in names:
+            continue
+        met.add(name)
+        prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
+        for candidate in record.candidates:
+            key = (name, candidate_text(candidate))
+            if (
+                key in sheet.rows
+                and found.setdefault(key, (candidate.correct, prompt))[0] != candidate.correct
+            ):
+                raise contradiction(record, key[1])
+    _check_known(sheet, met, set(found))
+    return found, recorded
+
+
+def _check_known(sheet: Sheet, names: set[str], keys: set[tuple[str, str]]) -> None:
+    unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in keys]
+    if not unknown:
+        return
+    line, (name, text) = unknown[0]
+    more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
+    if name not in names:
+        problem = f"{name!r:.80} is in none of the records: is the sheet from others?{more}"
+        raise RecordError(sheet.source, line, sheet.by, problem)
+    problem = f"{text!r:.80} is no candidate of {name!r:.80}: was it changed since it was written?{more}"
+    raise RecordError(sheet.source, line, "text", problem)
+
+
+def _rate(part: int, prompts: Sequence[Hashable], confidence: float) -> Estimate:
+    """A share among candidates, given the prompt of each."""
+    total = len(prompts)
+    if total == 0:
+        return Estimate(value=None, low=0.0, high=1.0)
+    size = total**2 / sum(count**2 for count in Counter(prompts).values())
+    low, high = clopper_pearson(part * size / total, size, confidence)
+    return Estimate(value=part / total, low=low, high=high)
+
+
+def _kappa(found: Agreement) -> Estimate | None:
+    kappa = found.kappa
+    return None if kappa is None else Estimate(value=kappa.value, low=kappa.low, high=kappa.high)
+
+
+def _worth(coverage: float, n: int, seen: tuple[float, float], least: tuple[float, float]) -> PromiseWorth:
+    """What a promise is worth by upper ends of e0 and f: as seen, and as seen without a mistake."""
+    independent, at_worst = _bounds(coverage, n, *seen)
+    independent_limit, at_worst_limit = _bounds(coverage, n, *least)
+    return PromiseWorth(
+        coverage=coverage,
+        independent=independent,
+        independent_limit=independent_limit,
+        at_worst=at_worst,
+        at_worst_limit=at_worst_limit,
+    )
+
+
+def _bounds(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
+    independent, _ = true_coverage(
+        coverage, error_on_wrong=min(error_on_wrong, _NEARLY_1), error_on_correct=0.0, largest_set=n
+    )
+    # Only the product e0 W counts, which is f n.
+    at_worst, _ = true_coverage_at_worst(
+        coverage,
+        error_on_wrong=min(flattering, _NEARLY_1),
+        error_on_correct=0.0,
+        wrong_per_prompt=float(n),
+        correct_per_prompt=0.0,
+    )
+    return independent, at_worst
+
+
+def _notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
+    correct = found.correct_called_correct + found.correct_called_wrong
+    called = found.correct_called_correct + found.wrong_called_correct
+    if filled < rows:
+        yield (
+            f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
+            "everything here looks better than it is."
+        )
+    if found.n_prompts < filled:
+        yield (
+            f"The {filled} candidates are from {found.n_prompts} independent prompts only. The intervals of "
+            "the rates allow for that and are approximate."
+        )
+    for what, count in (("wrong", filled - correct), ("correct", correct)):
+        if count == 0:
+            yield f"People found no {what} candidate, so nothing is known of how such are labelled."
+    if found.kappa is None:
+        yield "Both sides give every candidate the same label, which chance alone would do as well: no kappa."
+    elif min(correct, filled - correct, called, filled - called) < _FEW:
+        yield f"One label was given fewer than {_FEW} times: the interval of kappa is too short."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
-from langchain_cfc.draws import Scalar
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw, Witness
 

@@ -6,10 +6,9 @@ text in which a user names them, `map` puts them together, and `weights` says wh
 
 from __future__ import annotations
 
-from langchain_cfc.features.grammar import parse_statistic
-from langchain_cfc.features.map import FeatureMap
-from langchain_cfc.features.naming import naming
+from langchain_cfc.features.map import FeatureMap, naming
+from langchain_cfc.features.parser import parse_statistic
 from langchain_cfc.features.statistics import Statistic, measured
-from langchain_cfc.features.weights import GuaranteedWeight, in_short
+from langchain_cfc.features.terms import GuaranteedWeight, in_short
 
 __all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "in_short", "measured", "naming", "parse_statistic"]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from langchain_cfc._arrays import BoolArray, FloatArray
-from langchain_cfc.draws import Draws
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc.candidates import Draws
 from langchain_cfc.errors import FeatureError, NotFittedError
-from langchain_cfc.features.bases import Constant, Group, Term
-from langchain_cfc.features.grammar import parse_terms
-from langchain_cfc.features.weights import GuaranteedWeight
+from langchain_cfc.features.parser import parse_terms
+from langchain_cfc.features.terms import Constant, Group, GuaranteedWeight, Term
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +46,7 @@ class FeatureMap:
 
     @classmethod
     def parse(cls, text: str) -> FeatureMap:
-        """Read feature text; `langchain_cfc.features.grammar` holds the grammar.
+        """Read feature text; `langchain_cfc.features.parser` holds the grammar.
 
         Args:
             text: Such as `mean_score^2 + group(topic)`.
@@ -302,3 +302,22 @@ def _placed(weight: GuaranteedWeight, constant: FloatArray, start: int) -> Guara
         of_constant=of_constant,
         constant=tuple(constant.tolist()),
     )
+
+
+@contextmanager
+def naming(ids: Sequence[str]) -> Iterator[None]:
+    """Give the id of a record to errors that speak of its row.
+
+    Args:
+        ids: The ids of the rows that are fitted or transformed meanwhile.
+
+    Raises:
+        FeatureError: With `record <id>` in place of `prompt <row>`.
+    """
+    try:
+        yield
+    except FeatureError as error:
+        if error.row is None:
+            raise
+        name = f"record {ids[error.row]!r}"
+        raise error.naming(name) from error

@@ -10,17 +10,45 @@ largest, one addition at a time, and logarithms come from a table that is comput
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray, IntArray
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.candidates import Draws, Scalar
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.features._text import listed, written_key
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_LISTED = 20
+
+
+def written_key(key: str) -> str:
+    """A metadata key as the grammar writes it: plain where it is an identifier, else a JSON string."""
+    return key if _IDENTIFIER.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def written_category(value: Scalar) -> str:
+    """A category as column names write it; texts that look like a number or a boolean keep their quotes."""
+    plain = isinstance(value, str) and value not in ("true", "false")
+    return written_key(str(value)) if plain else json.dumps(value, ensure_ascii=False)
+
+
+def number(value: float) -> str:
+    """A number for readers, to twelve significant digits: cut-offs that differ must read differently."""
+    return f"{value:.12g}"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Names for an error message, the first twenty of them."""
+    names = list(items)
+    rest = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "") if names else "none"
+
 
 Measure: TypeAlias = Callable[[Draws], FloatArray]
 

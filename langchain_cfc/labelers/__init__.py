@@ -5,7 +5,7 @@ Importing this package loads nothing; each name below is loaded when it is first
 
 from __future__ import annotations
 
-from langchain_cfc._lazy import lazily
+from langchain_cfc._internal.lazy import lazily
 
 # Type checkers know this name; to import it would cost as much as all the rest here.
 TYPE_CHECKING = False
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
         true_coverage,
         true_coverage_at_worst,
     )
-    from langchain_cfc.labelers.base import BaseLabeler, Labeler, LabelerInput
-    from langchain_cfc.labelers.exact import NormalisedMatch, normal_form
+    from langchain_cfc.labelers.base import BaseLabeler, Labeler, LabelerInput, Labelling, Reads
     from langchain_cfc.labelers.human import HumanLabels
-    from langchain_cfc.labelers.json_field import JsonField
     from langchain_cfc.labelers.judge import JudgeLabels
+    from langchain_cfc.labelers.matching import NormalisedMatch, normal_form
     from langchain_cfc.labelers.multiple_choice import MultipleChoice
     from langchain_cfc.labelers.numeric import NumericMatch, final_number
-    from langchain_cfc.labelers.pattern import PatternMatch
-    from langchain_cfc.labelers.per_answer import Labelling, Reads
+    from langchain_cfc.labelers.patterns import JsonField, PatternMatch
 
 __all__ = [
     "Agreement",
@@ -53,20 +51,20 @@ _HOMES = {
     "Agreement": "agreement",
     "BaseLabeler": "base",
     "HumanLabels": "human",
-    "JsonField": "json_field",
+    "JsonField": "patterns",
     "JudgeLabels": "judge",
     "Kappa": "agreement",
     "Labeler": "base",
     "LabelerInput": "base",
-    "Labelling": "per_answer",
+    "Labelling": "base",
     "MultipleChoice": "multiple_choice",
-    "NormalisedMatch": "exact",
+    "NormalisedMatch": "matching",
     "NumericMatch": "numeric",
-    "PatternMatch": "pattern",
-    "Reads": "per_answer",
+    "PatternMatch": "patterns",
+    "Reads": "base",
     "compare_labels": "agreement",
     "final_number": "numeric",
-    "normal_form": "exact",
+    "normal_form": "matching",
     "true_coverage": "agreement",
     "true_coverage_at_worst": "agreement",
 }

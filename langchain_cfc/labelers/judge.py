@@ -10,12 +10,11 @@ from typing import Any, TypeAlias, TypedDict
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Steps
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
-from langchain_cfc.verifiers.base import VerifierInput
+from langchain_cfc.verifiers.base import VerifierInput, together
 from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
-from langchain_cfc.verifiers.parts import together
 
 Judge: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 

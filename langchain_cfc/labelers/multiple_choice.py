@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Steps
 from langchain_cfc.errors import CFCError, InputError, LabelerError
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import LabelerInput, labelling
 from langchain_cfc.labelers.matching import Matching, Reading
 from langchain_cfc.verifiers.self_consistency import normalised

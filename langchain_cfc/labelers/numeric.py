@@ -36,8 +36,8 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.calls import Steps
 from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import Matching, Reading, aliases
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from langchain_cfc._extras import require
+from langchain_cfc._internal.optional import require
 
 # Said here, for the store needs it.
 require("sqlalchemy", "monitor", "a monitor")
 
-from langchain_cfc.monitor.findings import Test, Together  # noqa: E402 - see above
-from langchain_cfc.monitor.kept import Label  # noqa: E402 - see above
 from langchain_cfc.monitor.monitor import CFCMonitor, labels_of, read_labels  # noqa: E402 - see above
 from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # noqa: E402 - see above
-from langchain_cfc.monitor.side_by_side import Side, SideBySide, shadow  # noqa: E402 - see above
+from langchain_cfc.monitor.shadow import Side, SideBySide, shadow  # noqa: E402 - see above
 from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus  # noqa: E402 - see above
+from langchain_cfc.monitor.tests import (  # noqa: E402 - see above
+    Label,
+    Test,
+    Together,
+)
 
 __all__ = [
     "CFCMonitor",

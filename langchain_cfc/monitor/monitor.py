@@ -20,14 +20,14 @@ from uuid import UUID, uuid4
 from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import TypeAdapter, ValidationError
 
+from langchain_cfc._internal.plugins import brought, names_no_file
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
-from langchain_cfc.monitor.kept import Label
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, curves_of, status_of
 from langchain_cfc.monitor.store import Evidence, Failed, MonitorStore
+from langchain_cfc.monitor.tests import Label
 from langchain_cfc.monitor.traffic import Traffic, check_time
-from langchain_cfc.plugged import brought, names_no_file
 from langchain_cfc.runnable import CFCResult
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.draws import Scalar
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult
 

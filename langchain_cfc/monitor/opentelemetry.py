@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from langchain_cfc._extras import require
-from langchain_cfc.monitor.measures import WORDS, Measured
+from langchain_cfc._internal.optional import require
+from langchain_cfc.monitor.metrics import WORDS, Measured
 from langchain_cfc.monitor.monitor import CFCMonitor
 
 

@@ -9,15 +9,16 @@ from datetime import datetime, timezone
 from importlib.resources import files
 from typing import Any
 
-from langchain_cfc._extras import require
-from langchain_cfc._files import atomic_writer
+from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc._internal.optional import require
 from langchain_cfc._version import __version__
 from langchain_cfc.features import in_short
-from langchain_cfc.monitor.findings import Test, amount
 from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus
-from langchain_cfc.plots import plot_evidence, to_svg
+from langchain_cfc.monitor.tests import Test, amount
 from langchain_cfc.report import check_report
+from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.page import GENERATOR
+from langchain_cfc.report.plots import plot_evidence
 
 # Tests that are listed though they do not alarm.
 _MOST_LISTED = 20

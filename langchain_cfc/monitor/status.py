@@ -8,14 +8,48 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+import numpy as np
+
 from langchain_cfc.artifact import CalibrationArtifact, Watched
 from langchain_cfc.features import in_short
-from langchain_cfc.monitor.drift import Drift
-from langchain_cfc.monitor.findings import Data, Test, Together
-from langchain_cfc.monitor.kept import Kept
-from langchain_cfc.monitor.sampled import Sampled
-from langchain_cfc.monitor.shifts import describe_shift
+from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED
 from langchain_cfc.monitor.store import Evidence, Standing
+from langchain_cfc.monitor.tests import Data, Drift, Kept, Sampled, Test, Together
+
+_OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
+
+
+def describe_shift(watched: Watched, expected: Sequence[int], observed: Sequence[int]) -> str | None:
+    """Say where results differ most from calibration prompts.
+
+    Args:
+        watched: The quantity.
+        expected: How many calibration prompts fell into each of its bins.
+        observed: How many results did, all since the monitor began.
+
+    Returns:
+        One sentence part with both shares; None where there is nothing to compare.
+    """
+    calibration, results = np.array(expected, dtype=np.float64), np.array(observed, dtype=np.float64)
+    if not calibration.sum() or not results.sum():
+        return None
+    calibration, results = calibration / calibration.sum(), results / results.sum()
+    if watched.name == "decision":
+        outcome = int(np.argmax(np.abs(results - calibration)))
+        shares = _shares(results[outcome], f"are {_OUTCOMES[outcome]}", calibration[outcome])
+        return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
+    # The edge at which the cumulative shares are farthest apart, as Kolmogorov and Smirnov compare them.
+    below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
+    place = int(np.argmax(np.abs(below - expected_below)))
+    edge = f"{watched.edges[place]:.3g}"
+    if below[place] > expected_below[place]:
+        return f"lower: {_shares(below[place], f'are below {edge}', expected_below[place])}"
+    return f"higher: {_shares(1.0 - below[place], f'are {edge} or more', 1.0 - expected_below[place])}"
+
+
+def _shares(observed: float, words: str, expected: float) -> str:
+    return f"{100 * observed:.0f} % of results {words}, expected {100 * expected:.0f} %"
+
 
 _DAY = 86_400.0
 _LARGEST = 700.0  # whose exponential is a number

@@ -11,21 +11,146 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Connection, Insert, delete, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    Insert,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.database import Database
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.database import Database
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
-from langchain_cfc.monitor import tables
-from langchain_cfc.monitor.curves import Curve
-from langchain_cfc.monitor.drift import Drift
-from langchain_cfc.monitor.kept import Kept, Label
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
-from langchain_cfc.monitor.sampled import BLOCK, Sampled
+from langchain_cfc.monitor.tests import BLOCK, Drift, Kept, Label, Sampled
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+FORMAT = "langchain-cfc/monitor"
+# Of the tables below; another release may read only what it knows.
+VERSION = 2
+
+metadata = MetaData()
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")
+
+# `format` and `version`; and of each artifact what has been seen of it, as JSON.
+facts = Table(
+    "monitor_facts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+results = Table(
+    "monitor_results",
+    metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("at", Double, nullable=False),
+    Column("artifact", Text, nullable=False),
+    Column("alpha", Text, nullable=False),
+    Column("outcome", SmallInteger, nullable=False),
+    Column("withheld", Boolean, nullable=False),
+    Column("bot", Boolean, nullable=False),
+    Column("threshold", Double, nullable=False),
+    Column("scores", Text, nullable=False),  # JSON, like all lists and objects
+    Column("accepted", Text, nullable=False),
+    Column("features", Text, nullable=False),
+    Column("codes", Text, nullable=False),
+    Column("lengths", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("outputs", Text, nullable=False),
+    Column("models", Text, nullable=False),
+    Column("binding", Text, nullable=False),
+    Column("seconds", Double),
+    # Whether the tests have seen it. They take results as they find them: one that another process was still
+    # writing when a later one was seen comes after it.
+    Column("seen", Boolean, nullable=False, server_default=false()),
+)
+Index(
+    "monitor_results_unseen", results.c.number, sqlite_where=~results.c.seen, postgresql_where=~results.c.seen
+)
+
+labels = Table(
+    "monitor_labels",
+    metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("at", Double, nullable=False),
+    Column("correct", Text, nullable=False),
+    Column("probability", Double, nullable=False),
+    Column("seen", Boolean, nullable=False, server_default=false()),
+)
+Index("monitor_labels_unseen", labels.c.number, sqlite_where=~labels.c.seen, postgresql_where=~labels.c.seen)
+
+# Prompts that could not be served.
+failures = Table(
+    "monitor_failures",
+    metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("artifact", Text, nullable=False),
+    Column("error", Text, nullable=False),  # name of its type; its message may quote a prompt
+)
+
+
+# Of a curve; half of them are dropped when there are more.
+MOST = 400
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Logarithms of the capital of m tests, after every so many outcomes.
+
+    Attributes:
+        step: Number of outcomes from one point to the next; doubled whenever there are too many points.
+        outcomes: Number of outcomes so far.
+        points: Of each, the number of outcomes, the time, and the m logarithms to three decimals.
+    """
+
+    step: int = 1
+    outcomes: int = 0
+    points: tuple[tuple[int, float, list[float]], ...] = ()
+
+    def after(self, log: FloatArray, now: float) -> Curve:
+        """With one more outcome."""
+        outcomes, step, points = self.outcomes + 1, self.step, self.points
+        if outcomes % step == 0:
+            points = (*points, (outcomes, now, log.round(3).tolist()))
+        if len(points) > MOST:
+            step *= 2
+            points = tuple(one for one in points if one[0] % step == 0)
+        return Curve(step, outcomes, points)
+
+    def to_data(self) -> dict[str, Any]:
+        """All of it, to be stored."""
+        return {"step": self.step, "outcomes": self.outcomes, "points": [list(one) for one in self.points]}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Curve:
+        """What `to_data` was made of."""
+        points = tuple((int(outcomes), float(at), list(logs)) for outcomes, at, logs in data["points"])
+        return cls(int(data["step"]), int(data["outcomes"]), points)
+
 
 # Results that one transaction shows to the tests.
 PAGE = 1000
@@ -35,7 +160,7 @@ _SHOWN = 5
 _DAY = 86_400.0
 # Seconds to wait for another process that makes the tables, and between two looks.
 _PATIENCE, _AGAIN = 30.0, 0.05
-_results, _labels, _failures, _facts = tables.results, tables.labels, tables.failures, tables.facts
+_results, _labels, _failures, _facts = results, labels, failures, facts
 
 
 @dataclass(frozen=True)
@@ -347,13 +472,13 @@ class MonitorStore:
         if create:
             self._create()
         known = self._known()
-        if known.get("format") != tables.FORMAT:
+        if known.get("format") != FORMAT:
             msg = f"{self.name} is no monitor's"
             raise StoreError(msg)
-        if known.get("version") != tables.VERSION:
+        if known.get("version") != VERSION:
             msg = (
                 f"{self.name} was made by another release (its tables are of version "
-                f"{known.get('version')}, this one reads {tables.VERSION}): watch into a new one, or go back"
+                f"{known.get('version')}, this one reads {VERSION}): watch into a new one, or go back"
             )
             raise StoreError(msg)
 
@@ -372,11 +497,11 @@ class MonitorStore:
                 return
 
     def _make(self) -> None:
-        others = self._database.tables() - set(tables.metadata.tables)
+        others = self._database.tables() - set(metadata.tables)
         if self._known() or (others and self._database.embedded):
             return
-        self._database.create(tables.metadata)
-        written = {"version": tables.VERSION, "turn": 0, "format": tables.FORMAT}
+        self._database.create(metadata)
+        written = {"version": VERSION, "turn": 0, "format": FORMAT}
         rows = [{"name": name, "value": json.dumps(value)} for name, value in written.items()]
         with self._database.writing() as connection:
             connection.execute(insert(_facts), rows)

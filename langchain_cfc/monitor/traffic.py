@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
-from langchain_cfc.monitor.kept import Label
 from langchain_cfc.monitor.observed import Observed
+from langchain_cfc.monitor.tests import Label
 from langchain_cfc.records import tabulate
 
 # Seconds from 1970 to the year 9999.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from langchain_cfc.records.arrays import tabulate, tabulate_raw, with_scores
+from langchain_cfc.records.files import Records, read_records, write_records
 from langchain_cfc.records.parquet import parquet_schema
-from langchain_cfc.records.reading import Records, read_records
 from langchain_cfc.records.schema import Candidate, Example, PromptRecord, Provenance
-from langchain_cfc.records.table import tabulate, tabulate_raw, with_scores
-from langchain_cfc.records.writing import write_records
 
 __all__ = [
     "Candidate",

@@ -9,9 +9,8 @@ from langchain_cfc.report.hardest import (
     HardPrompt,
     hardest_prompts,
 )
-from langchain_cfc.report.next_steps import Situation, Sources, Step, next_steps
-from langchain_cfc.report.page import page
-from langchain_cfc.report.writing import check_report, write_report
+from langchain_cfc.report.page import check_report, page, write_report
+from langchain_cfc.report.recommendations import Situation, Sources, Step, next_steps
 
 __all__ = [
     "MOST_PROMPTS",

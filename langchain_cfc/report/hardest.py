@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from langchain_cfc._arrays import BoolArray
+from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.decision import Decisions, decide
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import naming
 from langchain_cfc.records import Candidate, PromptRecord

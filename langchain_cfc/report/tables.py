@@ -9,8 +9,14 @@ from typing import Literal, TypeAlias
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.comparison.report import ComparisonReport, Gap, LevelComparison, MethodComparison, Spread
 from langchain_cfc.evaluation import EvaluationReport, GroupReport
+from langchain_cfc.experiments.comparison_report import (
+    ComparisonReport,
+    Gap,
+    LevelComparison,
+    MethodComparison,
+    Spread,
+)
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from langchain_cfc.runnable.cfc import CFCRunnable
+from langchain_cfc.runnable.chat_arguments import served_first, served_with
+from langchain_cfc.runnable.chat_model import CFCChatModel
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, OrElse
 from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
 
-__all__ = ["ABSTAIN_MESSAGE", "Answer", "CFCResult", "CFCRunnable", "OrElse", "ScoredCandidate"]
+__all__ = [
+    "ABSTAIN_MESSAGE",
+    "Answer",
+    "CFCChatModel",
+    "CFCResult",
+    "CFCRunnable",
+    "OrElse",
+    "ScoredCandidate",
+    "served_first",
+    "served_with",
+]

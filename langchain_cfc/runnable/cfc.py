@@ -15,7 +15,8 @@ from langchain_core.utils.pydantic import create_model_v2
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.calls import (
+from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
+from langchain_cfc.execution import (
     Bounds,
     Limit,
     Progress,
@@ -27,16 +28,14 @@ from langchain_cfc.calls import (
     in_time,
     limit_of,
 )
-from langchain_cfc.description import Description
-from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
+from langchain_cfc.execution.langgraph_compat import NOSTREAM, apart
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, answering
-from langchain_cfc.runnable.apart import NOSTREAM, apart
 from langchain_cfc.runnable.binding import VersionWatch, bind, calibrated_models
 from langchain_cfc.runnable.policies import Answering
 from langchain_cfc.runnable.result import CFCResult
-from langchain_cfc.runnable.scoring import scoring
-from langchain_cfc.runnable.serving import Server
+from langchain_cfc.runnable.serving import Server, scoring
 from langchain_cfc.sampling import Sampler, SamplingName, resolved
+from langchain_cfc.sampling.description import Description
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Panel
 
@@ -282,7 +281,7 @@ class CFCRunnable(Answering[CFCResult]):
         """Generator, verifier and decision; see `Runnable.get_graph`."""
         del config  # the parts are what they are, whatever it says
         # Drawing is rare, and its modules cost a tenth of the import.
-        from langchain_cfc.runnable.graphs import serving_graph
+        from langchain_cfc.execution.langgraph_compat import serving_graph
 
         return serving_graph(self, generator=self.generator, verifier=self.verifier, n=self.artifact.n)
 

@@ -10,14 +10,24 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializa
 from langchain_core.runnables.base import coerce_to_runnable
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from langchain_cfc.calls import Step, Steps, acomplete, bounded_by, child_of, complete, sharing_limit, tagged
 from langchain_cfc.errors import AbstentionError, ServingError
+from langchain_cfc.execution import (
+    Step,
+    Steps,
+    acomplete,
+    bounded_by,
+    child_of,
+    complete,
+    sharing_limit,
+    tagged,
+)
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from langchain_core.runnables.graph import Graph
+
 
 Output = TypeVar("Output")
 Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
@@ -101,7 +111,7 @@ class OrElse(Answering[Any]):
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """The first and its fallback; see `Runnable.get_graph`."""
         del config  # the parts are what they are, whatever it says
-        from langchain_cfc.runnable.graphs import fallback_graph
+        from langchain_cfc.execution.langgraph_compat import fallback_graph
 
         return fallback_graph(self, self.first, self.fallback)
 

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.decision import Reason
-from langchain_cfc.draws import Scalar
 from langchain_cfc.guarantee import Guarantee
 
 

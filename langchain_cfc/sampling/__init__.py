@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from langchain_cfc.sampling.candidates import Draw
-from langchain_cfc.sampling.models import inside, resolved
-from langchain_cfc.sampling.quiet import quiet
+from langchain_cfc.sampling.models import inside, quiet, resolved
 from langchain_cfc.sampling.sampler import Sampler, SamplingName
-from langchain_cfc.sampling.witness import Witness
+from langchain_cfc.sampling.usage import Witness
 
 __all__ = ["Draw", "Sampler", "SamplingName", "Witness", "inside", "quiet", "resolved"]

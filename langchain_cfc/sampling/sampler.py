@@ -14,7 +14,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from langchain_cfc.calls import (
+from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
+from langchain_cfc.execution import (
     Progress,
     Steps,
     acomplete,
@@ -25,15 +26,18 @@ from langchain_cfc.calls import (
     succeeded,
     tagged,
 )
-from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling.candidates import Draw, as_draw
-from langchain_cfc.sampling.choices import Choices, ChoosingModel, choices_parameter
-from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, refuse_seed
-from langchain_cfc.sampling.parts import answering, split
-from langchain_cfc.sampling.quiet import quiet
-from langchain_cfc.sampling.repeats import SlotObserver, find_repetition, is_same_model
-from langchain_cfc.sampling.witness import DRAW_TAG, Witness, with_handler
+from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, quiet, refuse_seed
+from langchain_cfc.sampling.requests import Choices, ChoosingModel, answering, choices_parameter, split
+from langchain_cfc.sampling.usage import (
+    DRAW_TAG,
+    SlotObserver,
+    Witness,
+    find_repetition,
+    is_same_model,
+    with_handler,
+)
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from langchain_cfc.thresholds.certificate import Certificate
-from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
-from langchain_cfc.thresholds.grouped import GroupedThreshold
-from langchain_cfc.thresholds.learned import LearnedThreshold
-from langchain_cfc.thresholds.levels import (
+from langchain_cfc.thresholds.base import (
     Level,
+    ThresholdRule,
+    Thresholds,
     alpha_text,
     confident_rank,
     conformal_rank,
     delta_text,
     exact_tau,
 )
-from langchain_cfc.thresholds.marginal import MarginalThreshold
-from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds
+from langchain_cfc.thresholds.certificate import Certificate
+from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
+from langchain_cfc.thresholds.learned import LearnedThreshold
+from langchain_cfc.thresholds.order_statistics import GroupedThreshold, MarginalThreshold
 
 __all__ = [
     "WINDOW",

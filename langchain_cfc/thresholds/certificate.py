@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.vertex import Vertex
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._simplex import Vertex
 
 
 @dataclass(frozen=True)

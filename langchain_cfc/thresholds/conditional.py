@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds._randomized import parts
+from langchain_cfc.thresholds._rows import LARGEST, Penalised, Rows
+from langchain_cfc.thresholds._simplex import Endless
+from langchain_cfc.thresholds._windows import Windows
+from langchain_cfc.thresholds.base import (
+    ThresholdRule,
+    Thresholds,
+    calibration_arrays,
+    exact_tau,
+    float_array,
+)
 from langchain_cfc.thresholds.certificate import Certificate
-from langchain_cfc.thresholds.columns import LARGEST
-from langchain_cfc.thresholds.levels import exact_tau
-from langchain_cfc.thresholds.randomised import parts
-from langchain_cfc.thresholds.rows import Rows
-from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, calibration_arrays, float_array
-from langchain_cfc.thresholds.simplex import Endless
-from langchain_cfc.thresholds.standardised import Penalised
 from langchain_cfc.thresholds.state import Calibrated, Ridge
-from langchain_cfc.thresholds.windows import Windows
 
 if TYPE_CHECKING:
     from typing_extensions import Self

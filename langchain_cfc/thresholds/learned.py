@@ -8,14 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds.columns import Columns
-from langchain_cfc.thresholds.growing import base_regression
-from langchain_cfc.thresholds.levels import exact_tau
-from langchain_cfc.thresholds.rows import Rows
-from langchain_cfc.thresholds.rule import ThresholdRule, Thresholds, check_state
-from langchain_cfc.thresholds.vertex import EPS
+from langchain_cfc.thresholds._rows import Columns, Rows
+from langchain_cfc.thresholds._simplex import EPS
+from langchain_cfc.thresholds._warm_start import base_regression
+from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_state, exact_tau
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,19 +9,17 @@ from functools import cached_property
 
 import numpy as np
 
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, ThresholdError
-from langchain_cfc.thresholds.columns import DEPENDENT, Columns
-from langchain_cfc.thresholds.growing import base_regression
-from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
-from langchain_cfc.thresholds.penalised import RidgeWindows, penalised_base
-from langchain_cfc.thresholds.plain import PlainWindows
-from langchain_cfc.thresholds.randomised import NegativePlainWindows, NegativeRidgeWindows
-from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.rule import check_state
-from langchain_cfc.thresholds.standardised import NEGLIGIBLE, Penalised, Standardised
-from langchain_cfc.thresholds.vertex import inverted
-from langchain_cfc.thresholds.widening import sample_prompts, wide_neighbourhood
+from langchain_cfc.thresholds._locality import Centre, Neighbourhood
+from langchain_cfc.thresholds._randomized import NegativePlainWindows, NegativeRidgeWindows
+from langchain_cfc.thresholds._ridge import RidgeWindows, penalised_base
+from langchain_cfc.thresholds._rows import DEPENDENT, NEGLIGIBLE, Columns, Penalised, Rest, Rows, Standardised
+from langchain_cfc.thresholds._simplex import inverted
+from langchain_cfc.thresholds._warm_start import base_regression
+from langchain_cfc.thresholds._widening import sample_prompts, wide_neighbourhood
+from langchain_cfc.thresholds._windows import PlainWindows
+from langchain_cfc.thresholds.base import check_state
 
 AXES = {
     "features": 2,

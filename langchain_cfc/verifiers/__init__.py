@@ -5,18 +5,24 @@ Importing this package loads nothing; each name below is loaded when it is first
 
 from __future__ import annotations
 
-from langchain_cfc._lazy import lazily
+from langchain_cfc._internal.lazy import lazily
 
 # Type checkers know this name; to import it would cost as much as all the rest here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc.verifiers._pointwise import Pointwise, pointwise
-    from langchain_cfc.verifiers.base import BaseVerifier, Verifier, VerifierInput
+    from langchain_cfc.verifiers._prompts import messages_to_text
+    from langchain_cfc.verifiers.base import (
+        BaseVerifier,
+        Panel,
+        Pointwise,
+        Verifier,
+        VerifierInput,
+        pointwise,
+    )
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
     from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
-    from langchain_cfc.verifiers.panel import Panel
     from langchain_cfc.verifiers.reward_model import RewardModel
     from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalised
     from langchain_cfc.verifiers.sequence_probability import SequenceProbability
@@ -35,6 +41,7 @@ __all__ = [
     "Verifier",
     "VerifierInput",
     "from_evaluator",
+    "messages_to_text",
     "normalised",
     "pointwise",
 ]
@@ -45,16 +52,17 @@ _HOMES = {
     "Evaluated": "evaluators",
     "ModelJudge": "model_judge",
     "PTrue": "p_true",
-    "Pointwise": "_pointwise",
-    "Panel": "panel",
+    "Panel": "base",
+    "Pointwise": "base",
     "RewardModel": "reward_model",
     "SelfConsistency": "self_consistency",
     "SequenceProbability": "sequence_probability",
     "Verifier": "base",
     "VerifierInput": "base",
     "from_evaluator": "evaluators",
+    "messages_to_text": "_prompts",
     "normalised": "self_consistency",
-    "pointwise": "_pointwise",
+    "pointwise": "base",
 }
 
 __getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -10,13 +10,26 @@ import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Call, FlowRunnable, Steps, Target, by_name, described
 from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import (
+    Call,
+    FlowRunnable,
+    Steps,
+    Target,
+    acomplete,
+    by_name,
+    complete,
+    described,
+    each,
+    succeeded,
+)
+from langchain_cfc.fingerprints import fingerprint, is_identified
 from langchain_cfc.sampling import Draw, quiet
 
 
@@ -177,3 +190,183 @@ def _number(value: Any) -> float:
         return math.nan if isinstance(number, (bool, str, bytes, bytearray)) else float(number)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return math.nan
+
+
+def together(method: str, settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
+    """What a verifier says of itself, its settings and its parts.
+
+    Args:
+        method: What the verifier is called.
+        settings: Whatever changes its scores, each as one plain value.
+        parts: By role, what the user gave it.
+
+    Returns:
+        The fingerprint. The method is its `id` only if every part says who it is, since an id vouches for all
+        of them.
+    """
+    said = {role: fingerprint(part) for role, part in parts.items()}
+    known = all(is_identified(one) for one in said.values())
+    flat = {f"{role}.{key}": value for role, one in said.items() for key, value in one.items()}
+    return {"id" if known else "method": method, **settings, **flat}
+
+
+def plain(value: Any) -> Any:
+    """A number or boolean of NumPy, Torch and the like as Python's own; anything else as it is."""
+    try:
+        return value.item() if hasattr(value, "item") else value
+    except (TypeError, ValueError, RuntimeError):
+        # More than one number, or none.
+        return value
+
+
+Judge: TypeAlias = Runnable[Any, Any] | Callable[[Any, str], Any] | Callable[[Any, str], Awaitable[Any]]
+
+
+class Pointwise(BaseVerifier):
+    """Asks a judge about each distinct text of a prompt's candidates, concurrently.
+
+    Made by `pointwise`.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self.name = "pointwise"
+        self.judge = judge
+        self.fingerprint = fingerprint(judge)
+        target = (
+            quiet(judge, fresh=False)
+            if isinstance(judge, Runnable)
+            else by_name(judge, ("prompt", "candidate"))
+        )
+        self._call = Call("judge", target, VerifierError)
+
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """One judgement per distinct text."""
+        texts = distinct_texts(given["candidates"])
+        pairs = [{"prompt": given["prompt"], "candidate": text} for text in texts]
+        by_text = dict(zip(texts, (yield from self._call.each(pairs, config)), strict=True))
+        return [by_text[candidate.text] for candidate in given["candidates"]]
+
+
+def pointwise(judge: Judge) -> Pointwise:
+    """A verifier out of something that judges one candidate at a time.
+
+    Args:
+        judge: A Runnable on `{"prompt": ..., "candidate": text}`, or a function `(prompt, text) -> score`,
+            plain or async; the score lies in [0, 1], smaller is better.
+
+    Returns:
+        A verifier; the judgements of a prompt run concurrently, and candidates of one text share one.
+    """
+    return Pointwise(judge)
+
+
+class Panel:
+    """Asks several verifiers about the same candidates, at the same time.
+
+    Args:
+        verifiers: By the names that the records' `scores` have. Raw outputs may be any finite numbers.
+    """
+
+    def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
+        self._calls = {name: verifier_call(verifier) for name, verifier in verifiers.items()}
+        self.fingerprint = together("+".join(verifiers), {}, verifiers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The verifiers' names, in the order given."""
+        return tuple(self._calls)
+
+    def outputs(self, given: VerifierInput, config: RunnableConfig) -> Steps[dict[str, list[float]]]:
+        """The raw outputs of each verifier.
+
+        Args:
+            given: The prompt with its n candidates.
+            config: Config for whatever is called.
+
+        Returns:
+            By name, n finite numbers.
+
+        Raises:
+            VerifierError: If one fails, or returns anything else; it is named.
+        """
+        names = list(self._calls)
+        found = yield each(
+            lambda name: complete(self._calls[name].one(given, config)),
+            lambda name: acomplete(self._calls[name].one(given, config)),
+            names,
+            hold_places=False,
+        )
+        n = len(given["candidates"])
+        named = dict(zip(names, succeeded(found), strict=True))
+        return {name: checked_outputs(outputs, n, name) for name, outputs in named.items()}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of n candidates.
+
+    Attributes:
+        scores: n verifier scores in [0, 1], smaller is better.
+        outputs: For each candidate the raw outputs of several verifiers by name; None where there is one.
+    """
+
+    scores: Sequence[float]
+    outputs: Sequence[Mapping[str, float]] | None = None
+
+    @classmethod
+    def by_several(cls, scores: Sequence[float], outputs: Mapping[str, Sequence[float]]) -> Scored:
+        """Scores with what they were made of.
+
+        Args:
+            scores: n scores in [0, 1].
+            outputs: By verifier, n raw outputs.
+
+        Returns:
+            Both, the outputs by candidate.
+        """
+        rows = zip(*outputs.values(), strict=True)
+        return cls(scores, [dict(zip(outputs, row, strict=True)) for row in rows])
+
+
+class ByOne:
+    """The scores of one verifier.
+
+    Args:
+        verifier: A Runnable or a function.
+
+    Raises:
+        VerifierError: If it is neither.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._call = verifier_call(verifier)
+
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
+        """The verifier's scores, checked.
+
+        Raises:
+            VerifierError: If it fails, or returns anything but n scores in [0, 1].
+        """
+        scores = yield from self._call.one(given, config)
+        return Scored(checked_scores(scores, len(given["candidates"])))
+
+
+class ByFirst:
+    """The scores of the first of several verifiers, with the raw outputs of all.
+
+    Args:
+        panel: The verifiers.
+    """
+
+    def __init__(self, panel: Panel) -> None:
+        self._panel = panel
+
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
+        """The first one's outputs as scores, checked.
+
+        Raises:
+            VerifierError: If one fails, or the first returns anything but n scores in [0, 1].
+        """
+        outputs = yield from self._panel.outputs(given, config)
+        scores = checked_scores(outputs[self._panel.names[0]], len(given["candidates"]))
+        return Scored.by_several(scores, outputs)

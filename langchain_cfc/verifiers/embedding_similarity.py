@@ -10,13 +10,12 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.calls import Call, Steps, described, each, succeeded
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
+from langchain_cfc.execution import Call, Steps, described, each, succeeded
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import quiet
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
-from langchain_cfc.verifiers.parts import together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, together
 
 Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]

@@ -12,11 +12,10 @@ from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, Steps, Target, by_name
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Call, Steps, Target, by_name
 from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
-from langchain_cfc.verifiers.parts import plain, together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, plain, together
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 Arguments: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]

@@ -12,13 +12,15 @@ from pydantic import BaseModel, Field, ValidationError
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.asking import Asking, Question, checked_model
-from langchain_cfc.verifiers.token_choice import (
+from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
+    Asking,
     Choice,
+    Question,
     Token,
     against,
     chat_model_in,
+    checked_model,
     first_word,
     last_word,
     shown,
@@ -97,7 +99,7 @@ class ModelJudge(Asking):
 
     A stated probability is a whole percent, mostly a round one, and many candidates share it. Candidates can
     also argue for themselves: measure on labelled candidates what a judge is worth, with
-    `langchain_cfc.discrimination`.
+    `langchain_cfc.scoring`.
 
     Source: Zheng et al. (2023), "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena", single answer
     grading; Tian et al. (2023), "Just Ask for Calibration", for probabilities that are stated.

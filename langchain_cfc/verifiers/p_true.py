@@ -9,11 +9,13 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.asking import Asking, Question, checked_model
-from langchain_cfc.verifiers.token_choice import (
+from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
+    Asking,
     Choice,
+    Question,
     against,
+    checked_model,
     first_word,
     shown,
     tokens_of,
@@ -57,7 +59,7 @@ class PTrue(Asking):
 
     Usually the model is the one that drew the candidates. Small models know little of what they know, and
     candidates can argue for themselves: measure on labelled candidates what it is worth, with
-    `langchain_cfc.discrimination`.
+    `langchain_cfc.scoring`.
 
     Source: Kadavath et al. (2022), "Language Models (Mostly) Know What They Know", section 3.
 

@@ -22,12 +22,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import SecretStr
 
-from langchain_cfc.calls import Call, Steps, each, succeeded
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Call, Steps, each, succeeded
 from langchain_cfc.sampling import quiet
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
-from langchain_cfc.verifiers.parts import together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, together
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 

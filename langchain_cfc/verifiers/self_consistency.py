@@ -12,11 +12,10 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.calls import Call, Steps, Target
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Call, Steps, Target
 from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts
-from langchain_cfc.verifiers.parts import plain, together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, plain, together
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 Equivalence: TypeAlias = (

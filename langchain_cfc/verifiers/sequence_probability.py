@@ -6,8 +6,8 @@ import math
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.calls import Steps
 from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import Steps
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput
 

@@ -13,7 +13,7 @@ from langchain_cfc import PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError, AttainabilityWarning
-from langchain_cfc.stability import PaperStability
+from langchain_cfc.guarantee.stability import PaperStability
 
 Recorded = Callable[..., list[PromptRecord]]
 Sealed = Callable[..., bytes]

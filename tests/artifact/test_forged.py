@@ -21,7 +21,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.artifact.consistency import contradictions, lower_tail, upper_tail
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
-from langchain_cfc.stability import PaperStability
+from langchain_cfc.guarantee.stability import PaperStability
 from tests.artifact.conftest import sealed_file, some_records
 
 Content = dict[str, Any]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
-from langchain_cfc.calibration.attainability import smallest_alpha, smallest_size, target_is_attainable
+from langchain_cfc.calibration.checks import smallest_alpha, smallest_size, target_is_attainable
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate

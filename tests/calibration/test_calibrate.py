@@ -21,13 +21,13 @@ from langchain_cfc import (
     read_records,
     write_records,
 )
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError, RecordError
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold
-from langchain_cfc.thresholds.neighbourhood import Neighbourhood
+from langchain_cfc.thresholds._locality import Neighbourhood
 
 Prompts = Callable[..., list[PromptRecord]]
 

@@ -15,15 +15,14 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate, evaluate
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.calibration.combining import RIDGE, fit_combination
-from langchain_cfc.combination import Combination
+from langchain_cfc.calibration.fit import RIDGE, fit_combination
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.demo import recording
-from langchain_cfc.discrimination import Discrimination, discrimination
-from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, RecordError
 from langchain_cfc.records import tabulate
+from langchain_cfc.scoring import Combination, Discrimination, discrimination
 
 FALSE_ALARM = 1e-6
 NAMES = ("judge", "p_true", "length")

@@ -13,9 +13,9 @@ import pytest
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.calibration.checks import ORIENTATION_CONFIDENCE
 from langchain_cfc.demo import recording
-from langchain_cfc.discrimination import discrimination
 from langchain_cfc.errors import AttainabilityWarning, OrientationWarning
 from langchain_cfc.records import tabulate
+from langchain_cfc.scoring import discrimination
 
 Prompts = Callable[..., list[PromptRecord]]
 

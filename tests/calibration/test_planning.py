@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from langchain_cfc._arrays import BoolArray, FloatArray
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import FeatureError, InputError, MissingExtraError
-from langchain_cfc.planning import GroupPlan, Plan, plan_from_assumptions, plan_from_pilot
-from langchain_cfc.planning.estimates import (
+from langchain_cfc.experiments import GroupPlan, Plan, plan_from_assumptions, plan_from_pilot
+from langchain_cfc.experiments.plan import (
     chance_below,
     fewest_candidates,
     pass_at,

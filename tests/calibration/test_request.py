@@ -14,11 +14,11 @@ import pytest
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.request import POLICY_ALPHAS, STEPS, Request
+from langchain_cfc.candidates import Draws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
-from langchain_cfc.stability import PaperStability
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
 
 Prompts = Callable[..., list[PromptRecord]]

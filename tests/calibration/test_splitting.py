@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import FeatureMap, PromptRecord, calibrate
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, FeatureError, InputError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.demo import recording
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Provenance, Records, tabulate, tabulate_raw, write_records
 

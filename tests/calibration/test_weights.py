@@ -13,17 +13,15 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate, evaluate
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates import certify
-from langchain_cfc.comparison import compare
 from langchain_cfc.demo import recording
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import InputError, UnattainableTargetError
-from langchain_cfc.planning import plan_from_pilot
+from langchain_cfc.experiments import compare, plan_from_pilot, suggest
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import write_report
 from langchain_cfc.splits import split_plan
-from langchain_cfc.stability import PaperStability
-from langchain_cfc.suggestion import suggest
 from tests.cli.running import run
 
 ALPHA = "0.4"

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from langchain_cfc.calls import Step, Steps, acomplete, complete
+from langchain_cfc.execution import Step, Steps, acomplete, complete
 
 T = TypeVar("T")
 Run: TypeAlias = Callable[[Steps[Any]], Any]

@@ -21,7 +21,8 @@ from langchain_core.callbacks import BaseCallbackHandler, CallbackManager, Callb
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 
-from langchain_cfc.calls import (
+from langchain_cfc.errors import InputError, ServingTimeoutError
+from langchain_cfc.execution import (
     Bounds,
     Limit,
     bounded,
@@ -32,7 +33,6 @@ from langchain_cfc.calls import (
     sharing_limit,
     tagged,
 )
-from langchain_cfc.errors import InputError, ServingTimeoutError
 
 from .parts import PATIENCE, Gauge, auntil, until
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
-from langchain_cfc.calls import (
+from langchain_cfc.errors import DescriptionError, ServingError, ServingTimeoutError, VerifierError
+from langchain_cfc.execution import (
     Bounds,
     Call,
     FlowRunnable,
@@ -28,7 +29,6 @@ from langchain_cfc.calls import (
     complete,
     described,
 )
-from langchain_cfc.errors import DescriptionError, ServingError, ServingTimeoutError, VerifierError
 
 from .parts import PATIENCE, Gauge, not_stuck
 

@@ -10,7 +10,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers.context import register_configure_hook
 
-from langchain_cfc.calls import FlowRunnable, Steps, each
+from langchain_cfc.execution import FlowRunnable, Steps, each
 from langchain_cfc.sampling import Witness
 
 from .parts import Run, both_ways

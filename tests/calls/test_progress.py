@@ -11,7 +11,7 @@ import pytest
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from langchain_cfc.calls import Progress, Steps, acomplete, complete
+from langchain_cfc.execution import Progress, Steps, acomplete, complete
 
 EVENTS: list[tuple[str, Mapping[str, Any]]] = [
     ("cfc:drawn", {"slot": 1}),

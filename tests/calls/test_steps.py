@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from langchain_cfc.calls import (
+from langchain_cfc.errors import ServingTimeoutError
+from langchain_cfc.execution import (
     Bounds,
     Limit,
     Step,
@@ -23,7 +24,6 @@ from langchain_cfc.calls import (
     each,
     succeeded,
 )
-from langchain_cfc.errors import ServingTimeoutError
 
 from .parts import PATIENCE, Gauge, Run, auntil, both_ways, by_arun, by_run, one_step
 

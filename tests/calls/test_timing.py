@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc.calls import Bounds, Limit, acomplete, ain_time, bounded, complete, each, in_time
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, acomplete, ain_time, bounded, complete, each, in_time
 
 from .parts import PATIENCE, Gauge, auntil, one_step, until
 

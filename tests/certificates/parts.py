@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.records import tabulate
-from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 
 TOPICS = ("art", "law", "sea")
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.certificates.bounds import at_least, at_most, mean_at_most, rare_p_value, size_needed
 from langchain_cfc.errors import InputError, MissingExtraError
 

@@ -13,9 +13,9 @@ from langchain_core.runnables import RunnableConfig
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.certificates import certify
-from langchain_cfc.certificates.claims import claims, outcomes, records_digest
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.certificates.coverage import claims, outcomes, records_digest
 from langchain_cfc.errors import (
     AttainabilityWarning,
     FeatureError,

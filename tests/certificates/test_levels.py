@@ -17,10 +17,10 @@ from scipy import stats
 import langchain_cfc
 from langchain_cfc import CalibrationArtifact, PromptRecord
 from langchain_cfc.artifact import LevelState, PackedArray
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates import tested_levels as levels_tested
-from langchain_cfc.certificates.claims import records_digest
+from langchain_cfc.certificates.coverage import records_digest
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
 

@@ -15,15 +15,15 @@ from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc.artifact import TradeOff
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.certificates import certified_policy, certify
-from langchain_cfc.certificates.claims import outcomes, records_digest
+from langchain_cfc.certificates.coverage import outcomes, records_digest
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import recording
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.demo.replay import recorded_parts
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.records import tabulate
-from langchain_cfc.replay import recorded_parts
 from langchain_cfc.runnable import CFCRunnable
 
 from .parts import TOPICS, part_of, prompts, replayed

@@ -15,10 +15,10 @@ from langchain_core.runnables import ConfigurableField, Runnable, RunnableLambda
 from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
-from langchain_cfc.chat_model.model import _KEPT
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance
+from langchain_cfc.runnable.chat_model import _KEPT
 from langchain_cfc.sampling import Draw
 from tests.runnable.parts import N, ScriptedModel, chain_of, records
 from tests.serving.openai_bodies import Answer

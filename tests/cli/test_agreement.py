@@ -9,8 +9,7 @@ from typing import Literal
 import pytest
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
-from langchain_cfc.collect.review import candidate_text, write_review
-from langchain_cfc.collect.reviewed import review_report
+from langchain_cfc.collect.review import candidate_text, review_report, write_review
 from langchain_cfc.demo import recording
 from langchain_cfc.records import Provenance, read_records, write_records
 from tests.cli.running import run

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc import CalibrationArtifact, evaluate, read_records, verification
+from langchain_cfc import CalibrationArtifact, evaluate, read_records
+from langchain_cfc.certificates import verification
 from langchain_cfc.demo import recording
 from langchain_cfc.records import tabulate, write_records
 from tests.cli.running import Ran, run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.experiments import ComparisonReport
 from tests.cli.running import Ran, run
 
 RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))

@@ -17,7 +17,7 @@ from langchain_cfc.cli.commands import OWN
 from .running import run
 
 # What commands compute with; a list of the commands needs none of it.
-HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli.output"}
+HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli._format"}
 MODULES = {
     f"langchain_cfc.cli.{place.partition(':')[0]}"
     for commands in OWN.values()

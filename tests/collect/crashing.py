@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Options, Pace, collect
+from langchain_cfc.collect.executor import Parts
 from langchain_cfc.records import Example
 
 PROMPTS, N, CONCURRENCY = 120, 3, 4

@@ -20,7 +20,7 @@ from langchain_cfc.collect.store import Store, writes
 from langchain_cfc.errors import CFCError, DrawError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import Scored
 
 N = 3
 # Bytes of one of SQLite's pages.

@@ -18,12 +18,11 @@ import typer
 from langchain_openai import ChatOpenAI
 from sqlalchemy import Connection
 
-from langchain_cfc.cli.collecting import run
-from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.bench import Parts
+from langchain_cfc.cli._collection import run
 from langchain_cfc.collect.collecting import Options, Pace, acollect
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.executor import Parts, Repeated
+from langchain_cfc.collect.status import Standing
 from langchain_cfc.collect.store import Writer
 from langchain_cfc.collect.store.writes import Write, execute
 from langchain_cfc.labelers import NormalisedMatch
@@ -117,7 +116,7 @@ def torn() -> Iterator[None]:
             connection.commit()
             time.sleep(0.003)
 
-    with mock.patch("langchain_cfc.collect.store.writer.execute", one_by_one):
+    with mock.patch("langchain_cfc.collect.store.store.execute", one_by_one):
         yield
 
 

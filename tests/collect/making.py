@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.collect.budget import Budget
+from langchain_cfc.collect.costs import Budget
 from langchain_cfc.collect.run import Run, Watch
 from langchain_cfc.collect.stages import Journal, Labels, ModelCalls, Outcome, Paid
-from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.status import Standing
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import Scored
 
 N = 3
 MODEL = "model-1"

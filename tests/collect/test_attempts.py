@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
 
-from langchain_cfc.calls import Bounds, Limit
-from langchain_cfc.collect import attempts
-from langchain_cfc.collect.attempts import Repeated, retry_after, transient
-from langchain_cfc.collect.turns import TokenTurns, request_turns
+from langchain_cfc.collect import executor
+from langchain_cfc.collect.executor import Repeated, TokenTurns, request_turns, retry_after, transient
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
+from langchain_cfc.execution import Bounds, Limit
 from tests.collect.virtual import virtually
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -204,7 +203,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def note(seconds: float) -> None:
         found.append(seconds)
 
-    monkeypatch.setattr(attempts, "AsyncRetrying", partial(AsyncRetrying, sleep=note))
+    monkeypatch.setattr(executor, "AsyncRetrying", partial(AsyncRetrying, sleep=note))
     return found
 
 

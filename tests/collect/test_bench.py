@@ -14,14 +14,11 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.calls import Limit
-from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.bench import LocalBench, Parts
-from langchain_cfc.collect.budget import Budget
 from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
+from langchain_cfc.collect.costs import Budget
+from langchain_cfc.collect.executor import LocalBench, Parts, Repeated, TokenTurns
 from langchain_cfc.collect.stages import Labels, Outcome
 from langchain_cfc.collect.store import Store
-from langchain_cfc.collect.turns import TokenTurns
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CollectionError,
@@ -31,11 +28,12 @@ from langchain_cfc.errors import (
     StoreError,
     VerifierError,
 )
+from langchain_cfc.execution import Limit
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import Scored
 from tests.collect.making import MemoryJournal
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.collect.budget import ANY_MODEL, Budget, Price, Taken
+from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, Taken
 from langchain_cfc.collect.stages import Paid
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError

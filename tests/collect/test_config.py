@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
+from langchain_cfc._internal.plugins import made
 from langchain_cfc.collect.config import CollectionConfig, read_config
 from langchain_cfc.errors import InputError
-from langchain_cfc.imports import made
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.verifiers import ModelJudge, SequenceProbability
 

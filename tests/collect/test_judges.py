@@ -11,7 +11,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.base import LangSmithParams
 
 from langchain_cfc.collect import Parts, collect
-from langchain_cfc.collect.judges import shared_judge
+from langchain_cfc.collect.collecting import shared_judge
 from langchain_cfc.errors import CollectionWarning
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc import database
+from langchain_cfc._internal import database
 from langchain_cfc.collect.stages import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError

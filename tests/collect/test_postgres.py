@@ -24,7 +24,7 @@ from langchain_cfc.collect.store.writes import Write
 from langchain_cfc.errors import DrawError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import Draw
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import Scored
 from tests.calls.parts import auntil, until
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres

@@ -25,7 +25,7 @@ from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.collect.review import LONGEST_CELL, write_review
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
-from langchain_cfc.labelers.sheets import read_sheet
+from langchain_cfc.labelers.human import read_sheet
 from langchain_cfc.sampling import Draw
 from tests.collect.filling import Row, fill, numbered, record, rows_of, save
 

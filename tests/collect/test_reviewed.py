@@ -17,8 +17,7 @@ from scipy.stats import binom
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.collect.review import write_review
-from langchain_cfc.collect.reviewed import Estimate, ReviewReport, review_report
+from langchain_cfc.collect.review import Estimate, ReviewReport, review_report, write_review
 from langchain_cfc.errors import InputError, RecordError
 from tests.collect.filling import fill, numbered, record, rows_of, save
 

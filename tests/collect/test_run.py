@@ -14,7 +14,7 @@ import pytest
 
 from langchain_cfc.collect.run import MOST_FAILURES_IN_A_ROW, Run
 from langchain_cfc.collect.stages import Paid, Stage
-from langchain_cfc.collect.standing import Standing
+from langchain_cfc.collect.status import Standing
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
 from tests.collect.making import N, ToldBench, paid, run

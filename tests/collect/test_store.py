@@ -24,7 +24,7 @@ from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import Draw
 from langchain_cfc.sampling.candidates import as_draw
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import Scored
 from tests.calls.parts import until
 from tests.collect.making import examples
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.collect import Store
-from langchain_cfc.collect.store import tables
+from langchain_cfc.collect.store import results
 from langchain_cfc.demo import recording
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, Provenance, tabulate, tabulate_raw
 
@@ -71,7 +71,7 @@ def test_the_table_of_a_store_is_that_of_its_records(
         Store(tmp_path_factory.mktemp("store") / "s.db", create=True) as store,
     ):
         # Several pages, the last one not full.
-        patched.setattr(tables, "_PAGE", 4)
+        patched.setattr(results, "_PAGE", 4)
         store.add_records(records, Provenance(n=N))
         assert list(store.records()) == records
         assert_equal(store.table(), tabulate(records))

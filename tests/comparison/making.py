@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc._arrays import FloatArray, IntArray
-from langchain_cfc.comparison.catalogue import methods_named
-from langchain_cfc.comparison.pool import Pool, Split
-from langchain_cfc.comparison.protocol import Comparison, Protocol
+from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.candidates import LabelledDraws, Scalar
 from langchain_cfc.demo import recording
-from langchain_cfc.draws import LabelledDraws, Scalar
 from langchain_cfc.errors import FeatureError
+from langchain_cfc.experiments.catalogue import methods_named
+from langchain_cfc.experiments.methods import Pool, Split
+from langchain_cfc.experiments.splits import Comparison, Protocol
 from langchain_cfc.records import tabulate, tabulate_raw
 
 Item = TypeVar("Item")

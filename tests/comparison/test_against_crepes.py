@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from crepes import ConformalRegressor  # type: ignore[import-untyped]
 
-from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
 
 CAP = 2.0

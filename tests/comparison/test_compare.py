@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
-from langchain_cfc._arrays import BoolArray
-from langchain_cfc.comparison import ComparisonReport, compare
-from langchain_cfc.comparison.methods import OURS, ThresholdMethod
-from langchain_cfc.comparison.metrics import FIGURES
-from langchain_cfc.comparison.protocol import Comparison
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError, RecordError
+from langchain_cfc.experiments import ComparisonReport, compare
+from langchain_cfc.experiments.methods import OURS, ThresholdMethod
+from langchain_cfc.experiments.metrics import FIGURES
+from langchain_cfc.experiments.splits import Comparison
 from tests.guarantees.conftest import log_wealth
 
 from .making import (

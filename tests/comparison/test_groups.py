@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from langchain_cfc.comparison.compare import compare
-from langchain_cfc.comparison.groups import MOST_CATEGORIES, Groups, groups_of, properties
-from langchain_cfc.comparison.protocol import Comparison
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.candidates import Draws, Scalar
 from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.experiments.compare import compare
+from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, groups_of, properties
+from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.features import FeatureMap, measured
 from langchain_cfc.features.statistics import STATISTICS
 

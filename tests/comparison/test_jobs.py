@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from langchain_cfc.comparison.compare import compare
-from langchain_cfc.comparison.jobs import _one_thread_each, each_split
-from langchain_cfc.comparison.report import ComparisonReport
 from langchain_cfc.errors import CFCError, FeatureError
+from langchain_cfc.experiments.compare import compare
+from langchain_cfc.experiments.comparison_report import ComparisonReport
+from langchain_cfc.experiments.splits import _one_thread_each, each_split
 
 from .making import failing, raw_facts, squared, threads, watched, world
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.comparison.catalogue import OURS_SHOWN, methods_named, ours, outside, paper
-from langchain_cfc.comparison.methods import Made, Method, ThresholdMethod, TopK
-from langchain_cfc.comparison.outside import BackOffRule
-from langchain_cfc.comparison.pool import Split
-from langchain_cfc.comparison.protocol import Comparison
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.decision import Decisions, decide
-from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
-from langchain_cfc.stability import PaperStability
+from langchain_cfc.experiments.baselines import BackOffRule
+from langchain_cfc.experiments.catalogue import OURS_SHOWN, methods_named, ours, outside, paper
+from langchain_cfc.experiments.methods import Made, Method, Split, ThresholdMethod, TopK
+from langchain_cfc.experiments.splits import Comparison
+from langchain_cfc.guarantee.stability import PaperStability
 
 from .making import facts, parts, protocol, shuffled, split_of, world
 

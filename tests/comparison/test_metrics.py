@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.comparison.groups import Groups
-from langchain_cfc.comparison.methods import Made
-from langchain_cfc.comparison.metrics import (
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.candidates import Draws
+from langchain_cfc.decision import AnswerSets
+from langchain_cfc.experiments.methods import Made
+from langchain_cfc.experiments.metrics import (
     FEWEST_IN_STRATUM,
     FIGURES,
     SLAB_BINS,
+    Groups,
     Outcomes,
     Slabs,
     figures,
     group_figures,
     slab_bins,
 )
-from langchain_cfc.decision import AnswerSets
-from langchain_cfc.draws import Draws
 from langchain_cfc.features import measured
 
 from .making import mean_of, world

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.comparison.outside import CUTS, BackOffRule, SamplingRule, _counted, _ranked
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.experiments.baselines import CUTS, BackOffRule, SamplingRule, _counted, _ranked
 from tests.guarantees.laws import ROUND_OFF, World, tail
 
 FALSE_ALARM = 1e-6

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from langchain_cfc.comparison.pool import Pool
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import FeatureError
+from langchain_cfc.experiments.methods import Pool
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.statistics import STATISTICS
 from langchain_cfc.set_rules import parse_set_rule

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc.comparison.catalogue import methods_named
-from langchain_cfc.comparison.compare import compare
-from langchain_cfc.comparison.groups import Groups
-from langchain_cfc.comparison.measuring import Measured
-from langchain_cfc.comparison.metrics import FIGURES
-from langchain_cfc.comparison.report import Spread
-from langchain_cfc.comparison.summary import Summary, spread
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.experiments.catalogue import methods_named
+from langchain_cfc.experiments.compare import Summary, compare, spread
+from langchain_cfc.experiments.comparison_report import Spread
+from langchain_cfc.experiments.metrics import FIGURES, Groups
+from langchain_cfc.experiments.splits import Measured
 
 from .making import numbers_in
 

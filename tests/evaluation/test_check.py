@@ -10,7 +10,7 @@ from scipy import stats
 
 from langchain_cfc import PromptRecord, calibrate, evaluate
 from langchain_cfc.certificates import certify
-from langchain_cfc.evaluation.check import FALSE_ALARM, kept_too_rarely
+from langchain_cfc.evaluation import FALSE_ALARM, kept_too_rarely
 from langchain_cfc.thresholds import conformal_rank, exact_tau
 
 Prompts = Callable[..., list[PromptRecord]]

@@ -10,7 +10,7 @@ from scipy import stats
 
 from langchain_cfc import FeatureMap, PromptRecord, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.draws import Draws
+from langchain_cfc.candidates import Draws
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.evaluation import EvaluationReport
 

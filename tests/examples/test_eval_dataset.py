@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
+from langchain_cfc._internal.plugins import imported
 from langchain_cfc.demo import recording
-from langchain_cfc.imports import imported
 from langchain_cfc.labelers import normal_form
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run

@@ -18,9 +18,9 @@ from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, evaluate
-from langchain_cfc.comparison import ComparisonReport
-from langchain_cfc.comparison.report import Spread
 from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning
+from langchain_cfc.experiments import ComparisonReport
+from langchain_cfc.experiments.comparison_report import Spread
 from langchain_cfc.records import PromptRecord, Records, read_records
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.candidates import Draws, Scalar
 
 TOPICS = ("capital", "river", "new york", "2020", "true")
 

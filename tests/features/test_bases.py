@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import Draws, Scalar
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.features.bases import Bins, Group, Hard, Hat, Polynomial, Term
-from langchain_cfc.features.bases.polynomial import bernstein_coefficients
-from langchain_cfc.features.grammar import parse_terms
+from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.statistics import Statistic
+from langchain_cfc.features.terms import Bins, Group, Hard, Hat, Polynomial, Term, bernstein_coefficients
 
 X = Statistic("meta", "x")
 Y = Statistic("meta", "y")

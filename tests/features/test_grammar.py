@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.features import FeatureMap, grammar
-from langchain_cfc.features.bases import Bins, Constant, Group, Hard, Hat, Polynomial
-from langchain_cfc.features.grammar import parse_terms
+from langchain_cfc.features import FeatureMap, parser
+from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.statistics import STATISTICS, Statistic
+from langchain_cfc.features.terms import Bins, Constant, Group, Hard, Hat, Polynomial
 
 MEAN = Statistic("mean_score")
 
@@ -147,6 +147,6 @@ def test_text_must_be_text() -> None:
 
 
 def test_written_grammar_lists_every_statistic() -> None:
-    assert grammar.__doc__ is not None
-    names = grammar.__doc__.split("name      =")[1].split(";")[0]
+    assert parser.__doc__ is not None
+    names = parser.__doc__.split("name      =")[1].split(";")[0]
     assert {name.strip(' "\n') for name in names.split("|")} == set(STATISTICS)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.draws import Draws
+from langchain_cfc.candidates import Draws
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features import FeatureMap
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, Statistic, measured
 from langchain_cfc.features.statistics import SCORE_STATISTICS, STATISTICS

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc.candidates import Draws, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
     ANSWER_STATISTICS,

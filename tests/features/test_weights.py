@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.draws import Draws, Scalar
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import Draws, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight
 from langchain_cfc.features.statistics import Statistic

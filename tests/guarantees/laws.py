@@ -27,12 +27,12 @@ from scipy import stats
 
 import langchain_cfc
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledDraws, Scalar
 from langchain_cfc.decision import Decisions, decide
-from langchain_cfc.draws import LabelledDraws, Scalar
+from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
-from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]

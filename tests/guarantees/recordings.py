@@ -18,7 +18,7 @@ import numpy as np
 
 from langchain_cfc import FeatureMap, PromptRecord, read_records
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.splits import split_plan
 

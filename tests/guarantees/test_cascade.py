@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact
-from langchain_cfc._arrays import BoolArray
+from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
 
 from .laws import FALSE_ALARM, calibrate, fresh_ids, kept_by
 

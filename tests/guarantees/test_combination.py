@@ -16,9 +16,9 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.calibration.combining import fit_combination
+from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate, tabulate_raw
 from langchain_cfc.thresholds import conformal_rank, exact_tau

@@ -16,12 +16,12 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import FeatureMap
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates import certify, levels
 from langchain_cfc.certificates.bounds import at_least
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.thresholds import confident_rank, exact_tau
 from tests.lengths import repetitions

@@ -17,12 +17,12 @@ import pytest
 from langchain_core.caches import InMemoryCache
 
 from langchain_cfc import CFCRunnable, FeatureMap
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.errors import AttainabilityWarning, InputError
-from langchain_cfc.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from tests.lengths import repetitions
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from langchain_cfc import FeatureMap
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from tests.lengths import repetitions
 

@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import Candidate, FeatureMap, PromptRecord
-from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning

@@ -17,9 +17,9 @@ import pytest
 
 from langchain_cfc import FeatureMap, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.decision import decide
-from langchain_cfc.demo.run import FEATURES, SET_RULE, recording
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.demo import FEATURES, SET_RULE, recording
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.lengths import repetitions

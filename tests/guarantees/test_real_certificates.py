@@ -28,16 +28,16 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import CFCRunnable
-from langchain_cfc._arrays import IntArray
+from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates import certify, outcomes
 from langchain_cfc.certificates.bounds import at_least, rare_p_value
-from langchain_cfc.certificates.claims import Outcomes, claims
+from langchain_cfc.certificates.coverage import Outcomes, claims
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
-from langchain_cfc.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from tests.lengths import repetitions
 
 from .laws import Reloaded, calibrate, follows, note, same_as_served, too_often

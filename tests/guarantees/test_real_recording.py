@@ -18,11 +18,11 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import FeatureMap, evaluate
-from langchain_cfc._arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.certificates import outcomes
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate

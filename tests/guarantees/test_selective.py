@@ -17,9 +17,9 @@ import pytest
 
 from langchain_cfc import FeatureMap, certificates
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.certificates import certified_policy
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws, LabelledDraws
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
 from tests.lengths import repetitions

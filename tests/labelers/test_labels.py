@@ -15,8 +15,8 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc import labelers
-from langchain_cfc.calls import acomplete, complete
 from langchain_cfc.errors import CollectionError, LabelerError, ServingError
+from langchain_cfc.execution import acomplete, complete
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.labelers import (
     BaseLabeler,

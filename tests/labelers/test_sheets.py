@@ -8,7 +8,7 @@ import pytest
 
 from langchain_cfc.errors import RecordError
 from langchain_cfc.labelers import HumanLabels
-from langchain_cfc.labelers.sheets import read_sheet, written
+from langchain_cfc.labelers.human import read_sheet, written
 from tests.labelers.test_human import of_id
 from tests.labelers.test_human import written as saved
 

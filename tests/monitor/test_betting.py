@@ -7,14 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from langchain_cfc.monitor.betting import (
+from langchain_cfc.monitor.tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
     Capital,
+    counted,
     rank_factors,
+    ranks,
     rate_factors,
 )
-from langchain_cfc.monitor.ranks import counted, ranks
 
 
 def test_bets_on_uniform_ranks_are_fair() -> None:

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.monitor.betting import (
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.monitor.tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
     Capital,
     MeanCapital,
+    counted,
     rank_factors,
+    ranks,
     rate_factors,
 )
-from langchain_cfc.monitor.ranks import counted, ranks
 from tests.lengths import repetitions
 
 STREAMS = repetitions(10_000, share=0.2)

@@ -14,16 +14,16 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo.replay import recorded_parts
 from langchain_cfc.errors import (
     CFCWarning,
     InputError,
     StoreError,
 )
 from langchain_cfc.monitor import CFCMonitor, Label, read_labels
-from langchain_cfc.monitor.kept import stated
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.store import MonitorStore
-from langchain_cfc.replay import recorded_parts
+from langchain_cfc.monitor.tests import stated
 from tests.monitor.watching import truths
 
 

@@ -20,7 +20,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.demo import demo_chain, recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor, Limits
-from langchain_cfc.monitor.measures import Measured
+from langchain_cfc.monitor.metrics import Measured
 from langchain_cfc.monitor.opentelemetry import observe
 from langchain_cfc.monitor.prometheus import PrometheusCollector
 

@@ -19,6 +19,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel, recorded_parts
 from langchain_cfc.errors import (
     DrawError,
     FingerprintWarning,
@@ -26,7 +27,6 @@ from langchain_cfc.errors import (
     StoreError,
 )
 from langchain_cfc.monitor import CFCMonitor, Label, Limits, labels_of
-from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel, recorded_parts
 from tests.monitor.watching import run, swapped, truths
 
 

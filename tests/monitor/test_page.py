@@ -13,9 +13,9 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor import CFCMonitor, Label
-from langchain_cfc.monitor.curves import MOST, Curve
 from langchain_cfc.monitor.page import write_page
-from langchain_cfc.plots import plot_evidence
+from langchain_cfc.monitor.store import MOST, Curve
+from langchain_cfc.report.plots import plot_evidence
 from tests.report import browser as look
 
 from .watching import run

@@ -14,13 +14,13 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
+from langchain_cfc.candidates import Draws
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, recording
-from langchain_cfc.draws import Draws
+from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
 from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
 from langchain_cfc.records import read_records, tabulate, write_records
-from langchain_cfc.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from tests.cli.running import run
 from tests.collect.postgres import Server, postgres
 

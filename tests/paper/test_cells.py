@@ -11,8 +11,14 @@ import pytest
 from scipy import stats
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.paper.cells import PUBLISHED_SEEDS, Cell, agreement, compared
-from langchain_cfc.paper.published import PublishedCell, published_cells
+from langchain_cfc.experiments.paper import (
+    PUBLISHED_SEEDS,
+    Cell,
+    PublishedCell,
+    agreement,
+    compared,
+    published_cells,
+)
 
 FIELDS = [
     "table",

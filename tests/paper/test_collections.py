@@ -16,8 +16,8 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import convert_to_messages
 from pyarrow import parquet
 
-from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.config import read_config
+from langchain_cfc.collect.executor import Parts
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.sampling import Draw

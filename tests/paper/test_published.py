@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.paper.published import PublishedCell, published_cells, published_tables
+from langchain_cfc.experiments.paper import PublishedCell, published_cells, published_tables
 
 PAPER = {"TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"}
 # Cells, methods, error levels, metrics.

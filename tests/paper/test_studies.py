@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from langchain_cfc import read_records
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import InputError
-from langchain_cfc.paper import STUDIES, StudyName, StudyReport, published_cells, reproduce_study
-from langchain_cfc.paper.studies import _patterns
+from langchain_cfc.experiments import STUDIES, StudyName, StudyReport, published_cells, reproduce_study
+from langchain_cfc.experiments.studies import _patterns
 from langchain_cfc.records import tabulate
 from tests.cli.running import run
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import InputError
-from langchain_cfc.paper.synthetic import SyntheticWorld
+from langchain_cfc.experiments.paper import SyntheticWorld
 
 FALSE_ALARM = 1e-9
 WORLD = SyntheticWorld()

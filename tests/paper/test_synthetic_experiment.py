@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from langchain_cfc.comparison.measuring import Measured
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import InputError
-from langchain_cfc.paper import SyntheticReport, SyntheticWorld, reproduce_synthetic
-from langchain_cfc.paper.synthetic_experiment import ALPHAS, GRID, MAIN, SyntheticExperiment, methods
+from langchain_cfc.experiments import SyntheticReport, SyntheticWorld, reproduce_synthetic
+from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, SyntheticExperiment, methods
+from langchain_cfc.experiments.splits import Measured
 from tests.cli.running import run
 
 SEEDS, JOBS = 12, 2

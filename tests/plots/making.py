@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from langchain_cfc.artifact import CertifiedPolicy, TradeOff
-from langchain_cfc.comparison.report import (
+from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
+from langchain_cfc.experiments.comparison_report import (
     AttainableComparison,
     ComparisonReport,
     DataFacts,
@@ -18,7 +19,6 @@ from langchain_cfc.comparison.report import (
     RiskCurve,
     Spread,
 )
-from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
 from langchain_cfc.guarantee import (
     AnswerPolicy,
     CertifiedAnswers,
@@ -26,7 +26,7 @@ from langchain_cfc.guarantee import (
     CoverageCertificate,
     WrongRateCertificate,
 )
-from langchain_cfc.plots.style import KNOWN
+from langchain_cfc.report.drawing import KNOWN
 
 TWELVE = KNOWN[:12]
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_cfc.comparison.report import RiskCurve
 from langchain_cfc.errors import InputError
-from langchain_cfc.plots import plot_certified_policies, plot_selective_risk
-from langchain_cfc.plots.style import styles
+from langchain_cfc.experiments.comparison_report import RiskCurve
+from langchain_cfc.report.drawing import styles
+from langchain_cfc.report.plots import plot_certified_policies, plot_selective_risk
 from tests.plots.making import compared_method, comparison, level, level_of, policy, trade_off
 from tests.plots.reading import containers, data, lines, named
 

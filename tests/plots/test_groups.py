@@ -9,13 +9,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.plots import (
+from langchain_cfc.report.drawing import styles
+from langchain_cfc.report.plots import (
     plot_by_alpha,
     plot_group_miscoverage,
     plot_selective_risk,
     plot_threshold_by_difficulty,
 )
-from langchain_cfc.plots.style import styles
 from tests.plots.making import bin_words, compared_method, comparison, evaluated, level, level_of
 from tests.plots.reading import by_name, data, error_bars, lines, named
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.textpath import TextPath
 
-from langchain_cfc.plots.labels import LONGEST, SMALL, group_labels, plain, text_width, wrapped
+from langchain_cfc.report.drawing import LONGEST, SMALL, group_labels, plain, text_width, wrapped
 
 
 @pytest.mark.parametrize(

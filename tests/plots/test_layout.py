@@ -13,8 +13,9 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from langchain_cfc.comparison.report import ComparisonReport, LevelComparison, RiskCurve
-from langchain_cfc.plots import (
+from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison, RiskCurve
+from langchain_cfc.report.drawing import SLANT
+from langchain_cfc.report.plots import (
     plot_attainable,
     plot_by_alpha,
     plot_certified_policies,
@@ -23,7 +24,6 @@ from langchain_cfc.plots import (
     plot_selective_risk,
     plot_threshold_by_difficulty,
 )
-from langchain_cfc.plots.axes import SLANT
 from tests.plots.making import (
     ALPHAS,
     HISTOGRAM,

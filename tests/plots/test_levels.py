@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.plots import plot_by_alpha, plot_group_miscoverage
-from langchain_cfc.plots.style import styles
+from langchain_cfc.report.drawing import styles
+from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage
 from tests.plots.making import compared_method, comparison, level, level_of
 from tests.plots.reading import by_name, containers, data, error_bars, lines, named
 

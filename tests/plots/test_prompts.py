@@ -8,9 +8,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
-from langchain_cfc.comparison.report import AttainableComparison, Histogram, Spread
 from langchain_cfc.errors import InputError
-from langchain_cfc.plots import plot_attainable, plot_score_histogram
+from langchain_cfc.experiments.comparison_report import AttainableComparison, Histogram, Spread
+from langchain_cfc.report.plots import plot_attainable, plot_score_histogram
 from tests.plots.making import HISTOGRAM, attainable
 from tests.plots.reading import containers, data, lines, named
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from langchain_cfc import plots
 from langchain_cfc.errors import MissingExtraError
+from langchain_cfc.report import plots
 from tests.plots.making import HISTOGRAM
 
 DRAWN = """

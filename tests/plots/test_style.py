@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.comparison import methods_named
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.plots.style import COLOURS, HATCHES, KNOWN, MARKERS, PLACES, Style, chosen, styles
+from langchain_cfc.experiments import methods_named
+from langchain_cfc.report.drawing import COLOURS, HATCHES, KNOWN, MARKERS, PLACES, Style, chosen, styles
 from tests.plots.reading import canvas_of
 
 # Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import PromptRecord, tabulate, tabulate_raw
 

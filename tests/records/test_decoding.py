@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records import Provenance, json_lines, read_records, tabulate, write_records
-from langchain_cfc.records import decoding as decoding_module
+from langchain_cfc.records import Provenance, jsonl, read_records, tabulate, write_records
+from langchain_cfc.records import jsonl as decoding_module
 from langchain_cfc.records.batches import BATCH, RecordBatch
-from langchain_cfc.records.decoding import decoded, strict_record
+from langchain_cfc.records.jsonl import decoded, strict_record
 from tests.lengths import repetitions
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import HEADER, LINES, fields, line, written
@@ -272,7 +272,7 @@ def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
         strict.append(number)
         return strict_record(content, source, number)
 
-    monkeypatch.setattr(json_lines, "strict_record", counted)
+    monkeypatch.setattr(jsonl, "strict_record", counted)
     table = tabulate(read_records(written(tmp_path / "records.jsonl", *lines)))
     assert table.ids == tuple(one["id"] for one in lines)
     assert 301 in strict

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc.draws import Draws, JsonMetadata, LabelledDraws
+from langchain_cfc.candidates import Draws, JsonMetadata, LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, tabulate, tabulate_raw
 from tests.records.same import parts

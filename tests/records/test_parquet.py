@@ -22,8 +22,8 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from langchain_cfc.records.parquet import rows as parquet_rows
-from langchain_cfc.records.parquet import writing as parquet_writing
+from langchain_cfc.records import parquet as parquet_rows
+from langchain_cfc.records import parquet as parquet_writing
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import fields as json_fields
 from tests.records.test_reading import written
@@ -351,7 +351,7 @@ def test_rows_that_unpack_to_far_more_are_refused(path: Path, monkeypatch: pytes
     assert path.stat().st_size < 20_000
     assert len(list(read_records(path))) == 64
     # A limit that takes less time to reach than that of 256 MiB.
-    monkeypatch.setattr("langchain_cfc.records.parquet.unpacking.MOST_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc.records.parquet.MOST_BATCH_BYTES", 1 << 20)
     for read in (list, tabulate):
         with pytest.raises(RecordError, match="line 1: unpacks to 3 MiB in 64 rows; expected at most 1 MiB"):
             read(read_records(path))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc.combination import Combination
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import (
     Candidate,
@@ -19,6 +18,7 @@ from langchain_cfc.records import (
     with_scores,
     write_records,
 )
+from langchain_cfc.scoring import Combination
 
 
 def record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_cfc.comparison import ComparisonReport, compare
-from langchain_cfc.demo import recording
-from langchain_cfc.demo.run import ALPHA, FEATURES, SET_RULE, TEST_FRACTION
+from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, recording
+from langchain_cfc.experiments import ComparisonReport, compare
 from tests.report.making import Case, case, hostile_records
 
 HOSTILE_FEATURES = "mean_score + group(topic)"

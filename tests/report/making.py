@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate
-from langchain_cfc.comparison import ComparisonReport
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, hardest_prompts
 

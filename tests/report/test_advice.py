@@ -29,10 +29,10 @@ from langchain_cfc.artifact import HELD_OUT_PART
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.request import Request
 from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import Situation, Sources, Step, next_steps
-from langchain_cfc.report.next_steps import RECENT_RECORDS
-from langchain_cfc.stability import PaperStability
+from langchain_cfc.report.recommendations import RECENT_RECORDS
 from tests.cli.running import run
 
 pytestmark = pytest.mark.filterwarnings(

@@ -11,7 +11,7 @@ pytest.importorskip("playwright.sync_api", reason="pages are looked at with play
 
 from playwright.sync_api import Browser
 
-from langchain_cfc.comparison import ComparisonReport
+from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.report import write_report
 from tests.report import browser as look
 from tests.report.making import Case, widened

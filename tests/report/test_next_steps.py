@@ -13,7 +13,7 @@ from typer.main import get_command
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.app import app
 from langchain_cfc.report import Situation, Sources, next_steps
-from langchain_cfc.report.next_steps import (
+from langchain_cfc.report.recommendations import (
     MANY_FLAGGED,
     RULES,
     OutOfReach,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from langchain_cfc import certificates, evaluate
-from langchain_cfc.comparison import ComparisonReport
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import InputError
+from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, floor_text
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, Sources, page

@@ -30,7 +30,7 @@ from langchain_cfc import (
     PromptRecord,
     calibrate,
 )
-from langchain_cfc.draws import Draws, PromptKind
+from langchain_cfc.candidates import Draws, PromptKind
 from langchain_cfc.sampling import Draw
 
 N = 4

@@ -10,7 +10,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
-from langchain_cfc.draws import Draws
+from langchain_cfc.candidates import Draws
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import Draw

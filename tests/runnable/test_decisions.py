@@ -13,8 +13,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc.candidates import Draws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws
 from langchain_cfc.sampling import Draw
 
 from .parts import (

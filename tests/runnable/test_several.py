@@ -11,8 +11,8 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.candidates import Draws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws
 from langchain_cfc.errors import FingerprintError, VerifierError
 from langchain_cfc.sampling import Draw
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.sampling import Sampler
-from langchain_cfc.sampling.choices import Choices, ChoosingModel, choices_parameter
+from langchain_cfc.sampling.requests import Choices, ChoosingModel, choices_parameter
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 

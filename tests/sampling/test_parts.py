@@ -27,8 +27,8 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.retry import RunnableRetry
 
-from langchain_cfc.sampling.parts import answering, split
-from langchain_cfc.sampling.quiet import quiet
+from langchain_cfc.sampling.models import quiet
+from langchain_cfc.sampling.requests import answering, split
 
 from .parts import Drawing, Library, NumberedModel, Seen, both_ways, texts
 

@@ -19,10 +19,10 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import PrivateAttr
 
-from langchain_cfc.calls import Progress, bounded_by, complete
 from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
+from langchain_cfc.execution import Progress, bounded_by, complete
 from langchain_cfc.sampling import Draw, Sampler
-from langchain_cfc.sampling.repeats import is_same_model
+from langchain_cfc.sampling.usage import is_same_model
 from langchain_cfc.verifiers.base import checked_outputs, checked_scores
 
 from .parts import PROMPT, Drawing, both_ways, drawn

@@ -15,8 +15,8 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc.calls import Bounds, Limit, Progress, bounded, complete
 from langchain_cfc.errors import DrawError, InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, Progress, bounded, complete
 from langchain_cfc.sampling import Sampler
 from langchain_cfc.sampling.sampler import TOP_UPS
 from tests.serving.openai_server import Fault, Script

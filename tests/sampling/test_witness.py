@@ -19,7 +19,7 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.sampling import Witness
-from langchain_cfc.sampling.witness import DRAW_TAG
+from langchain_cfc.sampling.usage import DRAW_TAG
 from tests.runnable.parts import N, plain_artifact
 from tests.serving import openai_bodies as bodies
 from tests.serving.openai_server import Fault, Script

@@ -15,10 +15,10 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.decision import decide
+from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata
 from langchain_cfc.errors import DrawError, FingerprintError, FingerprintWarning, VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.replay import RecordedAnswers, RecordedMetadata
 from langchain_cfc.verifiers import SequenceProbability
 
 from .openai_bodies import TOKENS_IN, TOKENS_OUT

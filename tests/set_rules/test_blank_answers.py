@@ -12,8 +12,8 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langchain_cfc import Candidate, CFCChatModel, CFCRunnable, PromptRecord, calibrate, read_records
+from langchain_cfc.candidates import Draws, LabelledDraws, answer_length
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import Draws, LabelledDraws, answer_length
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.sampling import Draw

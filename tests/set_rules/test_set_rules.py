@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.draws import Draws, LabelledDraws
+from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.set_rules import AtLeastOne, Unique, accepted, parse_set_rule
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds

@@ -14,18 +14,17 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import calibrate
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.comparison.jobs import nobody_watches
-from langchain_cfc.comparison.pool import Pool
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.decision import decide
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.experiments import Option, Suggestion, suggest
+from langchain_cfc.experiments.methods import Pool
+from langchain_cfc.experiments.splits import nobody_watches
+from langchain_cfc.experiments.suggest import Contest, ranked, tolerance_of
+from langchain_cfc.experiments.trials import FIT, JudgedGroups, Trials
 from langchain_cfc.records import with_scores
 from langchain_cfc.splits import split_plan
-from langchain_cfc.suggestion import Option, Suggestion, suggest
-from langchain_cfc.suggestion.choosing import ranked, tolerance_of
-from langchain_cfc.suggestion.contest import Contest
-from langchain_cfc.suggestion.trials import FIT, JudgedGroups, Trials
 from tests.guarantees import laws
 from tests.guarantees.conftest import log_wealth
 from tests.lengths import repetitions

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
-from langchain_cfc._arrays import IntArray
+from langchain_cfc._internal.arrays import IntArray
+from langchain_cfc.candidates import LabelledDraws
 from langchain_cfc.demo import recording
-from langchain_cfc.draws import LabelledDraws
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CalibrationError,
@@ -24,9 +24,9 @@ from langchain_cfc.errors import (
     RecordError,
     UnattainableTargetError,
 )
+from langchain_cfc.experiments import JudgedOption, Suggestion, suggest
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.splits import split_plan
-from langchain_cfc.suggestion import JudgedOption, Suggestion, suggest
 from tests.suggestion.worlds import prompts
 
 ALPHA = "0.3"

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from langchain_cfc.draws import LabelledDraws
+from langchain_cfc.candidates import LabelledDraws
 from tests.guarantees.laws import fresh_ids
 
 # Scores are one from each of so many equal steps in random order, so that what they say of a prompt is all

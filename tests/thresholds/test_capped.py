@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
-from langchain_cfc.thresholds.plain import PlainWindows
-from langchain_cfc.thresholds.vertex import Vertex
-from langchain_cfc.thresholds.windows import Answer
+from langchain_cfc.thresholds._simplex import Vertex
+from langchain_cfc.thresholds._windows import Answer, PlainWindows
 
 CAP = 2.0
 SHARES = (0.0, 0.15, 0.35, 0.6, 1.0)

@@ -7,14 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import Certificate, ConditionalThreshold
+from langchain_cfc.thresholds._rows import Columns, Rest, Rows
+from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Vertex
 from langchain_cfc.thresholds.certificate import Problem, certificate_of
-from langchain_cfc.thresholds.columns import Columns
-from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import QuantileSimplex
-from langchain_cfc.thresholds.vertex import Fit, Vertex
 
 from .cases import KINDS, cases
 

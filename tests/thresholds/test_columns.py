@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.thresholds.columns import Columns, independent_columns
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.thresholds._rows import Columns, independent_columns
 
 from .cases import KINDS, cases
 

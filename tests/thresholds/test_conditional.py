@@ -8,11 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, exact_tau
-from langchain_cfc.thresholds.columns import Columns
-from langchain_cfc.thresholds.rows import Rows
-from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds._rows import Columns, Rows
+from langchain_cfc.thresholds._simplex import Endless, QuantileSimplex
 from tests.lengths import LONG
 
 from .cases import ALPHAS, KINDS, Case, cases

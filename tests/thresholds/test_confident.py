@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, NotFittedError
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
@@ -32,7 +32,7 @@ from langchain_cfc.thresholds import (
     delta_text,
     exact_tau,
 )
-from langchain_cfc.thresholds.levels import ROUND_OFF, _tails
+from langchain_cfc.thresholds.base import ROUND_OFF, _tails
 
 FALSE_ALARM = 1e-6
 # Tails this near to delta, relative to it, may count as above it: 2^-42 per count is less up to N = 1e6.

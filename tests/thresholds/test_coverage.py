@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, LearnedThreshold, MarginalThreshold
 
 FALSE_ALARM = 1e-6

@@ -8,11 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from langchain_cfc.thresholds import ConditionalThreshold, growing
-from langchain_cfc.thresholds.growing import FIRST, Base, base_regression
-from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
-from langchain_cfc.thresholds.vertex import Fit
+from langchain_cfc.thresholds import ConditionalThreshold, _warm_start
+from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._simplex import Endless, Fit, QuantileSimplex
+from langchain_cfc.thresholds._warm_start import FIRST, Base, base_regression
 
 from .oracles import order_statistic
 
@@ -80,7 +79,7 @@ def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
 ) -> None:
     rows = kind(np.random.default_rng(1), 7_000)
     wide = base_regression(rows, TAU)
-    monkeypatch.setattr(growing, "band_size", lambda *_: 1)
+    monkeypatch.setattr(_warm_start, "band_size", lambda *_: 1)
     narrow = base_regression(rows, TAU)
     assert_optimal(rows, narrow, TAU)
     np.testing.assert_allclose(narrow.beta, wide.beta, atol=1e-12)

@@ -8,10 +8,10 @@ import cvxpy
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold
-from langchain_cfc.thresholds.standardised import Penalised, Standardised, spans_constant
+from langchain_cfc.thresholds._rows import Penalised, Standardised, spans_constant
 
 from .cases import KINDS, Case, cases
 from .oracles import order_statistic

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
-from langchain_cfc.thresholds.plain import PlainWindows
-from langchain_cfc.thresholds.randomised import NegativePlainWindows, parts
-from langchain_cfc.thresholds.vertex import Fit
+from langchain_cfc.thresholds._randomized import NegativePlainWindows, parts
+from langchain_cfc.thresholds._simplex import Fit
+from langchain_cfc.thresholds._windows import PlainWindows
 from tests.lengths import repetitions
 
 from .cases import KINDS, cases

@@ -11,13 +11,12 @@ import cvxpy
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds import penalised
-from langchain_cfc.thresholds.columns import independent_columns
-from langchain_cfc.thresholds.ridge import Active, RidgeFit, RidgeRegression
-from langchain_cfc.thresholds.rows import Rest, Rows
-from langchain_cfc.thresholds.simplex import Endless
+from langchain_cfc.thresholds import _ridge
+from langchain_cfc.thresholds._ridge import Active, RidgeFit, RidgeRegression
+from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
+from langchain_cfc.thresholds._simplex import Endless
 
 from .cases import KINDS, cases
 from .oracles import dual_threshold, order_statistic
@@ -142,9 +141,9 @@ def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
         if not free.any():
             continue
         for phi, fit in problem.solved():
-            penalised = np.where(free, 0.0, fit.beta)
-            scores = problem.rows.scores - x @ penalised
-            expected = dual_threshold(x[:, free], scores, problem.alpha, phi[free]) + phi @ penalised
+            _ridge = np.where(free, 0.0, fit.beta)
+            scores = problem.rows.scores - x @ _ridge
+            expected = dual_threshold(x[:, free], scores, problem.alpha, phi[free]) + phi @ _ridge
             value, bound = fit.value(phi)
             assert value == pytest.approx(expected, abs=AGREEMENT * max(1.0, abs(value)) + bound)
 
@@ -170,9 +169,9 @@ def test_the_noise_that_breaks_ties_leaves_no_trace(kind: str, ridge: float, cou
     for problem in problems(kind, count):
         penalty = np.full(len(problem.penalty), ridge * (len(problem.rows) + 1))
         penalty[-1] = float(not problem.rows.features[:, -1].any())
-        penalised = problem._replace(penalty=penalty)
-        for phi, fit in penalised.solved():
-            assert max(failure(penalised, phi, fit), fit.residual) <= EQUATIONS
+        _ridge = problem._replace(penalty=penalty)
+        for phi, fit in _ridge.solved():
+            assert max(failure(_ridge, phi, fit), fit.residual) <= EQUATIONS
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -381,11 +380,11 @@ RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])
 def test_the_grown_fit_is_the_direct_one(
     kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penalised, "FIRST", first)
+    monkeypatch.setattr(_ridge, "FIRST", first)
     rows, tau, nothing = large(np.random.default_rng(size), kind, size), Fraction(9, 10), np.zeros(5)
     penalty = (rows.weights.sum() + 1) * RIDGE
     direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
-    grown = penalised.penalised_base(rows, tau, RIDGE)
+    grown = _ridge.penalised_base(rows, tau, RIDGE)
     assert isinstance(direct, RidgeFit)
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
     if kind != "tied":
@@ -398,16 +397,16 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
     for member in range(0, 20_000, 4_000):
         alone = (np.arange(20_000) == member)[:, None]
         grouped = replace(rows, features=np.hstack([rows.features, alone]))
-        grown = penalised.penalised_base(grouped, Fraction(1, 2), ridge)
+        grown = _ridge.penalised_base(grouped, Fraction(1, 2), ridge)
         direct = RidgeRegression(grouped, Fraction(1, 2), 20_001 * ridge).minimise(np.zeros(6))
         assert isinstance(direct, RidgeFit)
         np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
 
 
 def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(penalised, "FIRST", 50)
+    monkeypatch.setattr(_ridge, "FIRST", 50)
     rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
-    grown = penalised.penalised_base(rows, tau, RIDGE)
+    grown = _ridge.penalised_base(rows, tau, RIDGE)
     direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
     assert isinstance(direct, RidgeFit)
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
-from langchain_cfc.thresholds.standardised import Penalised, Standardised
+from langchain_cfc.thresholds._rows import Penalised, Standardised
 
 from .test_randomised import HIGH, shares
 

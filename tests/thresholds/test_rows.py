@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from langchain_cfc._arrays import FloatArray
-from langchain_cfc.thresholds import rows as module
-from langchain_cfc.thresholds.rows import Rest, Rows
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.thresholds import _rows as module
+from langchain_cfc.thresholds._rows import Rest, Rows
 
 
 def drawn(size: int, seed: int = 0) -> Rows:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
 

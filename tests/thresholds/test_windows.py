@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate
-from langchain_cfc._arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.records import tabulate
-from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, windows
-from langchain_cfc.thresholds.columns import Columns
-from langchain_cfc.thresholds.growing import base_regression
-from langchain_cfc.thresholds.neighbourhood import Centre, Neighbourhood
-from langchain_cfc.thresholds.plain import PlainWindows
-from langchain_cfc.thresholds.rows import Rows
-from langchain_cfc.thresholds.simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, _windows
+from langchain_cfc.thresholds._locality import Centre, Neighbourhood
+from langchain_cfc.thresholds._rows import Columns, Rows
+from langchain_cfc.thresholds._simplex import Endless, Fit, QuantileSimplex, Solution, Vertex
+from langchain_cfc.thresholds._warm_start import base_regression
+from langchain_cfc.thresholds._windows import Answer, PlainWindows
 from langchain_cfc.thresholds.state import Calibrated
-from langchain_cfc.thresholds.vertex import Fit, Solution, Vertex
-from langchain_cfc.thresholds.windows import Answer
 
 from .oracles import dual_threshold, order_statistic
 
@@ -290,7 +287,7 @@ def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.Mo
     queries = continuous(rng, 300)[0]
     rule = ConditionalThreshold("0.1").fit(features, scores)
     free = rule.thresholds(queries)
-    monkeypatch.setattr(windows, "MEMORY", 3)
+    monkeypatch.setattr(_windows, "MEMORY", 3)
     bounded = rule.restore(rule.state_data())
     assert bounded.thresholds(queries).tolist() == free.tolist()
     assert isinstance(bounded.fitted.windows, PlainWindows)

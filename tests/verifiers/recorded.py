@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 from langchain_core.messages import AIMessage
 
-from langchain_cfc._arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.demo import recording
-from langchain_cfc.discrimination import Discrimination, discrimination
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import Draw
+from langchain_cfc.scoring import Discrimination, discrimination
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 
 # An interval of this level misses 0.5 once in ten thousand times where scores tell nothing: for one control

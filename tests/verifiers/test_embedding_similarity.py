@@ -21,8 +21,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
-from langchain_cfc.calls import Bounds, Limit, bounded
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import VerifierInput

@@ -25,8 +25,8 @@ from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
 from openevals.string import levenshtein_distance
 from pydantic import BaseModel, SecretStr
 
-from langchain_cfc.calls import Bounds, Limit, bounded
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput

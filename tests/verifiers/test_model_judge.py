@@ -17,8 +17,8 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 from pydantic import Field
 
-from langchain_cfc.calls import Bounds, Limit, bounded
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
 from tests.serving.openai_bodies import Answer

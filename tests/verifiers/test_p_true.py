@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc.calls import Bounds, Limit, bounded
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import VerifierInput

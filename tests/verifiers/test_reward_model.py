@@ -21,8 +21,8 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from pydantic import SecretStr
 
-from langchain_cfc.calls import Bounds, Limit, bounded
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import VerifierInput

@@ -18,10 +18,10 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc.calls import Bounds, Limit, bounded
+from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
-from langchain_cfc.replay import RecordedAnswers
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, grouped, normalised

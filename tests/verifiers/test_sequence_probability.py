@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from langchain_core.messages import AIMessage
 
-from langchain_cfc.calls import Bounds, Limit, bounded
 from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import Bounds, Limit, bounded
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.sampling import Draw
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput

@@ -23,7 +23,7 @@ from langsmith import Client
 from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import Fault, LangSmith
 from langchain_cfc import CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc.demo.run import kept
+from langchain_cfc.demo import kept
 from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.labelers import NormalisedMatch
 

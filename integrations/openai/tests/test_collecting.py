@@ -11,8 +11,8 @@ from langchain_cfc_openai import EndpointError
 from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, continents, question
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.collect import Store, collect
-from langchain_cfc.collect.attempts import retry_after, transient
 from langchain_cfc.collect.config import read_config
+from langchain_cfc.collect.executor import retry_after, transient
 from langchain_cfc.errors import FingerprintError
 from tests.serving.openai_server import Fault
 

@@ -15,8 +15,8 @@ import pytest
 from langchain_cfc_ray import RayBench, acollect_on_ray, collect_on_ray
 
 from integrations.ray.tests.working import N, noting
-from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Pace
+from langchain_cfc.collect.executor import Parts
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
 from tests.calls.parts import auntil

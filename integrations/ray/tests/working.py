@@ -23,8 +23,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
-from langchain_cfc.collect.bench import Parts
 from langchain_cfc.collect.collecting import Options, Pace
+from langchain_cfc.collect.executor import Parts
 from langchain_cfc.collect.store import Store
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, PromptRecord

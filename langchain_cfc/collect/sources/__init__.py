@@ -8,10 +8,8 @@ its columns mean, `read_examples` puts the two together.
 from __future__ import annotations
 
 from langchain_cfc.collect.sources.columns import Columns
-from langchain_cfc.collect.sources.files import read_rows
-from langchain_cfc.collect.sources.plugged import open_rows
+from langchain_cfc.collect.sources.files import BadRow, Row, Rows, open_rows, read_rows
 from langchain_cfc.collect.sources.reading import BadRowPolicy, Examples, read_examples
-from langchain_cfc.collect.sources.rows import BadRow, Row, Rows
 
 __all__ = [
     "BadRow",

@@ -4,18 +4,130 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from langchain_cfc._extras import require
-from langchain_cfc.collect.sources.rows import BadRow, Row, Rows, numbered
-from langchain_cfc.errors import RecordError
-from langchain_cfc.records.lines import check_regular, json_object, json_value, not_utf8, numbered_lines
-from langchain_cfc.records.parquet.unpacking import unpacked_batches
-from langchain_cfc.records.strict_json import shown
+import numpy as np
+
+from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.plugins import brought, names_no_file
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records._json import (
+    check_regular,
+    json_object,
+    json_value,
+    not_utf8,
+    numbered_lines,
+    shown,
+)
+from langchain_cfc.records.parquet import unpacked_batches
+
+
+def plain(value: Any) -> Any:
+    """Unwrap the scalars and arrays of NumPy and of Arrow, at any depth; tuples become lists.
+
+    Args:
+        value: A cell of a dataset.
+
+    Returns:
+        The same with Python's own numbers, texts, lists and dicts; what is none of these stays what it is,
+        for `check_json` to refuse.
+
+    Raises:
+        RecursionError: If it is nested without end.
+        ValueError: If Arrow has a value for which Python has none.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        # An array of objects holds whatever it holds.
+        return plain(value.tolist())
+    # Before mappings: a struct of Arrow is one even where it is null.
+    if hasattr(value, "as_py"):
+        return plain(value.as_py())
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+Row: TypeAlias = tuple[int, Mapping[str, Any]]
+
+# What errors call rows that come from no file.
+IN_MEMORY = "rows"
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used.
+
+    Attributes:
+        number: Its number in the source, counted from 1.
+        field: The part of the `Example` concerned, such as `reference[2]`; empty where it is the whole row.
+        problem: What was found and what was expected.
+    """
+
+    number: int
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number}: {self.field}: {self.problem}" if self.field else f"{self.number}: {self.problem}"
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one source, read anew by every iteration.
+
+    Attributes:
+        name: What errors call the source.
+        unit: What is counted: lines of a file, each row by its first, or rows.
+        read: Starts reading: yields the number of a row and its values by column, or why it has none. What
+            it raises ends the reading, whatever is done about bad rows.
+    """
+
+    name: str
+    unit: Literal["line", "row"]
+    read: Callable[[], Iterator[Row | BadRow]]
+
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        """Read from the start."""
+        return self.read()
+
+
+def in_memory(rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """Number whatever iterates over mappings.
+
+    Args:
+        rows: Values by column; iterated over once for every reading.
+
+    Returns:
+        The rows, counted from 1.
+
+    Raises:
+        InputError: If this is itself a mapping, such as several datasets by name.
+    """
+    if isinstance(rows, Mapping):
+        msg = f"found a mapping of {', '.join(map(shown, rows))}; expected rows, so choose one of them"
+        raise InputError(msg)
+    return Rows(IN_MEMORY, "row", partial(numbered, rows))
+
+
+def numbered(values: Iterable[Any]) -> Iterator[Row | BadRow]:
+    """Count values from 1, and set apart what is no mapping."""
+    for number, value in enumerate(values, start=1):
+        if isinstance(value, Mapping):
+            yield number, value
+        else:
+            yield BadRow(number, "", f"found {shown(value)}; expected an object of values by column")
+
 
 # Few enough that rows of whole documents still fit.
 _BATCH = 64
@@ -171,3 +283,25 @@ _KINDS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
     ".csv": ("line", _csv),
     ".parquet": ("row", _parquet),
 }
+
+
+GROUP = "langchain_cfc.sources"
+
+
+def open_rows(source: str | os.PathLike[str]) -> Rows:
+    """Open a dataset file, or what the scheme before the colon stands for.
+
+    Schemes are entry points of the group `langchain_cfc.sources`, each a function from what follows the colon
+    to `Rows`.
+
+    Args:
+        source: A file as `read_rows` takes it, or `SCHEME:REST`. What exists as a file is a file.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        RecordError: If the file or the scheme is not there, or the source refuses the rest.
+        InputError: If what brings the scheme cannot be loaded, is there twice, or returns anything else.
+    """
+    return brought(GROUP, "source", Rows, str(source)) if names_no_file(source) else read_rows(source)

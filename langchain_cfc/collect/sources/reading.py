@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from langchain_cfc.collect.sources.columns import Columns
-from langchain_cfc.collect.sources.plugged import open_rows
-from langchain_cfc.collect.sources.rows import IN_MEMORY, BadRow, Row, Rows, in_memory
+from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, in_memory, open_rows
 from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records._json import shown
 from langchain_cfc.records.schema import Example
-from langchain_cfc.records.strict_json import shown
 
 BadRowPolicy: TypeAlias = Literal["refuse", "set_aside"]
 

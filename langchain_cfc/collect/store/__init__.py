@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from langchain_cfc._extras import require
+from langchain_cfc._internal.optional import require
 
 # Said here, for whatever comes next needs them.
 require("filelock", "collect", "the store of a collection")
 require("sqlalchemy", "collect", "the store of a collection")
 
 from langchain_cfc.collect.store.results import PAGE, Failure  # noqa: E402 - see above
-from langchain_cfc.collect.store.store import Store, Work  # noqa: E402 - see above
-from langchain_cfc.collect.store.writer import Writer  # noqa: E402 - see above
+from langchain_cfc.collect.store.store import (  # noqa: E402 - see above
+    Store,
+    Work,
+    Writer,
+)
 
 __all__ = ["PAGE", "Failure", "Store", "Work", "Writer"]

@@ -10,11 +10,11 @@ from typing import Any
 from langchain_core.messages import BaseMessage, messages_from_dict
 
 from langchain_cfc.collect.stages import Labels, Paid, Stage
-from langchain_cfc.collect.store.digests import draw_checksum, prompt_digest
+from langchain_cfc.collect.store.integrity import draw_checksum, prompt_digest
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Example, PromptRecord
 from langchain_cfc.sampling import Draw
-from langchain_cfc.verifiers.scoring import Scored
+from langchain_cfc.verifiers.base import Scored
 
 Row = dict[str, Any]
 # 300 candidates of 150 tokens with 5 alternatives each take 7.6 MB in place of 24.8.

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
 import pytest
 
 from langchain_cfc.collect.sources import BadRow, Columns, read_examples, read_rows
-from langchain_cfc.collect.sources.plain import plain
+from langchain_cfc.collect.sources.files import plain
 from langchain_cfc.errors import MissingExtraError, RecordError
 from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
 
@@ -269,7 +269,7 @@ def test_rows_that_unpack_to_far_more_are_refused(tmp_path: Path, monkeypatch: p
     pq.write_table(table, path, compression="zstd")
     assert path.stat().st_size < 20_000
     assert len(rows_of(path)) == 64
-    monkeypatch.setattr("langchain_cfc.records.parquet.unpacking.MOST_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc.records.parquet.MOST_BATCH_BYTES", 1 << 20)
     with pytest.raises(RecordError, match="unpacks to 3 MiB in 64 rows"):
         rows_of(path)
 

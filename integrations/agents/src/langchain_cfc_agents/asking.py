@@ -20,8 +20,8 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
-from langchain_cfc.calls import setting, tagged, unquoted
 from langchain_cfc.errors import InputError, ServingError
+from langchain_cfc.execution import setting, tagged, unquoted
 from langchain_cfc.sampling import quiet
 
 Request: TypeAlias = ModelRequest[Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.calls import Steps
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers import LabelerInput, Labelling
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc.sampling import Draw

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable
 
-from langchain_cfc.calls import Target
 from langchain_cfc.errors import InputError
+from langchain_cfc.execution import Target
 from langchain_cfc.sampling import quiet
 
 Arguments: TypeAlias = Mapping[str, str] | Target

@@ -11,8 +11,8 @@ from langchain_core.callbacks import AsyncCallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
-from langchain_cfc.calls import Call, Steps
 from langchain_cfc.errors import CFCError, InputError, VerifierError
+from langchain_cfc.execution import Call, Steps
 from langchain_cfc.verifiers.evaluators import evaluator_inputs
 
 Function: TypeAlias = Callable[..., Any]

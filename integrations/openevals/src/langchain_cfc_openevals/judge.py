@@ -25,7 +25,7 @@ from openevals.types import FewShotExample
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import quiet, resolved
-from langchain_cfc.verifiers.parts import plain, together
+from langchain_cfc.verifiers.base import plain, together
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, as_they_are
 

@@ -11,8 +11,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from langchain_cfc.collect import Pace
-from langchain_cfc.collect.attempts import Repeated
-from langchain_cfc.collect.turns import TokenTurns
+from langchain_cfc.collect.executor import Repeated, TokenTurns
 
 # Beyond the calls that wait for their turns: those that say what they took.
 _SPARE = 64

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.calls import Limit
 from langchain_cfc.collect import LocalBench, Outcome, Pace, Paid, Parts
 from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.execution import Limit
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import Draw
 from langchain_cfc_ray.turns import repeated_on_cluster

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from langchain_cfc.cli.output import failures_explained
+from langchain_cfc._internal.plugins import made
+from langchain_cfc.cli._format import failures_explained
 from langchain_cfc.errors import InputError
-from langchain_cfc.imports import made
 from langchain_cfc_server.settings import Settings
 
 if TYPE_CHECKING:

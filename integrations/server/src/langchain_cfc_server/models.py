@@ -11,9 +11,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
-from langchain_cfc.chat_model import served_first, served_with
 from langchain_cfc.errors import InputError
-from langchain_cfc.runnable import Answer
+from langchain_cfc.runnable import Answer, served_first, served_with
 from langchain_cfc_server.errors import RefusedError
 
 # Names stand in addresses, logs and metrics.

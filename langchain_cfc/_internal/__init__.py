@@ -1,0 +1,1 @@
+"""What several packages share; nothing here is public."""

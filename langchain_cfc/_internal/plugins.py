@@ -1,0 +1,148 @@
+"""`SCHEME:REST` in place of a file: what other distributions bring, found by their entry points."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_cfc._internal.text import quote
+from langchain_cfc.errors import CFCError, InputError, RecordError
+
+Kind = TypeVar("Kind")
+
+# At least two signs, for a single letter is a drive of Windows.
+_SCHEMED = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
+
+
+def names_no_file(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
+    """Whether a source has the form `SCHEME:REST`, and is not the name of a file that just looks like it.
+
+    Args:
+        source: A path, or what other distributions read.
+        folder: Where relative paths start.
+
+    Returns:
+        True if its scheme says how to read it.
+    """
+    schemed = isinstance(source, str) and _SCHEMED.fullmatch(source) is not None
+    return schemed and not (folder / source).exists()
+
+
+def brought(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
+    """Call what a distribution brings for the scheme of a source.
+
+    Args:
+        group: Group of the entry points, whose names are schemes.
+        kind: What they are, for messages.
+        returns: What their functions return.
+        source: `SCHEME:REST`.
+        *given: What the function takes after the rest.
+
+    Returns:
+        What the function makes of it.
+
+    Raises:
+        RecordError: If nobody brings the scheme.
+        InputError: If what brings it cannot be loaded, is there twice, or returns anything else.
+    """
+    scheme, _, rest = source.partition(":")
+    found = entry_points(group=group)
+    points = [point for point in found if point.name == scheme]
+    if not points:
+        raise RecordError(source, 0, "", _absence(kind, scheme, sorted({point.name for point in found})))
+    if len(points) > 1:
+        owners = ", ".join(sorted(f"{_owner(point)} ({point.value})" for point in points))
+        msg = f"{source}: several distributions bring {scheme}: {owners}; uninstall all but one"
+        raise InputError(msg)
+    (point,) = points
+    try:
+        made = point.load()(rest, *given)
+    except CFCError:
+        raise
+    except Exception as error:  # whatever another distribution raises
+        msg = f"{source}: {_owner(point)} failed with {type(error).__name__}: {quote(str(error))}"
+        raise InputError(msg) from error
+    if not isinstance(made, returns):
+        msg = f"{source}: {_owner(point)} returned a {type(made).__name__}; expected {returns.__name__}"
+        raise InputError(msg)
+    return made
+
+
+def _absence(kind: str, scheme: str, known: list[str]) -> str:
+    listed = f"found {', '.join(known)}" if known else "none is installed"
+    return f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may bring it"
+
+
+def _owner(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value
+
+
+FACTORY = "MODULE:NAME of a function without arguments that returns it, of a class, or of the object itself"
+
+
+def imported(path: str) -> Any:
+    """What stands at an import path.
+
+    Args:
+        path: `MODULE:NAME`. A module beside where the command was given is found as well, as by `python -m`.
+
+    Returns:
+        The object.
+
+    Raises:
+        InputError: If it cannot be imported.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module does while it is imported
+        msg = (
+            f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME, "
+            "such as mybot:model"
+        )
+        raise InputError(msg) from error
+
+
+def made(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """A part by the import path of its factory, or of itself.
+
+    Args:
+        path: As in `imported`.
+        arguments: What the factory is called with.
+
+    Returns:
+        What a class, or a function that can be called with these arguments alone, gives; any other object is
+        the part itself.
+
+    Raises:
+        InputError: If it cannot be imported or made, or there are arguments and nothing to call.
+    """
+    part = imported(path)
+    if not arguments and not _is_factory(part):
+        return part
+    try:
+        return part(**(arguments or {}))
+    except Exception as error:
+        msg = f"the factory {path} failed with {type(error).__name__}: {quote(str(error))}"
+        raise InputError(msg) from error
+
+
+def _is_factory(part: Any) -> bool:
+    """Whether it makes a part: a class, or a function that wants nothing."""
+    if inspect.isclass(part):
+        return True
+    return inspect.isfunction(part) and not any(
+        parameter.default is parameter.empty
+        and parameter.kind not in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+        for parameter in inspect.signature(part).parameters.values()
+    )

@@ -1,0 +1,217 @@
+"""`verify`: thresholds of an artifact against solvers that share no code with this library.
+
+The artifact holds calibration prompts one by one and the sums of all others, so the very regression that its
+thresholds come from can be handed to anyone. Here it goes through CVXPY to HiGHS (simplex) and Clarabel
+(interior points); with a ridge, which is no linear programme, to Clarabel alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.optional import require
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
+from langchain_cfc.thresholds import ConditionalThreshold, exact_tau
+
+# Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which
+# stands for the limit; its own tolerances are far smaller.
+AGREEMENT = 1e-6
+NUDGE = 1e-8
+HIGHS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+CLARABEL = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+
+
+class LevelVerification(BaseModel):
+    """What came out at one error level.
+
+    Attributes:
+        alpha: Error level.
+        complete: Whether all calibration prompts are in the artifact one by one; else most of them take part
+            by their sums, and that they do not change sides rests on the artifact's own proof.
+        kept: Calibration prompts in the artifact one by one, equal ones counted once.
+        prompts: Prompts asked about.
+        infinite: How many of them have an infinite threshold.
+        outside: How many lie outside the certified region, and were left out.
+        contradicted: How many are infinite for one side only.
+        largest_difference: Largest difference between finite thresholds, HiGHS (or Clarabel, with a ridge)
+            against ours.
+        largest_gap: Largest relative difference between optimal objectives, Clarabel against ours, the base
+            regression among them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: str
+    complete: bool
+    kept: int
+    prompts: int
+    infinite: int
+    outside: int
+    contradicted: int
+    largest_difference: float
+    largest_gap: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the other solvers confirm every threshold."""
+        return self.contradicted == 0 and max(self.largest_difference, self.largest_gap) <= AGREEMENT
+
+
+def verify(
+    artifact: CalibrationArtifact,
+    *,
+    prompts: int = 20,
+    seed: int = 0,
+    progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]] = iter,
+) -> list[LevelVerification]:
+    """Solve the base regression and a sample of thresholds again, with HiGHS and Clarabel.
+
+    Args:
+        artifact: One with the conditional rule.
+        prompts: How many kept calibration prompts to ask about, besides the mean one.
+        seed: Seed of the sample.
+        progress: Wraps the sample of each level, for a progress bar.
+
+    Returns:
+        What came out, level by level.
+
+    Raises:
+        InputError: If the artifact's rule is not the conditional one: others need no solver.
+        MissingExtraError: If CVXPY is not installed.
+    """
+    levels = []
+    for level in artifact.levels:
+        if level.effective_alpha == "0":
+            continue  # every prompt is flagged, without a regression
+        rule = artifact.rule(level.alpha)
+        if not isinstance(rule, ConditionalThreshold):
+            msg = f"only conditional thresholds are verified; this artifact's rule is {rule.kind!r}"
+            raise InputError(msg)
+        state = {name: artifact.arrays[packed].unpack() for name, packed in level.rule.items()}
+        levels.append(_verified(rule, state, prompts, seed, progress))
+    return levels
+
+
+def _verified(
+    rule: ConditionalThreshold,
+    state: Mapping[str, FloatArray],
+    prompts: int,
+    seed: int,
+    progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]],
+) -> LevelVerification:
+    features, size = state["features"], len(state["features"])
+    chosen = np.random.default_rng(seed).choice(size, min(prompts, size), replace=False)
+    sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
+    peers = _Peers(state, float(exact_tau(rule.alpha)))
+    differences, gaps = [0.0], [peers.base_gap(rule)]
+    infinite = outside = contradicted = 0
+    for reduced in progress(sample):
+        phi = _given(reduced, state)
+        try:
+            ours = rule.threshold(phi)
+        except OutsideCertifiedRegionError:
+            outside += 1
+            continue
+        theirs = peers.threshold(reduced)
+        reaches = theirs >= rule.cap - AGREEMENT
+        infinite += bool(np.isinf(ours))
+        if np.isinf(ours) != reaches:
+            contradicted += 1
+        elif not reaches:
+            differences.append(abs(ours - theirs))
+        certificate = rule.certificate(phi)
+        if certificate is not None:
+            objective = peers.objective(reduced)
+            gaps.append(abs(certificate.primal - objective) / max(1.0, abs(objective)))
+    return LevelVerification(
+        alpha=str(rule.alpha),
+        complete=not state["rest"].any(),
+        kept=size,
+        prompts=len(sample),
+        infinite=infinite,
+        outside=outside,
+        contradicted=contradicted,
+        largest_difference=max(differences),
+        largest_gap=max(gaps),
+    )
+
+
+def _given(reduced: FloatArray, state: Mapping[str, FloatArray]) -> FloatArray:
+    """(d,) features of which these are the independent, scaled columns, or those in a ridge's units."""
+    if "spread" in state:
+        shift, spread = state["shift"], state["spread"]
+        phi = shift.copy()
+        phi[spread > 0.0] += reduced[-int((spread > 0.0).sum()) :] * spread[spread > 0.0]
+        return phi
+    kept, scale = state["kept"].astype(np.int64), state["scale"]
+    phi = np.empty(len(scale))
+    phi[kept] = reduced
+    phi[np.setdiff1d(np.arange(len(scale)), kept)] = reduced @ state["mixture"]
+    return phi * scale
+
+
+class _Peers:
+    """The regression of one level in CVXPY."""
+
+    def __init__(self, state: Mapping[str, FloatArray], tau: float) -> None:
+        self._cvxpy: Any = require("cvxpy", "calibrate", "verification")
+        features, scores = state["features"], state["success_scores"]
+        weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
+        (low, total, _), (below, everyone) = state["rest"], state["rest_scores"]
+        self._tau = tau
+        self._beta = self._cvxpy.Variable(features.shape[1])
+        self._linear = self._cvxpy.Parameter(features.shape[1])
+        over, under = (self._cvxpy.Variable(len(scores), nonneg=True) for _ in range(2))
+        others = tau * everyone - below + (low - tau * total) @ self._beta
+        pinball = (tau * weights) @ over + ((1.0 - tau) * weights) @ under
+        self._penalised = "penalty" in state
+        penalty = 0.0
+        if self._penalised:
+            penalty = 0.5 * self._cvxpy.sum_squares(
+                self._cvxpy.multiply(np.sqrt(state["penalty"]), self._beta)
+            )
+        self._problem = self._cvxpy.Problem(
+            self._cvxpy.Minimize(pinball + others + penalty - self._linear @ self._beta),
+            [features @ self._beta + over - under == scores],
+        )
+
+    def threshold(self, phi: FloatArray) -> float:
+        """The smallest fit at the prompt, by HiGHS; `inf` where the problem is unbounded."""
+        self._linear.value = (self._tau - NUDGE) * phi
+        if self._penalised:
+            self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
+        else:
+            self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
+        return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
+
+    def objective(self, phi: FloatArray) -> float:
+        """The optimal value, by Clarabel."""
+        self._linear.value = self._tau * phi
+        self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
+        return float(self._problem.value)
+
+    def _solve(self, **settings: Any) -> None:
+        try:
+            self._problem.solve(**settings)
+        except self._cvxpy.error.SolverError as error:
+            msg = f"{settings['solver']} gave up on a threshold, so it cannot be verified: {error}"
+            raise ThresholdError(msg) from error
+
+    def base_gap(self, rule: ConditionalThreshold) -> float:
+        """How far the base regression's objective is from ours, relative to its size."""
+        if self._penalised:  # in the units of a ridge no prompt has all features zero
+            return 0.0
+        try:
+            certificate = rule.certificate(np.zeros(rule.dimension))
+        except OutsideCertifiedRegionError:
+            return 0.0
+        if certificate is None:  # every feature is zero
+            return 0.0
+        objective = self.objective(np.zeros(self._linear.shape))
+        return abs(certificate.primal - objective) / max(1.0, abs(objective))

@@ -1,0 +1,386 @@
+"""`evaluate`: what an artifact does on labelled prompts it has never seen, beside the marginal rule.
+
+Does what was seen contradict the promise?
+
+Given its calibration set, a rule's true coverage lies below tau about half of the time, so "coverage below
+target" is no alarm. The promise is on average over calibration sets as well, and the count to compare with
+is beta-binomial: the threshold is the k-th of N exchangeable success scores, k = ceil((N + 1) tau), so the
+true coverage is Beta(k, N + 1 - k) (Vovk 2012), and of m test prompts a BetaBinomial(m, k, N + 1 - k) number
+is covered. Exact for the marginal rule and for disjoint groups with continuous scores; ties and flags only
+raise the count; for soft weightings the sums of weights stand in for the numbers of prompts, an
+approximation.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc._internal.optional import require
+from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.certificates import outcomes
+from langchain_cfc.certificates.bounds import at_least, at_most, clopper_pearson
+from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.errors import FingerprintWarning
+from langchain_cfc.features import GuaranteedWeight, naming
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
+
+
+class GroupReport(BaseModel):
+    """What happened in one guaranteed weighting of the test prompts.
+
+    Attributes:
+        name: Name of the weighting.
+        words: The same for people.
+        n: Sum of its weights: a number of prompts for a group.
+        coverage: Weighted share of prompts whose returned set holds a correct answer.
+        kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Two-sided Clopper-Pearson interval; those of all groups hold together with
+            confidence 95 % (Bonferroni). Approximate, by effective size, for soft groups.
+        not_certifiable_rate: Weighted share flagged.
+        mean_set_size: Weighted mean number of candidates returned.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    words: str
+    n: float
+    coverage: float
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    mean_set_size: float
+
+
+class MethodReport(BaseModel):
+    """What happened under one threshold rule, over all test prompts.
+
+    Attributes:
+        coverage: Share of prompts whose returned set holds a correct answer.
+        coverage_ci: Its two-sided 95 % Clopper-Pearson interval.
+        kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Its interval.
+        not_certifiable_rate: Share flagged as not certifiable.
+        not_certifiable_ci: Its interval.
+        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to know the
+            threshold; part of `not_certifiable_rate`.
+        abstention_rate: Share of prompts without an answer, flagged ones included.
+        abstention_ci: Its interval.
+        mean_set_size: Mean number of candidates returned.
+        mean_distinct_answers: Mean number of distinct answers returned.
+        groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    coverage: float
+    coverage_ci: tuple[float, float]
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    not_certifiable_ci: tuple[float, float]
+    refused_rate: float = 0.0
+    abstention_rate: float
+    abstention_ci: tuple[float, float]
+    mean_set_size: float
+    mean_distinct_answers: float
+    groups: list[GroupReport]
+
+
+class AnswersReport(BaseModel):
+    """What happened in bot mode, where the artifact holds a certified policy.
+
+    Attributes:
+        alpha: Level of the sets that it answers from.
+        max_wrong_rate: The certified bound on the share of wrong answers.
+        answered: Number of test prompts answered.
+        answered_rate: Their share of all test prompts.
+        wrong: How many of them got a wrong best answer.
+        wrong_rate: Their share of the answered ones; 0 where none is answered.
+        wrong_rate_ci: Its two-sided 95 % Clopper-Pearson interval.
+        contradicted: Whether so many are wrong with probability below 2.5 % at most, if the rate is certified
+            truly.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float
+    max_wrong_rate: float
+    answered: int
+    answered_rate: float
+    wrong: int
+    wrong_rate: float
+    wrong_rate_ci: tuple[float, float]
+    contradicted: bool
+
+
+class EvaluationReport(BaseModel):
+    """How an artifact did on labelled prompts that it was not calibrated on.
+
+    Attributes:
+        alpha: Error level.
+        target_coverage: 1 - alpha.
+        n_calibration: Number of calibration prompts.
+        n_test: Number of test prompts.
+        n_candidates: Number of candidates per prompt.
+        attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
+        test_prompts: Which prompts of the records were used, in words.
+        artifact_digest: Digest of the artifact.
+        guarantee: `conditional`, `marginal`, `certified` or `heuristic`: what the artifact promises at all.
+        contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
+            promise, or what is certified over all prompts, too rarely for chance; empty where nothing
+            contradicts it.
+        methods: By threshold rule; the artifact's own, and `marginal` to compare with.
+        answers: What happened in bot mode; None where the artifact holds no certified policy.
+        n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
+            own rule flags them, unless it is the marginal one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float
+    target_coverage: float
+    n_calibration: int
+    n_test: int
+    n_candidates: int
+    attainable_coverage: float
+    test_prompts: str
+    artifact_digest: str
+    guarantee: str
+    contradicted: list[str]
+    methods: dict[str, MethodReport]
+    answers: AnswersReport | None = None
+    n_unknown_category: int = 0
+
+
+FALSE_ALARM = 0.025
+
+
+def kept_too_rarely(
+    alpha: Level, calibration: float, test: float, kept: float, tests: int, *, randomised: bool = False
+) -> bool:
+    """Whether the promise was kept on so few test prompts that it is contradicted.
+
+    Args:
+        alpha: Error level.
+        calibration: Number of calibration prompts, or sum of their weights.
+        test: Number of test prompts, or sum of their weights.
+        kept: Share of them on which the promise was kept, in [0, 1].
+        tests: Number of groups looked at together; the false-alarm rate of 2.5 % is divided among them
+            (Bonferroni).
+        randomised: Whether thresholds are randomised: between the ranks k - 1 and k, so that the smaller one
+            is a bound.
+
+    Returns:
+        Whether a count this low has probability below 2.5 % / `tests` under the promise.
+
+    Raises:
+        MissingExtraError: If SciPy is not installed.
+
+    >>> kept_too_rarely(0.1, 1000, 500, 0.88, 1), kept_too_rarely(0.1, 1000, 500, 0.85, 1)
+    (False, True)
+    """
+    size, trials = math.floor(calibration), math.floor(test)
+    rank = conformal_rank(size, exact_tau(alpha)) - randomised
+    if not 0 < rank <= size or trials == 0:
+        # In a group nothing can be certified then: all of it is flagged, which keeps the promise. A soft
+        # weighting as light as that is not checked: thresholds of other prompts reach into it.
+        return False
+    count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
+    return _beta_binomial_cdf(count, trials, rank, size + 1 - rank) < FALSE_ALARM / tests
+
+
+def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
+    """P(X <= count) for X ~ BetaBinomial(trials, a, b); importing `scipy.stats` for it takes a second."""
+    betaln = require("scipy.special", "calibrate", "checking the promise").betaln
+    k = np.arange(count + 1)
+    log_binomial = -betaln(1 + trials - k, 1 + k) - math.log(1 + trials)
+    return float(np.exp(log_binomial + betaln(k + a, trials - k + b) - betaln(a, b)).sum())
+
+
+def evaluate(
+    artifact: CalibrationArtifact,
+    records: Iterable[PromptRecord] | LabelledDraws,
+    *,
+    alpha: Level | None = None,
+    provenance: Provenance | None = None,
+) -> EvaluationReport:
+    """Measure an artifact on labelled records.
+
+    Records that the artifact was calibrated on are recognised: where a test part was held out of them, only
+    that part is used, else they are refused. As in calibration, one prompt of each cluster counts.
+
+    Args:
+        artifact: The artifact.
+        records: Labelled records with at least the artifact's number of candidates, or the table that
+            `tabulate` makes of them; the first n slots are used. Where the artifact combines verifiers,
+            scores are made from the candidates' `scores`.
+        alpha: Error level; may be left out where the artifact holds only one.
+        provenance: Header of the records where they do not carry one themselves.
+
+    Returns:
+        The report; `report.model_dump()` is plain data.
+
+    Raises:
+        OverlapError: If these are the calibration records and none were held out.
+        CalibrationError: If no prompt is left to test on.
+        InputError: If a record cannot be used, the level is not held, or answers are not told apart as in
+            calibration.
+        FeatureError: If the feature map misses metadata.
+        MissingExtraError: If SciPy is not installed.
+
+    Warns:
+        FingerprintWarning: If the records come from another generator or verifier than the calibration
+            records.
+    """
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    _compare_provenance(artifact, provenance)
+    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
+    artifact.check_answers(table)
+    labelled, which = held_out(artifact, table)
+    level = artifact.level(alpha)
+    success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
+    with naming(labelled.ids):
+        uniforms = artifact.uniforms(labelled)
+        decisions = decide(artifact, labelled.draws, level, uniforms=uniforms)
+    own = _method(artifact, labelled, decisions)
+    methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
+    if artifact.threshold_rule != "marginal":
+        methods["marginal"] = _method(
+            artifact, labelled, decide(artifact, labelled.draws, level, uniforms=uniforms, marginal=True)
+        )
+    return EvaluationReport(
+        alpha=float(level),
+        target_coverage=artifact.guarantee(level).target_coverage,
+        n_calibration=artifact.calibration.size,
+        n_test=len(labelled),
+        n_candidates=artifact.n,
+        attainable_coverage=float(np.mean(success < artifact.cap)),
+        test_prompts=which,
+        artifact_digest=artifact.digest,
+        guarantee=artifact.guarantee(level).kind,
+        contradicted=_contradicted(artifact, level, own, len(labelled)),
+        methods=methods,
+        answers=_answers(artifact, labelled),
+        n_unknown_category=int(artifact.feature_map.has_unknown_category(decisions.features).sum()),
+    )
+
+
+def _answers(artifact: CalibrationArtifact, labelled: LabelledDraws) -> AnswersReport | None:
+    """Bot mode on the test prompts."""
+    if artifact.policy is None:
+        return None
+    certificate = artifact.policy.certificate
+    seen = outcomes(artifact, labelled, certificate.alpha, certificate.policy)
+    answered = int(seen.decisions.answered.sum())
+    wrong = int((seen.wrong & seen.decisions.answered).sum())
+    rate = float(certificate.max_wrong_rate)
+    return AnswersReport(
+        alpha=float(certificate.alpha),
+        max_wrong_rate=rate,
+        answered=answered,
+        answered_rate=answered / len(labelled),
+        wrong=wrong,
+        wrong_rate=wrong / max(answered, 1),
+        wrong_rate_ci=clopper_pearson(float(wrong), float(answered)),
+        contradicted=at_least(wrong, answered, FALSE_ALARM) > rate,
+    )
+
+
+def _compare_provenance(artifact: CalibrationArtifact, theirs: Provenance | None) -> None:
+    """Measuring another model is legitimate, but must not go unnoticed."""
+    for part in artifact.other_parts(theirs):
+        msg = (
+            f"these records come from another {part} than the calibration records; the artifact promises "
+            "nothing about them"
+        )
+        warnings.warn(msg, FingerprintWarning, stacklevel=3)
+
+
+def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: Decisions) -> MethodReport:
+    covered: BoolArray = np.any(decisions.accepted & labelled.correct, axis=1)
+    flagged = decisions.not_certifiable
+    sizes = decisions.accepted.sum(axis=1).astype(np.float64)
+    empty = sizes == 0.0
+    return MethodReport(
+        coverage=float(covered.mean()),
+        coverage_ci=_interval(covered),
+        kept_promise=float((covered | flagged).mean()),
+        kept_promise_ci=_interval(covered | flagged),
+        not_certifiable_rate=float(flagged.mean()),
+        not_certifiable_ci=_interval(flagged),
+        refused_rate=float(decisions.refused.mean()),
+        abstention_rate=float(empty.mean()),
+        abstention_ci=_interval(empty),
+        mean_set_size=float(sizes.mean()),
+        mean_distinct_answers=float(decisions.distinct_answers.mean()),
+        groups=_groups(artifact.feature_map.guaranteed_weights()[1:], decisions, covered, sizes),
+    )
+
+
+def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodReport, n_test: int) -> list[str]:
+    """Names of the promised weightings on which the promise was kept too rarely for chance."""
+    if artifact.shift is not None:
+        return []  # whether these prompts are distributed as those served, nobody has said
+    guarantee = artifact.guarantee(level)
+    promised = {weighting.name for weighting in guarantee.weightings}
+    calibrated = {group.name: group.size for group in artifact.calibration.groups}
+    everyone = artifact.calibration.groups[0].name
+    seen = [
+        (everyone, float(n_test), method.kept_promise),
+        *((g.name, g.n, g.kept_promise) for g in method.groups),
+    ]
+    tests = [(name, n, kept) for name, n, kept in seen if name in promised]
+    broken = [
+        name
+        for name, n, kept in tests
+        if kept_too_rarely(level, calibrated[name], n, kept, len(tests), randomised=artifact.randomised)
+    ]
+    certificate = guarantee.certificate
+    if certificate is not None and everyone not in broken:
+        kept = round(method.kept_promise * n_test)
+        if at_most(kept, n_test, FALSE_ALARM) < certificate.shares[0].kept_at_least:
+            broken.append(everyone)
+    return broken
+
+
+def _groups(
+    weights: Sequence[GuaranteedWeight], decisions: Decisions, covered: BoolArray, sizes: FloatArray
+) -> list[GroupReport]:
+    """The weightings that hold test prompts; intervals hold together, for the eye picks the worst."""
+    values = [np.maximum(weight.values(decisions.features), 0.0) for weight in weights]
+    held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
+    flagged = decisions.not_certifiable
+    groups = []
+    for weight, of in held:
+        total = float(of.sum())
+        effective = total**2 / float(
+            of @ of
+        )  # Kish's effective sample size; for a group the number of prompts
+        kept = float(of @ (covered | flagged)) / total
+        groups.append(
+            GroupReport(
+                name=weight.name,
+                words=weight.words,
+                n=total,
+                coverage=float(of @ covered) / total,
+                kept_promise=kept,
+                kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),
+                not_certifiable_rate=float(of @ flagged) / total,
+                mean_set_size=float(of @ sizes) / total,
+            )
+        )
+    return groups
+
+
+def _interval(event: BoolArray) -> tuple[float, float]:
+    return clopper_pearson(float(event.sum()), float(len(event)))

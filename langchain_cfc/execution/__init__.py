@@ -1,0 +1,65 @@
+"""Calls of models and of the user's own code: sync or async, many at once in one limit, failures typed."""
+
+from __future__ import annotations
+
+from langchain_cfc.execution.limits import (
+    Attempts,
+    Bounds,
+    Limit,
+    RunManager,
+    ain_time,
+    bounded,
+    bounded_by,
+    bounds,
+    child_of,
+    in_time,
+    limit_of,
+    setting,
+    sharing_limit,
+    tagged,
+)
+from langchain_cfc.execution.progress import Progress
+from langchain_cfc.execution.steps import (
+    Call,
+    FlowRunnable,
+    Step,
+    Steps,
+    Target,
+    acomplete,
+    by_name,
+    complete,
+    described,
+    each,
+    succeeded,
+    unquoted,
+)
+
+__all__ = [
+    "Attempts",
+    "Bounds",
+    "Call",
+    "FlowRunnable",
+    "Limit",
+    "Progress",
+    "RunManager",
+    "Step",
+    "Steps",
+    "Target",
+    "acomplete",
+    "ain_time",
+    "bounded",
+    "bounded_by",
+    "bounds",
+    "by_name",
+    "child_of",
+    "complete",
+    "described",
+    "each",
+    "in_time",
+    "limit_of",
+    "setting",
+    "sharing_limit",
+    "succeeded",
+    "tagged",
+    "unquoted",
+]

@@ -1,0 +1,73 @@
+"""Comparing methods on the same prompts, split again and again."""
+
+from __future__ import annotations
+
+from langchain_cfc.experiments.catalogue import methods_named
+from langchain_cfc.experiments.compare import compare
+from langchain_cfc.experiments.comparison_report import (
+    ComparisonReport,
+    GroupComparison,
+    LevelComparison,
+    MethodComparison,
+    Spread,
+)
+from langchain_cfc.experiments.methods import Method
+from langchain_cfc.experiments.metrics import FIGURES
+from langchain_cfc.experiments.paper import (
+    Agreement,
+    Cell,
+    PublishedCell,
+    SyntheticReport,
+    SyntheticWorld,
+    published_cells,
+    published_tables,
+    reproduce_synthetic,
+)
+from langchain_cfc.experiments.plan import (
+    AttainableAt,
+    GroupPlan,
+    Plan,
+    plan_from_assumptions,
+    plan_from_pilot,
+)
+from langchain_cfc.experiments.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
+from langchain_cfc.experiments.suggest import JudgedOption, RunnerUp, Suggestion, Unusable, suggest
+from langchain_cfc.experiments.trials import DEFAULT_MAPS, Option, tabulated
+
+__all__ = [
+    "DEFAULT_MAPS",
+    "FIGURES",
+    "STUDIES",
+    "Agreement",
+    "AttainableAt",
+    "Cell",
+    "ComparisonReport",
+    "GroupComparison",
+    "GroupPlan",
+    "JudgedOption",
+    "LevelComparison",
+    "Method",
+    "MethodComparison",
+    "Option",
+    "Pattern",
+    "Plan",
+    "PublishedCell",
+    "RunnerUp",
+    "Spread",
+    "StudyName",
+    "StudyReport",
+    "Suggestion",
+    "SyntheticReport",
+    "SyntheticWorld",
+    "Unusable",
+    "compare",
+    "methods_named",
+    "plan_from_assumptions",
+    "plan_from_pilot",
+    "published_cells",
+    "published_tables",
+    "reproduce_study",
+    "reproduce_synthetic",
+    "suggest",
+    "tabulated",
+]

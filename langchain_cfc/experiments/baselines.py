@@ -1,0 +1,434 @@
+"""Two published methods that are neither the paper's nor ours, on recorded candidates.
+
+*Conformal language modelling*, here `SamplingRule`: draw until the set looks good enough. It promises a
+correct candidate in the set, as ours do, but for all prompts together and with confidence.
+
+Source: Quach, Fisch, Schuster, Yala, Sohn, Jaakkola and Barzilay (ICLR 2024), "Conformal Language Modeling",
+its sections on the sampling and rejection rules and on their calibration, and the authors' published code;
+the tests are those of Angelopoulos, Bates, Candes, Jordan and Lei (2021), "Learn then Test", in the order of
+Laufer-Goldshtein, Fisch, Barzilay and Jaakkola (2023), "Efficiently Controlling Multiple Risks with Pareto
+Testing".
+
+*Claim-level back-off*, here `BackOffRule`: keep only what is surely right. It promises that everything kept
+is correct, which an empty set is as well: the dual of our promise. Beside ours its coverage is low and its
+abstention high, because it answers another question.
+
+Source: Mohri and Hashimoto (ICML 2024), "Language Models with Conformal Factuality Guarantees".
+
+Both promises are for all prompts together. Neither says anything of hard prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.certificates.bounds import rare_p_value
+from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import Level, conformal_rank, delta_text, exact_tau
+from langchain_cfc.thresholds.base import float_array
+
+CUTS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class SampledSets:
+    """Sets of m prompts whose candidates are drawn one by one.
+
+    Attributes:
+        accepted: (m, n) which candidates are in the set.
+        flagged: (m,) True where no configuration passed its test; then for all prompts, which are not drawn
+            for.
+        draws: (m,) number of candidates drawn, 0 ... n.
+    """
+
+    accepted: BoolArray
+    flagged: BoolArray
+    draws: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingRule:
+    """Conformal language modelling: draw, reject, and stop, calibrated by Learn then Test.
+
+    Candidates are drawn in slot order. One is rejected if its score is above a first cut, or if its answer is
+    in the set already; drawing stops as soon as the set holds a score at or below a second cut, or after n.
+    The two cuts are the configuration. Half of the calibration prompts (rows 0, 2, 4, ...) orders the
+    configurations, the other half tests them:
+
+    - every first cut goes with every second one up to it, and with "never stop". Beyond the first cut a
+      second one changes nothing: then the first candidate accepted stops the drawing.
+    - of these, the Pareto front of the ordering half is kept: those for which no other misses as few prompts
+      with smaller sets. It is ordered from the fewest misses to the smallest sets.
+    - at level alpha they are tested in this order against "more than alpha of the prompts are missed", each
+      at level delta, until one is not rejected. The last one that passed serves: its sets were smallest.
+
+    *What it promises.* P(coverage >= 1 - alpha) >= 1 - delta over calibration sets of independent and
+    identically distributed prompts, or else all prompts are flagged. For: given the ordering half, let c be
+    the first configuration in the order that misses more than alpha of all prompts. One behind it passes only
+    if c passed before it, so that c passes whenever any that misses too many does. Its misses on the testing
+    half are binomial, hence it does with probability at most delta. That is one promise per level, not one
+    for all levels at once. On average over calibration sets, prompts are covered or flagged with probability
+    (1 - alpha) (1 - delta) at least.
+
+    *Where it differs from what was published.* Quality is 1 - the verifier's score, not the likelihood of the
+    text. Answers are the same or not, so that the cut on similarity (their lambda_1) is fixed: repeats are
+    rejected. The confidence of a set is the best quality in it (their MAX; neither FIRST-K nor SUM). At most
+    the n recorded candidates are drawn (their k_max). Their code orders on 30 % of the calibration prompts,
+    not on half of them, and by draws plus set size, not by set size alone: recorded candidates are paid for.
+    It has about 25 values a cut, besides "all" and "none"; here there are `CUTS` at most, the last of which
+    is "all". It gets the number of misses from their mean, in floats; here they are counted. Components of
+    answers are left out.
+
+    Attributes:
+        cuts: (G,) scores, ascending, the last one 1.0.
+        accepting: (c,) position among the cuts of each configuration's first cut, in the order of tests.
+        stopping: (c,) position of its second cut, -1 for "never stop".
+        missed: (c,) number of testing prompts whose set holds no correct candidate.
+        tested: Number of testing prompts.
+        delta: Level of the tests, as decimal text.
+        n: Number of candidates per prompt.
+        by_answer: Whether answers were known, so that repeats are rejected.
+
+    >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
+    >>> rule = SamplingRule.learn(scores, scores < 0.5, None, delta="0.05")
+    >>> rule.chosen("0.1")
+    (0.2, 0.2)
+    >>> sets = rule.sets(scores[:2], None, "0.1")
+    >>> sets.accepted.tolist(), sets.draws.tolist()
+    ([[True, False], [False, True]], [1, 2])
+    """
+
+    cuts: FloatArray
+    accepting: IntArray
+    stopping: IntArray
+    missed: IntArray
+    tested: int
+    delta: str
+    n: int
+    by_answer: bool
+
+    @classmethod
+    def learn(
+        cls,
+        scores: npt.ArrayLike,
+        correct: npt.ArrayLike,
+        answer_codes: npt.ArrayLike | None,
+        *,
+        delta: Level,
+    ) -> SamplingRule:
+        """Order the configurations and count their misses: what all levels share.
+
+        Args:
+            scores: (N, n) scores in [0, 1] of calibration prompts, N >= 2, n >= 1; rows in an order that has
+                nothing to do with what they hold, since every other one orders and the others test.
+            correct: (N, n) whether each candidate is correct.
+            answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None
+                where unknown, and then nothing is a repeat.
+            delta: Level of the tests, 0 < delta < 1, read as a decimal.
+
+        Returns:
+            The rule.
+
+        Raises:
+            InputError: If shapes disagree, a number is out of range or a label is no boolean.
+        """
+        matrix = _scores(scores)
+        labels, codes = _labels(correct, matrix.shape), _codes(answer_codes, matrix.shape)
+        if len(matrix) < 2:  # noqa: PLR2004 - one to order, one to test
+            msg = (
+                "expected at least 2 calibration prompts, one to order configurations and one to test them, "
+                f"got {len(matrix)}: bring more"
+            )
+            raise InputError(msg)
+        level = delta_text(delta)
+        order, test = slice(0, None, 2), slice(1, None, 2)
+        # The cuts must not know the testing half.
+        shares = np.linspace(0.0, 1.0, CUTS)
+        cuts = np.unique(np.quantile(matrix[order], shares, method="inverted_cdf"))
+        cuts[-1] = 1.0
+        ranks, repeats = _ranked(cuts, matrix, codes)
+        covered, kept = _counted(ranks[order], repeats[order], labels[order], len(cuts))
+        accepting, stopping = _front(covered, kept)
+        seen, _ = _counted(ranks[test], repeats[test], labels[test], len(cuts))
+        tested = len(matrix) // 2
+        missed = tested - seen[accepting, stopping + 1]
+        return cls(
+            cuts, accepting, stopping, missed, tested, level, matrix.shape[1], answer_codes is not None
+        )
+
+    def chosen(self, alpha: Level) -> tuple[float, float] | None:
+        """The configuration that serves at a level.
+
+        Args:
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+
+        Returns:
+            The score up to which candidates are accepted, and the one that stops the drawing, -inf for none;
+            None where no configuration passed.
+
+        Raises:
+            InputError: If alpha is no level.
+            MissingExtraError: If SciPy is not installed.
+        """
+        place = self._passed(alpha) - 1
+        if place < 0:
+            return None
+        stop = self.stopping[place]
+        return float(self.cuts[self.accepting[place]]), float(self.cuts[stop]) if stop >= 0 else -math.inf
+
+    def sets(self, scores: npt.ArrayLike, answer_codes: npt.ArrayLike | None, alpha: Level) -> SampledSets:
+        """The sets of new prompts.
+
+        Args:
+            scores: (m, n) scores in [0, 1].
+            answer_codes: (m, n) codes as for `learn`; None if they were None there.
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+
+        Returns:
+            The sets; flagged, empty and not drawn for where no configuration passed.
+
+        Raises:
+            InputError: If shapes or ranges are not as in `learn`, or alpha is no level.
+            MissingExtraError: If SciPy is not installed.
+        """
+        matrix = _scores(scores)
+        codes = _codes(answer_codes, matrix.shape)
+        if matrix.shape[1] != self.n or (answer_codes is not None) != self.by_answer:
+            known = "with" if self.by_answer else "without"
+            msg = f"expected {self.n} candidates per prompt {known} answer codes, as in calibration"
+            raise InputError(msg)
+        place = self._passed(alpha) - 1
+        if place < 0:
+            nothing = np.zeros(matrix.shape, dtype=np.bool_)
+            return SampledSets(nothing, np.ones(len(matrix), np.bool_), np.zeros(len(matrix), np.int64))
+        ranks, repeats = _ranked(self.cuts, matrix, codes)
+        first, second = self.accepting[place], self.stopping[place]
+        enters = (ranks <= first) & (first < repeats)
+        stops = np.logical_or.accumulate(enters & (ranks <= second), axis=1)
+        drawn = np.ones(matrix.shape, dtype=np.bool_)
+        drawn[:, 1:] = ~stops[:, :-1]
+        return SampledSets(enters & drawn, np.zeros(len(matrix), np.bool_), drawn.sum(axis=1))
+
+    def _passed(self, alpha: Level) -> int:
+        """How many configurations pass before the first one that does not."""
+        rate, delta = 1 - exact_tau(alpha), float(self.delta)
+        # The p-value grows with the misses, so that it is computed for a few counts only.
+        allowed = bisect_right(
+            range(self.tested + 1), delta, key=lambda missed: rare_p_value(missed, self.tested, rate)
+        )
+        fails = self.missed >= allowed
+        return int(fails.argmax()) if fails.any() else len(fails)
+
+
+@dataclass(frozen=True, eq=False)
+class BackOffRule:
+    """Claim-level back-off: keep the candidates below the threshold at which wrong ones come too often.
+
+    With r the smallest score among a prompt's wrong candidates, infinite if none is wrong, the threshold is
+    the k-th smallest r of N calibration prompts, k = floor(alpha (N + 1)). Candidates with a score strictly
+    below it are kept; for k = 0 none is.
+
+    *What it promises.* For exchangeable prompts, P(every kept candidate is correct) >= 1 - alpha. For: a new
+    prompt keeps a wrong candidate if and only if its own r is below the k-th smallest of the others. Then
+    fewer than k of the others are at or below it, and so at most k of all N + 1 are, itself included. Of any
+    N + 1 numbers, at most k can be so low: take the largest that is; all such are at or below it, hence at
+    most k. The new one is as likely as any other to be among them: k / (N + 1) <= alpha. Ties only help. With
+    `<=` in place of `<` they would not: a prompt whose r is the threshold would keep its wrong candidate.
+
+    Without ties the probability is 1 - k / (N + 1), and given the calibration prompts it is distributed as
+    Beta(N + 1 - k, k).
+
+    *Where it differs from what was published.* Claims are the recorded candidates, each right or wrong by its
+    own label, not sub-claims of one text that are merged again; repeats are claims like others. The rank
+    ceil((N + 1) (1 - alpha)) of theirs, counted from the other end, is k. They keep what reaches the
+    threshold and break ties by noise; here nothing is random.
+
+    Attributes:
+        lowest: (N,) the calibration prompts' r, ascending.
+        n: Number of candidates per prompt.
+
+    >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
+    >>> correct = np.array([[True, False], [False, True], [True, False], [True, True]])
+    >>> rule = BackOffRule.learn(scores, correct)
+    >>> rule.threshold("0.4"), rule.threshold("0.1")
+    (0.5, -inf)
+    >>> rule.sets([[0.1, 0.5]], "0.4").tolist()
+    [[True, False]]
+    """
+
+    lowest: FloatArray
+    n: int
+
+    @classmethod
+    def learn(cls, scores: npt.ArrayLike, correct: npt.ArrayLike) -> BackOffRule:
+        """Find the calibration prompts' smallest wrong scores.
+
+        Args:
+            scores: (N, n) scores in [0, 1] of calibration prompts, N >= 1, n >= 1.
+            correct: (N, n) whether each candidate is correct.
+
+        Returns:
+            The rule.
+
+        Raises:
+            InputError: If shapes disagree, a score is out of range or a label is no boolean.
+        """
+        matrix = _scores(scores)
+        if not len(matrix):
+            msg = "no calibration prompts: at least one is needed"
+            raise InputError(msg)
+        labels = _labels(correct, matrix.shape)
+        return cls(np.sort(np.where(labels, np.inf, matrix).min(axis=1)), matrix.shape[1])
+
+    def threshold(self, alpha: Level) -> float:
+        """The score below which candidates are kept at a level.
+
+        Args:
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+
+        Returns:
+            The threshold; -inf where nothing is kept, inf where everything is.
+
+        Raises:
+            InputError: If alpha is no level.
+        """
+        # floor(alpha (N + 1)), from exact fractions.
+        rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), exact_tau(alpha))
+        return float(self.lowest[rank - 1]) if rank else -math.inf
+
+    def sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:
+        """The candidates that new prompts keep.
+
+        Args:
+            scores: (m, n) scores in [0, 1].
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+
+        Returns:
+            (m, n) flags.
+
+        Raises:
+            InputError: If n is not that of calibration, a score is out of range or alpha is no level.
+        """
+        matrix = _scores(scores)
+        if matrix.shape[1] != self.n:
+            msg = f"expected {self.n} candidates per prompt, as in calibration; got {matrix.shape[1]}"
+            raise InputError(msg)
+        return np.asarray(matrix < self.threshold(alpha), dtype=np.bool_)
+
+
+# A score's rank is the position of the smallest cut that it does not exceed: score <= cuts[g] if and only if
+# rank <= g. Configurations are then compared in small whole numbers.
+
+
+def _ranked(
+    cuts: FloatArray, scores: FloatArray, codes: IntArray | None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Ranks of scores among the cuts, and where candidates become repeats.
+
+    Returns:
+        (N, n) ranks, and (N, n) the smallest rank among earlier candidates with the same answer, G where
+        there is none: with a first cut from there on the candidate is a repeat, since the earliest of those
+        candidates that pass is in the set.
+    """
+    ranks = np.searchsorted(cuts, scores.ravel()).astype(np.uint8).reshape(scores.shape)
+    repeats = np.full(scores.shape, len(cuts), dtype=np.uint8)
+    if codes is None:
+        return ranks, repeats
+    rows = np.arange(len(scores))
+    lowest = repeats.copy()  # by answer, among the slots seen so far
+    for slot in range(scores.shape[1]):
+        answer = codes[:, slot]
+        repeats[:, slot] = lowest[rows, answer]
+        lowest[rows, answer] = np.minimum(repeats[:, slot], ranks[:, slot])
+    return ranks, repeats
+
+
+def _counted(
+    ranks: npt.NDArray[np.uint8], repeats: npt.NDArray[np.uint8], correct: BoolArray, size: int
+) -> tuple[IntArray, IntArray]:
+    """What every configuration does on some prompts.
+
+    A slot is reached if no candidate of the set before it stops the drawing, that is, if the second cut is
+    below the best rank in the set so far. So for one first cut each candidate that it accepts is sorted by
+    that rank, and sums from above count it for every second cut at once.
+
+    Returns:
+        (G, G + 1) number of prompts with a correct candidate in the set, and number of candidates in all sets
+        together, by first cut and by second cut plus 1: column 0 is "never stop".
+    """
+    width = size + 1
+    first = np.arange(size, dtype=np.uint8)[:, np.newaxis]
+    base = np.arange(size)[:, np.newaxis] * width
+    best = np.repeat(base + size, len(ranks), axis=1)  # of the set so far, by first cut and prompt
+    waiting = np.ones(best.shape, dtype=np.bool_)  # for a correct candidate
+    covered, kept = np.zeros((2, size * width), dtype=np.int64)
+    for rank, repeat, right in zip(ranks.T, repeats.T, correct.T, strict=True):
+        enters = (rank <= first) & (first < repeat)
+        finds = enters & right & waiting
+        kept += np.bincount(best[enters], minlength=size * width)
+        covered += np.bincount(best[finds], minlength=size * width)
+        waiting &= ~finds
+        np.minimum(best, base + rank, out=best, where=enters)
+    return _from_above(covered, size), _from_above(kept, size)
+
+
+def _from_above(counts: IntArray, size: int) -> IntArray:
+    return counts.reshape(size, size + 1)[:, ::-1].cumsum(axis=1)[:, ::-1]
+
+
+def _front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
+    """First and second cuts on the Pareto front of misses and set size, from the fewest misses on."""
+    first, second = np.nonzero(np.tri(len(covered), len(covered) + 1, 1, dtype=np.bool_))
+    found, sizes = covered[first, second], kept[first, second]
+    # Among equals the one that stops earliest, for it draws least.
+    order = np.lexsort((-second, sizes, -found))
+    before = np.minimum.accumulate(np.r_[np.iinfo(np.int64).max, sizes[order][:-1]])
+    front = order[sizes[order] < before]
+    return first[front], second[front] - 1
+
+
+def _scores(values: npt.ArrayLike) -> FloatArray:
+    scores = float_array(values, "scores")
+    if scores.ndim != 2 or scores.shape[1] == 0:  # noqa: PLR2004 - rows and columns
+        msg = f"scores must be an (N, n) array with n >= 1, got shape {scores.shape}"
+        raise InputError(msg)
+    bad = ~((scores >= 0.0) & (scores <= 1.0))  # NaN is bad as well
+    if bad.any():
+        row, slot = (int(i) for i in np.argwhere(bad)[0])
+        msg = f"scores[{row}, {slot}] is {scores[row, slot]!r}; expected a number in [0, 1]"
+        raise InputError(msg)
+    return scores
+
+
+def _labels(values: npt.ArrayLike, shape: tuple[int, ...]) -> BoolArray:
+    labels = np.asarray(values)
+    if labels.dtype != np.bool_ or labels.shape != shape:
+        msg = f"correct must be booleans of shape {shape}, got {labels.dtype} of shape {labels.shape}"
+        raise InputError(msg)
+    return labels
+
+
+def _codes(values: npt.ArrayLike | None, shape: tuple[int, ...]) -> IntArray | None:
+    if values is None:
+        return None
+    codes = np.asarray(values)
+    if not np.issubdtype(codes.dtype, np.integer) or codes.shape != shape:
+        msg = f"answer codes must be whole numbers of shape {shape}, got {codes.dtype} of shape {codes.shape}"
+        raise InputError(msg)
+    bad = (codes < 0) | (codes > np.arange(shape[1]))
+    if not bad.any():
+        bad = np.take_along_axis(codes, codes, axis=1) != codes
+    if bad.any():
+        row, slot = (int(i) for i in np.argwhere(bad)[0])
+        msg = (
+            f"answer_codes[{row}, {slot}] is {codes[row, slot]}; expected the slot of the first candidate "
+            "with the same answer"
+        )
+        raise InputError(msg)
+    return codes

@@ -1,0 +1,362 @@
+"""Figures of answer sets, for many methods and levels at once.
+
+Arrays have one row per *run*, a method at a level, and one column per test prompt. Each figure is a number
+per run. A figure that a run does not define, such as accuracy among answered prompts where none is answered,
+is NaN in here and left out of means; reports never hold NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.candidates import Draws
+from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.experiments.methods import Made
+from langchain_cfc.features import FeatureMap
+from langchain_cfc.features.terms import Group
+
+BINS = 5
+MOST_CATEGORIES = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Disjoint groups of prompts.
+
+    Attributes:
+        text: The feature text that they come from.
+        names: Name of each of G groups.
+        words: The same for people.
+        member: (N, G) 1.0 where a prompt is in a group.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    member: FloatArray
+
+    @cached_property
+    def sizes(self) -> FloatArray:
+        """(G,) number of prompts in each."""
+        return np.asarray(self.member.sum(axis=0), dtype=np.float64)
+
+    def take(self, rows: IntArray) -> Groups:
+        """The same groups of some of the prompts."""
+        return Groups(self.text, self.names, self.words, self.member[rows])
+
+    def means(self, values: FloatArray | IntArray | BoolArray) -> FloatArray:
+        """Mean values of each group.
+
+        Args:
+            values: (..., N) values of prompts.
+
+        Returns:
+            (..., G) means, NaN for a group without prompts.
+        """
+        numbers = values.astype(np.float64)
+        # Whole numbers add up exactly. Of others the order of additions decides the last bit, and in a matrix
+        # product that depends on the number of threads; `einsum` adds one after the other.
+        whole = values.dtype.kind != "f"
+        sums = numbers @ self.member if whole else np.einsum("...n,ng->...g", numbers, self.member)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(sums / self.sizes, dtype=np.float64)
+
+
+def groups_of(text: str, fitted_on: Draws, draws: Draws) -> Groups:
+    """The groups of a feature text.
+
+    Args:
+        text: One term that splits prompts into groups: `bins(mean_score, 5)`, `group(topic)` or
+            `hard(entropy, max_score, 0.925)`.
+        fitted_on: Prompts that cut-offs are learned from.
+        draws: N prompts.
+
+    Returns:
+        Their groups; bins keep their place in the name, whatever their cut-offs, so that those of several
+        splits can be told together.
+
+    Raises:
+        InputError: If the text is something else.
+        FeatureError: If it cannot be fitted, or meets an unknown category.
+    """
+    parsed = FeatureMap.parse(text)
+    kind = parsed.text.partition("(")[0]
+    if len(parsed.terms) != 1 or kind not in {"bins", "group", "hard"}:
+        msg = (
+            f"groups must be one term that splits prompts, such as bins(mean_score, 5), group(topic) or "
+            f"hard(max_score, 0.8); got {text!r}"
+        )
+        raise InputError(msg)
+    fitted = parsed.fit(fitted_on)
+    weights = fitted.guaranteed_weights()[1:]
+    count = len(weights)
+    words = tuple(weight.words for weight in weights)
+    if kind == "bins":
+        (statistic,) = parsed.terms[0].statistics
+        words = tuple(f"{statistic.words}: {place + 1} of {count}" for place in range(count))
+    elif kind == "hard":
+        words = "easy prompts", "hard prompts"
+    return Groups(parsed.text, tuple(weight.name for weight in weights), words, fitted.transform(draws))
+
+
+def properties(draws: Draws) -> tuple[Groups, ...]:
+    """Groups along every property that the prompts are known to have.
+
+    Args:
+        draws: N prompts, measured.
+
+    Returns:
+        Equal-frequency bins of every statistic, and the categories of every metadata key that has few.
+    """
+    texts = [f"bins({name}, {BINS})" for name in draws.measured if not name.startswith("meta(")]
+    found = (_groups_or_none(text, draws) for text in [*texts, *_categories(draws)])
+    return tuple(groups for groups in found if groups is not None)
+
+
+def _groups_or_none(text: str, draws: Draws) -> Groups | None:
+    """The groups, or None where nearly all prompts are alike."""
+    try:
+        return groups_of(text, draws, draws)
+    except FeatureError:
+        return None
+
+
+def _categories(draws: Draws) -> list[str]:
+    """`group(key)` for each metadata key that all prompts have and that holds few categories."""
+    if not len(draws) or not draws.metadata[0]:
+        return []
+    texts = []
+    for key in draws.metadata[0]:
+        # 1 and True are different categories, and equal to Python.
+        values = {(type(entries.get(key)), entries.get(key)) for entries in draws.metadata}
+        if (type(None), None) not in values and 1 < len(values) <= MOST_CATEGORIES:
+            texts.append(Group(key).text)
+    return texts
+
+
+# What each figure is; those of the paper's tables are named.
+FIGURES = {
+    "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
+    "kept_promise": "share covered or flagged as not certifiable: the guaranteed event",
+    "not_certifiable_rate": "share flagged",
+    "abstention_rate": "share without an answer, flagged ones included",
+    "mean_set_size": "mean number of candidates returned (the paper's APSS)",
+    "mean_distinct_answers": "mean number of distinct answers returned",
+    "worst_group_coverage": "smallest coverage of a group in each split, averaged (the paper's GSC)",
+    "worst_group_kept_promise": "kept promise of the group that is worst on average over splits",
+    "size_stratified_kept_promise": "smallest kept promise among prompts answered with sets of like size",
+    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
+    "selective_accuracy": "share of answered prompts whose best answer is correct",
+    "all_correct_rate": "share of prompts no returned candidate of which is wrong, empty sets included",
+    "mean_candidates_drawn": "mean number of candidates that had to be drawn",
+}
+# Sets of 1, 2, 3-4, 5-8, ... distinct answers.
+_STRATA = np.array([1, 2, 3, 5, 9, 17, 33])
+FEWEST_IN_STRATUM = 20
+SLAB_BINS = 20
+SMALLEST_SLAB = 0.1
+SLAB_DIRECTIONS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What came of E runs on m test prompts; all arrays are (E, m).
+
+    Attributes:
+        covered: The set holds a correct answer.
+        flagged: The prompt is flagged as not certifiable.
+        sizes: Number of candidates returned.
+        distinct: Number of distinct answers returned.
+        right: The best answer returned is correct.
+        spotless: No candidate returned is wrong.
+        drawn: Number of candidates that had to be drawn.
+        thresholds: Thresholds cut to [0, 1]; NaN for a method without any.
+    """
+
+    covered: BoolArray
+    flagged: BoolArray
+    sizes: IntArray
+    distinct: IntArray
+    right: BoolArray
+    spotless: BoolArray
+    drawn: IntArray
+    thresholds: FloatArray
+
+    @classmethod
+    def of(cls, made: Sequence[Made], correct: BoolArray) -> Outcomes:
+        """Compare sets with labels.
+
+        Args:
+            made: What E runs made of m test prompts.
+            correct: (m, n) which candidates are correct.
+
+        Returns:
+            The outcomes.
+        """
+        sets = [one.sets for one in made]
+        accepted = [one.accepted for one in sets]
+        unknown = np.full(len(correct), np.nan)
+        cut = [unknown if one.thresholds is None else np.clip(one.thresholds, 0.0, 1.0) for one in made]
+        rows = np.arange(len(correct))
+        sizes = np.array([inside.sum(axis=1) for inside in accepted])
+        return cls(
+            covered=np.array([(inside & correct).any(axis=1) for inside in accepted]),
+            flagged=np.array([one.not_certifiable for one in sets]),
+            sizes=sizes,
+            distinct=np.array([one.distinct_answers for one in sets]),
+            right=np.array([correct[rows, one.best] for one in sets]) & (sizes > 0),
+            spotless=np.array([~(inside & ~correct).any(axis=1) for inside in accepted]),
+            drawn=np.array([one.drawn for one in made]),
+            thresholds=np.array(cut),
+        )
+
+    @property
+    def kept(self) -> BoolArray:
+        """(E, m) covered or flagged."""
+        return self.covered | self.flagged
+
+
+def figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
+    """Every figure of `FIGURES` that one split defines; the group that is worst on average takes all splits.
+
+    Args:
+        seen: E runs on m test prompts.
+        groups: The groups of these prompts.
+        slabs: Their places along directions of the statistics; None where nothing was measured.
+
+    Returns:
+        (E,) numbers by name; NaN where a run does not define a figure.
+    """
+    kept, answered = seen.kept, seen.sizes > 0
+    runs = len(kept)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        accuracy = (seen.right & answered).sum(axis=1) / answered.sum(axis=1)
+    return {
+        "coverage": seen.covered.mean(axis=1),
+        "kept_promise": kept.mean(axis=1),
+        "not_certifiable_rate": seen.flagged.mean(axis=1),
+        "abstention_rate": 1.0 - answered.mean(axis=1),
+        "mean_set_size": seen.sizes.mean(axis=1),
+        "mean_distinct_answers": seen.distinct.mean(axis=1),
+        "worst_group_coverage": _smallest(groups.means(seen.covered)),
+        "size_stratified_kept_promise": _by_size(seen.distinct, kept),
+        "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.worst(kept),
+        "selective_accuracy": accuracy,
+        "all_correct_rate": seen.spotless.mean(axis=1),
+        "mean_candidates_drawn": seen.drawn.mean(axis=1),
+    }
+
+
+def group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
+    """The figures of each group: (E, G) by name, NaN for a group without prompts."""
+    return {
+        "coverage": groups.means(seen.covered),
+        "kept_promise": groups.means(seen.kept),
+        "not_certifiable_rate": groups.means(seen.flagged),
+        "mean_set_size": groups.means(seen.sizes),
+        "threshold": groups.means(seen.thresholds),
+    }
+
+
+def _smallest(values: FloatArray) -> FloatArray:
+    """(E,) the smallest of (E, G) values that are defined."""
+    smallest: FloatArray = np.where(np.isnan(values), np.inf, values).min(axis=1)
+    return np.where(np.isfinite(smallest), smallest, np.nan)
+
+
+def _by_size(distinct: IntArray, kept: BoolArray) -> FloatArray:
+    """(E,) the smallest kept promise among strata of set size.
+
+    Angelopoulos et al. (2021, "Uncertainty sets for image classifiers using conformal prediction")
+    stratify by size because a rule may cover by giving huge sets to some prompts and useless ones to
+    others; the minimum is that of Angelopoulos and Bates (2021, "A gentle introduction to conformal
+    prediction"). Prompts without an answer are no stratum: flagged ones are all kept, other empty sets
+    all missed. Strata of few prompts are left out, for their smallest share would be an accident.
+    """
+    stratum = np.searchsorted(_STRATA, distinct, side="right")
+    worst = np.full(len(distinct), np.inf)
+    for number in range(1, len(_STRATA) + 1):
+        inside = stratum == number
+        count = inside.sum(axis=1)
+        share = (inside & kept).sum(axis=1) / np.maximum(count, 1)
+        worst = np.where(count >= FEWEST_IN_STRATUM, np.minimum(worst, share), worst)
+    return np.where(np.isfinite(worst), worst, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Slabs:
+    """Where prompts lie along directions of their statistics: slabs {x : a <= v'x <= b} are runs of bins.
+
+    A method that keeps its promise on average may break it between two parallel planes. The worst slab that
+    holds a tenth of the prompts is found on one half of them and looked at on the other, since the worst of
+    many is bad by chance (Romano, Sesia and Candes 2020, "Classification with valid and adaptive coverage",
+    section 4; Cauchois, Gupta and Duchi 2021, "Knowing what you know").
+
+    Attributes:
+        bins: (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1.
+        first: (m,) whether the prompt belongs to the half that slabs are found on.
+    """
+
+    bins: IntArray
+    first: BoolArray
+
+    def worst(self, kept: BoolArray) -> FloatArray:
+        """(E,) the kept promise in the worst slab of each run; NaN where there are too few prompts."""
+        found_on, total_found = self._runs(kept, self.first)
+        seen_on, total_seen = self._runs(kept, ~self.first)
+        wide = total_found >= max(1.0, SMALLEST_SLAB * self.first.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = np.where(wide, found_on / total_found, np.inf).reshape(len(kept), -1)
+            worst = shares.argmin(axis=1)
+            there = total_seen.reshape(-1)[worst]
+            share = seen_on.reshape(len(kept), -1)[np.arange(len(kept)), worst] / there
+        return np.where(wide.any() & (there > 0), share, np.nan)
+
+    def _runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """(E, D, P) kept prompts and (D, P) prompts of every run of bins."""
+        bins = self.bins[half]
+        directions = bins.shape[1]
+        cells = bins + SLAB_BINS * np.arange(directions)
+        place = np.zeros((len(bins), directions * SLAB_BINS), dtype=np.float32)
+        place[np.arange(len(bins))[:, np.newaxis], cells] = 1.0
+        total = place.sum(axis=0).reshape(directions, SLAB_BINS).astype(np.float64)
+        # Whole numbers below 2^24 are exact in single precision.
+        counts = (kept[:, half].astype(np.float32) @ place).reshape(len(kept), directions, SLAB_BINS)
+        return _runs_of_bins(counts.astype(np.float64)), _runs_of_bins(total)
+
+
+_FROM, _TO = np.triu_indices(SLAB_BINS + 1, k=1)
+
+
+def _runs_of_bins(counts: FloatArray) -> FloatArray:
+    """(..., P) sums over every run of neighbouring bins."""
+    before = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, axis=-1)], axis=-1)
+    return np.asarray(before[..., _TO] - before[..., _FROM], dtype=np.float64)
+
+
+def slab_bins(draws: Draws) -> IntArray | None:
+    """Places along the statistics one by one, and along random mixtures of them.
+
+    Args:
+        draws: N prompts, measured.
+
+    Returns:
+        (N, D) bins of equal frequency over these prompts; None where no statistic varies.
+    """
+    spreads = [(values, float(values.std())) for values in draws.measured.values()]
+    columns = [(values - values.mean()) / sd for values, sd in spreads if sd > 0.0]
+    if not columns:
+        return None
+    standard = np.column_stack(columns)
+    # Fixed directions: which ones are tried is part of the figure's definition.
+    mixtures = np.random.default_rng(20201).standard_normal((standard.shape[1], SLAB_DIRECTIONS))
+    along = np.concatenate([standard, standard @ mixtures], axis=1)
+    edges = np.quantile(along, np.arange(1, SLAB_BINS) / SLAB_BINS, axis=0)
+    return np.stack(
+        [np.searchsorted(edges[:, d], along[:, d], side="right") for d in range(along.shape[1])], axis=1
+    ).astype(np.int64)

@@ -1,0 +1,684 @@
+"""`plan_from_pilot` and `plan_from_assumptions`: two ways to know a model, one plan."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Integral
+from typing import Literal, TypeAlias
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc._internal.optional import require
+from langchain_cfc.calibration.checks import smallest_size
+from langchain_cfc.candidates import LabelledDraws, check_alike
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import FeatureMap
+from langchain_cfc.splits import split_plan
+from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_tau
+
+Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GroupPlan(_Data):
+    """What a target takes in one group of prompts. Numbers of prompts count clusters as one prompt.
+
+    Attributes:
+        name: `all prompts`, or a group as calibration and evaluation name it, such as
+            `group(topic)=capital`.
+        share: Share of the prompts that belong to it, in (0, 1].
+        pilot_size: Number of its pilot prompts; None for stated assumptions.
+        attainable: Share of its prompts with a correct candidate among n: the estimate, or the assumption.
+        attainable_ci: Two-sided 95 % Clopper-Pearson interval of it; None for stated assumptions.
+        smallest_alpha_expected: 1 - attainable; error levels above it are attainable by the estimate.
+        smallest_alpha_certain: Error levels above it are attainable with 95 % certainty: 1 - the one-sided
+            lower Clopper-Pearson bound. None for stated assumptions.
+        verdict: `attainable` (the one-sided 95 % lower bound exceeds the target, so that alpha >
+            smallest_alpha_certain), `out of reach` (the upper one is below it) or `uncertain`. An assumption
+            counts as both bounds, and at the target itself as out of reach.
+        smallest_n: The smallest number of candidates whose estimate exceeds the target; None where no number
+            recorded does, and for stated assumptions.
+        minimum_calibration: Smallest number of its calibration prompts at which a threshold below the cap is
+            to be expected. None, as in the fields below, where the estimate does not exceed the target.
+        recommended_calibration: From so many on, coverage given the calibration prompts is at least target -
+            slack with probability 1 - delta, and so is a threshold below the cap, the latter unless the
+            verdict is `uncertain`.
+        certifiable_chance: Probability that its threshold stays below the cap, so that its prompts are
+            answered, with the recommended number of calibration prompts and if the estimate is right.
+        prompts_needed: Labelled prompts of all groups that give it, on average, so many for calibration.
+    """
+
+    name: str
+    share: float
+    pilot_size: int | None
+    attainable: float
+    attainable_ci: tuple[float, float] | None
+    smallest_alpha_expected: float
+    smallest_alpha_certain: float | None
+    verdict: Verdict
+    smallest_n: int | None
+    minimum_calibration: int | None
+    recommended_calibration: int | None
+    certifiable_chance: float | None
+    prompts_needed: int | None
+
+
+class AttainableAt(_Data):
+    """Attainable coverage with another number of candidates.
+
+    Attributes:
+        n: Number of candidates per prompt.
+        attainable: Estimated share of all prompts with a correct candidate among n.
+        groups: The same by name of the group.
+    """
+
+    n: int
+    attainable: float
+    groups: dict[str, float]
+
+
+class Plan(_Data):
+    """How many labelled prompts a target takes, at what cost, and in which groups it is within reach.
+
+    Attributes:
+        alpha: Error level.
+        target_coverage: 1 - alpha.
+        n: Number of candidates per prompt that is planned with.
+        slack: By how much coverage, given the calibration prompts, may fall short of the target.
+        delta: How often it may fall shorter.
+        calibration_share: Share of the labelled prompts that calibrates: (1 - test) (1 - fit).
+        groups: All prompts first, then the groups.
+        by_n: How the number of candidates moves the attainable coverage; empty for stated assumptions.
+        labelled_prompts: The most that all prompts or any group needs; groups that cannot reach the target by
+            the estimate do not count. None where all prompts together cannot.
+        expected_cost: Of labelling so many, in the unit of the costs given; None likewise.
+        advice: What to do about it, in sentences.
+    """
+
+    alpha: float
+    target_coverage: float
+    n: int
+    slack: float
+    delta: float
+    calibration_share: float
+    groups: list[GroupPlan]
+    by_n: list[AttainableAt]
+    labelled_prompts: int | None
+    expected_cost: float | None
+    advice: list[str]
+
+
+# Worse than +-5 points at no share, so that the search for a pilot size ends here.
+_LARGEST_PILOT = 500
+
+
+def pass_at(correct: BoolArray, k: int) -> Fraction:
+    """Attainable coverage with k candidates, estimated without bias from m >= k recorded ones.
+
+    A prompt with c correct candidates among m is missed by a random k of them with probability
+    C(m - c, k) / C(m, k); the estimate is one minus the mean of that ("pass@k", Chen et al. 2021, "Evaluating
+    large language models trained on code", equation 1). It is exact, so that comparing it with a target is.
+
+    Args:
+        correct: (N, m) whether each candidate is correct, N >= 1.
+        k: Number of candidates, 1 <= k <= m.
+
+    Returns:
+        A share in [0, 1].
+
+    >>> correct = np.array([[True, False, False], [False, False, False]])
+    >>> [str(pass_at(correct, k)) for k in (1, 2, 3)]
+    ['1/6', '1/3', '1/2']
+    """
+    size, drawn = correct.shape
+    prompts_with = np.bincount(correct.sum(axis=1), minlength=drawn + 1).tolist()
+    missed = sum(prompts * math.comb(drawn - right, k) for right, prompts in enumerate(prompts_with))
+    return 1 - Fraction(missed, size * math.comb(drawn, k))
+
+
+def fewest_candidates(correct: BoolArray, tau: Fraction) -> int | None:
+    """The smallest number of candidates whose estimated attainable coverage exceeds a target.
+
+    Args:
+        correct: (N, m) whether each candidate is correct, N >= 1.
+        tau: Target coverage.
+
+    Returns:
+        A number in 1 ... m, or None if even m candidates do not exceed it.
+    """
+    numbers = range(1, correct.shape[1] + 1)
+    place = bisect_right(numbers, tau, key=lambda k: pass_at(correct, k))
+    return numbers[place] if place < len(numbers) else None
+
+
+def chance_below(size: int, tau: Fraction, coverage: float) -> float:
+    """The probability that the calibrated threshold covers less than a given share of prompts.
+
+    Given the calibration set, the order statistic of rank k = ceil((N + 1) tau) covers a share
+    B ~ Beta(k, N + 1 - k) of all prompts (Vovk 2012, "Conditional validity of inductive conformal
+    predictors", for continuous scores; with ties it covers at least as much). B < x means that at least k of
+    N calibration prompts fall into a set of probability x, which is the binomial tail computed here.
+
+    Args:
+        size: Number N of calibration prompts.
+        tau: Target coverage in (0, 1).
+        coverage: The share x; taking the attainable coverage for it gives the probability that the threshold
+            stays below the cap.
+
+    Returns:
+        P(Binomial(N, x) >= k); 0 where N is so small that k = N + 1.
+
+    >>> round(chance_below(100, Fraction(9, 10), 0.87), 4)
+    0.1477
+    """
+    rank = conformal_rank(size, tau)
+    if rank > size:
+        return 0.0
+    tail = require("scipy.special", "calibrate", "a plan").betainc
+    return float(tail(rank, size + 1 - rank, min(1.0, max(0.0, coverage))))
+
+
+def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
+    """The number of calibration prompts from which on the threshold settles on one side of a coverage.
+
+    Below the target, such as tau - slack, coverage is then nearly always larger; above it, as the attainable
+    coverage is, the threshold nearly always stays below the cap. This is not the smallest number that will
+    do: the rank is rounded up, and the lucky sizes this makes (17 for 0.87 at tau = 0.9, where 19 to 97 fall
+    short and 169 still does) help nobody, since the hash split decides the size.
+
+    Args:
+        tau: Target coverage in (0, 1).
+        coverage: Another share of prompts than tau; the time taken grows with 1 / (coverage - tau)^2.
+        delta: How often the threshold may end on the other side, over calibration sets, in (0, 1).
+
+    Returns:
+        The smallest N such that it does so with probability at most delta for N prompts and more.
+
+    >>> [settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
+    [170, 199, 9]
+    """
+    gap, share = float(abs(coverage - tau)), float(coverage)
+    # Hoeffding (1963): N draws of probability `coverage` deviate by more than gap - 1/N from it with
+    # probability at most exp(-2 N (gap - 1/N)^2), so that no N above this one can fail.
+    size = math.ceil(math.log(1.0 / delta) / (2.0 * gap**2) + 2.0 / gap)
+
+    def settled(size: int) -> bool:
+        below = chance_below(size, tau, share)
+        return (below if coverage < tau else 1.0 - below) <= delta
+
+    while size > 0 and settled(size):
+        size -= 1
+    return size + 1
+
+
+def pilot_size_for(attainable: float, *, half_width: float = 0.05) -> int:
+    """The pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
+
+    Args:
+        attainable: The estimate, in [0, 1]; assumed to stay as it is.
+        half_width: Half the width of the interval, at least 0.05.
+
+    Returns:
+        Number of pilot prompts.
+
+    >>> pilot_size_for(1.0), pilot_size_for(0.9), pilot_size_for(0.5)
+    (36, 158, 402)
+    """
+
+    def narrow(size: int) -> bool:
+        low, high = clopper_pearson(attainable * size, size)
+        return high - low <= 2.0 * half_width
+
+    return 1 + bisect_left(range(1, _LARGEST_PILOT + 1), True, key=narrow)
+
+
+def advise(plan: Plan) -> list[str]:
+    """Sentences for people.
+
+    Args:
+        plan: A plan; its own advice is not read.
+
+    Returns:
+        Where the target is out of reach or close, what drives the number of prompts, what a larger pilot
+        would tell; empty where nothing stands in the way.
+    """
+    return [*_obstacles(plan), *_largest_group(plan), *_larger_pilot(plan)]
+
+
+def _obstacles(plan: Plan) -> Iterator[str]:
+    for group in plan.groups:
+        whole = group is plan.groups[0]
+        then = "calibration would refuse it" if whole else "its prompts would be flagged as not certifiable"
+        attained = f"n = {plan.n} candidates attain {_percent(group.attainable)} coverage"
+        ways = _ways_out(plan, group)
+        chance = group.certifiable_chance
+        if group.verdict == "out of reach":
+            yield (
+                f"{group.name}: alpha = {plan.alpha:g} is out of reach, however many prompts are labelled, "
+                f"and {then}: {attained}. {ways}"
+            )
+        elif chance is None:
+            yield (
+                f"{group.name}: by the estimate alpha = {plan.alpha:g} is out of reach, and {then}: "
+                f"{attained}. {ways}"
+            )
+        elif chance < 1.0 - plan.delta:
+            yield (
+                f"{group.name}: alpha = {plan.alpha:g} is close: {attained}. With probability "
+                f"{1.0 - chance:.2f} it is missed with {group.recommended_calibration} calibration prompts, "
+                f"and {then}. {ways}"
+            )
+
+
+def _largest_group(plan: Plan) -> Iterator[str]:
+    overall, *groups = plan.groups
+    if plan.labelled_prompts is None or plan.labelled_prompts == overall.prompts_needed:
+        return
+    largest = max(groups, key=lambda group: group.prompts_needed or 0)
+    yield (
+        f"{largest.name} decides how many prompts to label: being {_percent(largest.share)} of them, it "
+        f"needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would do. Merging "
+        "rare groups makes it fewer."
+    )
+
+
+def _larger_pilot(plan: Plan) -> Iterator[str]:
+    overall, *_ = plan.groups
+    if overall.pilot_size is None:
+        yield (
+            f"The attainable coverage is an assumption: {pilot_size_for(overall.attainable)} labelled pilot "
+            "prompts would tell it to within 5 points."
+        )
+        return
+    needed = {
+        group.name: size
+        for group in plan.groups
+        if group.verdict == "uncertain" and (size := _pilot_for(group)) > overall.pilot_size
+    }
+    if needed:
+        yield (
+            f"The pilot of {overall.pilot_size} prompts is too small to tell whether alpha = {plan.alpha:g} "
+            f"is within reach for {_listed(list(needed))}; about {max(needed.values())} would tell the "
+            "attainable coverage to within 5 points."
+        )
+
+
+def _pilot_for(group: GroupPlan) -> int:
+    """Pilot prompts of all groups that tell this group's attainable coverage to within 5 points."""
+    # Two successes and two failures are added (Agresti and Coull 1998): 1 of 1 is no reason to expect that
+    # every prompt can be covered, for which 36 would do.
+    size = group.pilot_size or 0
+    return math.ceil(pilot_size_for((group.attainable * size + 2) / (size + 4)) / group.share)
+
+
+def _ways_out(plan: Plan, group: GroupPlan) -> str:
+    certain = group.smallest_alpha_certain
+    alpha = group.smallest_alpha_expected if certain is None else certain
+    more = "Draw more candidates"
+    if group.smallest_n is not None and group.smallest_n > plan.n:
+        more += f" (n = {group.smallest_n} exceeds the target by the estimate)"
+    # Rounded up, for below the number itself the target is not attainable; 1000 * 0.07 is 70.00000000000001.
+    larger = math.ceil(round(1000 * alpha, 6)) / 1000
+    return f"{more}, improve the model, or choose alpha above {larger:g}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+ALL = "all prompts"
+# Closer to the target, sizes run into the millions.
+_SMALLEST_GAP = 0.001
+# Stated shares are rounded by whoever states them.
+_ROUNDING = Fraction(1, 100)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What is asked for, checked.
+
+    Attributes:
+        alpha: Error level.
+        n: Candidates per prompt.
+        slack: By how much coverage may fall short.
+        delta: How often it may fall shorter.
+        fit: Share of the prompts not held out that fits feature maps.
+        test: Share held out.
+        cost_per_candidate: Cost of one candidate.
+        cost_per_prompt: Cost of one prompt beside its candidates.
+    """
+
+    alpha: Level
+    n: int
+    slack: float
+    delta: float
+    fit: float
+    test: float
+    cost_per_candidate: float
+    cost_per_prompt: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no plan can be made for."""
+        alpha_text(self.alpha)
+        split_plan(0, fit=self.fit, test=self.test)
+        _require(_SMALLEST_GAP <= self.slack < 1.0, "slack", f"in [{_SMALLEST_GAP}, 1)", self.slack)
+        _require(0.0 < self.delta < 1.0, "delta", "strictly between 0 and 1", self.delta)
+        for name in ("cost_per_candidate", "cost_per_prompt"):
+            cost = getattr(self, name)
+            _require(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
+
+    @property
+    def tau(self) -> Fraction:
+        """The target coverage."""
+        return exact_tau(self.alpha)
+
+    @property
+    def calibration_share(self) -> Fraction:
+        """The share of the labelled prompts that calibrates."""
+        return (1 - Fraction(str(self.test))) * (1 - Fraction(str(self.fit)))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a group, exact so that sizes at a boundary are right.
+
+    Attributes:
+        name: Its name.
+        share: Share of the prompts that belong to it.
+        attainable: Its attainable coverage.
+        pilot_size: Number of pilot prompts behind that, None for an assumption.
+        smallest_n: Fewest candidates that exceed the target, None if unknown.
+    """
+
+    name: str
+    share: Fraction
+    attainable: Fraction
+    pilot_size: int | None = None
+    smallest_n: int | None = None
+
+    def bounds(self, confidence: float) -> tuple[float, float]:
+        """Two-sided bounds on the attainable coverage; an assumption is its own bounds."""
+        if self.pilot_size is None:
+            return float(self.attainable), float(self.attainable)
+        return clopper_pearson(float(self.attainable * self.pilot_size), self.pilot_size, confidence)
+
+
+def plan_from_pilot(
+    labelled: LabelledDraws,
+    *,
+    alpha: Level,
+    group: str | None = None,
+    n: int | None = None,
+    n_values: Sequence[int] | None = None,
+    slack: float = 0.03,
+    delta: float = 0.1,
+    fit_fraction: float = 0.2,
+    test_fraction: float = 0.2,
+    cost_per_candidate: float = 0.0,
+    cost_per_prompt: float = 0.0,
+) -> Plan:
+    """Plan a calibration from a small file of labelled records.
+
+    Coverage counts as attainable for a prompt with any correct candidate, which is exact for the set rules
+    `all`, `rank` and `unique` of them and optimistic for `best_prefix`. As in calibration, one hash-chosen
+    prompt of each cluster counts. Bounds hold for each group by itself, not for all at once; for an n below
+    the recorded one they are approximate, and wider than need be. Calibrate on other prompts than the
+    pilot's: alpha and n chosen by looking at calibration data are not fixed in advance.
+
+    Args:
+        labelled: The pilot with m candidates per prompt, such as `tabulate(read_records(path))`.
+        alpha: Error level, 0 < alpha < 1.
+        group: A metadata key; each of its values is planned for as a group, as `group(KEY)` calibrates it.
+        n: Candidates per prompt to plan with, 1 <= n <= m; m by default.
+        n_values: Candidates per prompt to list in `by_n`, each in 1 ... m; by default 1, 2, 3, 5, 10, 20,
+            30, 50, ... and m.
+        slack: By how much coverage, given the calibration prompts, may fall short of the target, in
+            [0.001, 1).
+        delta: How often it may fall shorter, over calibration sets, in (0, 1).
+        fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1).
+        test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
+        cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
+        cost_per_prompt: Cost of one prompt beside its candidates, such as writing a reference answer.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: If there are no prompts, they have weights, or an argument is out of range.
+        FeatureError: If a prompt's metadata lacks the key, or holds a number with decimals under it.
+        MissingExtraError: If SciPy is not installed.
+
+    >>> import numpy as np
+    >>> from langchain_cfc.candidates import Draws
+    >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
+    >>> draws = Draws.of(np.full((60, 2), 0.5))
+    >>> pilot = LabelledDraws(draws, correct, tuple(map(str, range(60))), (None,) * 60)
+    >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
+    >>> overall = plan.groups[0]
+    >>> overall.verdict, overall.attainable, round(overall.smallest_alpha_certain, 3)
+    ('attainable', 0.9, 0.188)
+    >>> overall.minimum_calibration, overall.recommended_calibration, plan.labelled_prompts
+    (9, 295, 461)
+    >>> round(plan.expected_cost, 2), [(one.n, one.attainable) for one in plan.by_n]
+    (239.72, [(1, 0.7), (2, 0.9)])
+    """
+    if len(labelled) == 0:
+        msg = "a pilot of 0 prompts says nothing: bring labelled prompts, or plan from assumptions"
+        raise InputError(msg)
+    check_alike(labelled)
+    drawn = labelled.draws.n
+    n = drawn if n is None else _candidates("n", n, drawn)
+    terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
+    numbers = _default_numbers(drawn) if n_values is None else n_values
+    numbers = sorted({_candidates("n_values", one, drawn) for one in numbers})
+    by_group = _labels_by_group(labelled, group)
+    size = len(by_group[ALL])
+    known = [
+        _Known(
+            name,
+            Fraction(len(correct), size),
+            pass_at(correct, n),
+            len(correct),
+            fewest_candidates(correct, terms.tau),
+        )
+        for name, correct in by_group.items()
+    ]
+    return _plan(terms, known, [_attainable_at(by_group, number) for number in numbers])
+
+
+def plan_from_assumptions(
+    *,
+    alpha: Level,
+    n: int,
+    attainable: float,
+    groups: Mapping[str, tuple[float, float]] | None = None,
+    slack: float = 0.03,
+    delta: float = 0.1,
+    fit_fraction: float = 0.2,
+    test_fraction: float = 0.2,
+    cost_per_candidate: float = 0.0,
+    cost_per_prompt: float = 0.0,
+) -> Plan:
+    """Plan a calibration from what is believed about the model.
+
+    Args:
+        alpha: Error level, 0 < alpha < 1.
+        n: Candidates per prompt, at least 1.
+        attainable: Share of prompts with a correct candidate among n, in [0, 1].
+        groups: By name, the share of prompts in (0, 1] and their attainable coverage; no prompt is in two.
+        slack: As in `plan_from_pilot`, like all that follows.
+        delta: See there.
+        fit_fraction: See there.
+        test_fraction: See there.
+        cost_per_candidate: See there.
+        cost_per_prompt: See there.
+
+    Returns:
+        The plan, without intervals and without other numbers of candidates.
+
+    Raises:
+        InputError: If an argument is out of range, or the groups contradict each other or `attainable`.
+        MissingExtraError: If SciPy is not installed.
+
+    >>> plan = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95, groups={"rare": (0.05, 0.97)})
+    >>> [(one.name, one.recommended_calibration, one.prompts_needed) for one in plan.groups]
+    [('all prompts', 170, 266), ('rare', 170, 5313)]
+    """
+    n = _candidates("n", n, None)
+    terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
+    overall = _Known(ALL, Fraction(1), _exact("attainable", attainable))
+    members = [
+        _Known(name, _exact(f"share of {name!r}", share), _exact(f"attainable coverage of {name!r}", reached))
+        for name, (share, reached) in (groups or {}).items()
+    ]
+    _check_consistent(overall, members)
+    return _plan(terms, [overall, *members], [])
+
+
+def _plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> Plan:
+    settled = settled_size(terms.tau, terms.tau - Fraction(str(terms.slack)), terms.delta)
+    groups = [_group(terms, one, settled) for one in known]
+    possible = groups[0].prompts_needed is not None
+    total = max(one.prompts_needed or 0 for one in groups) if possible else None
+    each = terms.n * terms.cost_per_candidate + terms.cost_per_prompt
+    plan = Plan(
+        alpha=float(alpha_text(terms.alpha)),
+        target_coverage=float(terms.tau),
+        n=terms.n,
+        slack=terms.slack,
+        delta=terms.delta,
+        calibration_share=float(terms.calibration_share),
+        groups=groups,
+        by_n=by_n,
+        labelled_prompts=total,
+        expected_cost=None if total is None else total * each,
+        advice=[],
+    )
+    return plan.model_copy(update={"advice": advise(plan)})
+
+
+def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
+    measured = known.pilot_size is not None
+    # The ends of a 90 % interval are the one-sided 95 % bounds.
+    low, high = known.bounds(0.90)
+    verdict = _verdict(terms.tau, low, high, measured=measured)
+    attainable = float(known.attainable)
+    minimum = smallest_size(terms.alpha, attainable)
+    size = chance = prompts = None
+    if minimum is not None:
+        size = max(minimum, settled, _reaching_size(terms, known, verdict))
+        chance = chance_below(size, terms.tau, attainable)
+        prompts = math.ceil(size / (known.share * terms.calibration_share))
+    return GroupPlan(
+        name=known.name,
+        share=float(known.share),
+        pilot_size=known.pilot_size,
+        attainable=attainable,
+        attainable_ci=known.bounds(0.95) if measured else None,
+        smallest_alpha_expected=float(1 - known.attainable),
+        smallest_alpha_certain=1.0 - low if measured else None,
+        verdict=verdict,
+        smallest_n=known.smallest_n,
+        minimum_calibration=minimum,
+        recommended_calibration=size,
+        certifiable_chance=chance,
+        prompts_needed=prompts,
+    )
+
+
+def _reaching_size(terms: _Terms, known: _Known, verdict: Verdict) -> int:
+    """Calibration prompts that bring the threshold below the cap; 0 where no number is worth planning for.
+
+    An uncertain estimate may lie as close above the target as chance has it, and the number would be as
+    large as chance has it; the chance of an uncertain group is reported instead.
+    """
+    if verdict == "uncertain" or known.attainable - terms.tau < _SMALLEST_GAP:
+        return 0
+    return settled_size(terms.tau, known.attainable, terms.delta)
+
+
+def _verdict(tau: Fraction, low: float, high: float, *, measured: bool) -> Verdict:
+    target = float(tau)
+    if low > target:
+        return "attainable"
+    return "uncertain" if measured and high >= target else "out of reach"
+
+
+def _labels_by_group(labelled: LabelledDraws, group: str | None) -> dict[str, BoolArray]:
+    """The (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
+    independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
+    parts = {ALL: independent.correct}
+    if group is not None:
+        # The feature map that will calibrate the groups also tells them apart and names them here.
+        features = FeatureMap.parse(f"group({json.dumps(group, ensure_ascii=False)})").fit(independent.draws)
+        values = features.transform(independent.draws)
+        parts |= {
+            weight.name: independent.correct[weight.values(values) > 0.0]
+            for weight in features.guaranteed_weights()[1:]
+        }
+    return parts
+
+
+def _attainable_at(by_group: Mapping[str, BoolArray], number: int) -> AttainableAt:
+    shares = {name: float(pass_at(correct, number)) for name, correct in by_group.items()}
+    return AttainableAt(n=number, attainable=shares.pop(ALL), groups=shares)
+
+
+def _default_numbers(most: int) -> list[int]:
+    ladder = (digit * 10**power for power in range(len(str(most))) for digit in (1, 2, 3, 5))
+    return [*(number for number in ladder if number < most), most]
+
+
+def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
+    """Refuse groups that cannot be parts of these prompts."""
+    empty = [one.name for one in members if one.share == 0 or one.name == ALL]
+    if empty:
+        msg = f"group {empty[0]!r}: expected a share of prompts above 0 and a name other than {ALL!r}"
+        raise InputError(msg)
+    total = sum((one.share for one in members), Fraction(0))
+    if total > 1 + _ROUNDING:
+        msg = f"the groups' shares sum to {float(total):g}; expected at most 1, no prompt being in two groups"
+        raise InputError(msg)
+    low = sum((one.share * one.attainable for one in members), Fraction(0))
+    high = low + 1 - min(total, Fraction(1))
+    if not low - _ROUNDING <= overall.attainable <= high + _ROUNDING:
+        msg = (
+            f"attainable is {float(overall.attainable):g}, but these groups make it {float(low):.3g} to "
+            f"{float(high):.3g} for all prompts"
+        )
+        raise InputError(msg)
+
+
+def _candidates(name: str, value: int, most: int | None) -> int:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if most is None:
+        _require(whole and value >= 1, name, "a whole number, at least 1", value)
+    else:
+        _require(whole and 1 <= value <= most, name, f"a whole number in 1 ... {most}, as recorded", value)
+    return int(value)
+
+
+def _exact(name: str, value: float) -> Fraction:
+    _require(0.0 <= value <= 1.0, name, "in [0, 1]", value)
+    return Fraction(str(value))
+
+
+def _require(holds: bool, name: str, expected: str, value: object) -> None:
+    if not holds:
+        msg = f"{name} is {value!r}; expected {expected}"
+        raise InputError(msg)

@@ -1,0 +1,702 @@
+"""`suggest`: feature map, set rule and verifiers, chosen on prompts that never calibrate.
+
+What is chosen on is the fit split of `calibrate`, by the same seed and shares: its prompts fit feature maps
+anyway, and none of them calibrates. So the promise of what is calibrated with a suggestion is as good as that
+of what was fixed beforehand: given the fit split, the calibration prompts are exchangeable with new ones. Had
+the calibration prompts themselves been looked at, the luckiest of many options would have been taken for the
+best, and its promise would not hold.
+
+The rule of choice, and its reason in words.
+
+An option's *gap* is that of its worst group. Of the options whose gap is within one standard error of the
+smallest, the one that shows the fewest answers is chosen. Where others show as few, by what their difference
+over the same splits can tell, it is the simplest of those.
+
+A flagged prompt counts as kept, so that gaps alone would choose whatever flags everything. Hence the size of
+a flagged prompt is n, the most that can be shown, and an option that flags most of the prompts that it could
+have answered is none. Its distinct answers would be too low a price: where they are few, flagging is then
+hardly dearer than answering. Measured on unseen prompts of the recording that ships, over twelve splits at
+alpha = 0.2: 23 % flagged by that price and 10 % by this, with gaps alike.
+
+The standard errors. Inner splits of one pool share prompts, so that the mean over J splits is much less sure
+than J independent ones would make it: the variance is that of Nadeau and Bengio (2003, "Inference for the
+generalization error"), (1 / J + test / development) s^2, as everywhere in `comparison`. It is approximate.
+The options' errors differ by accident, for their worst groups are large or small; one yardstick serves for
+all, the median. It does not tell how much worse than the truth the worst of many groups looks: that raises
+the gaps of all options, and the rule compares them with each other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.calibration import CalibrationConfig
+from langchain_cfc.calibration.checks import check_answers, smallest_alpha, target_is_attainable
+from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.experiments.compare import standard_error
+from langchain_cfc.experiments.methods import CAP
+from langchain_cfc.experiments.splits import Progress, each_split, nobody_watches
+from langchain_cfc.experiments.trials import (
+    DEFAULT_SET_RULES,
+    FEWEST_IN_GROUP,
+    FIT,
+    TEST,
+    JudgedGroups,
+    Option,
+    SelectionPrompts,
+    Trials,
+    Tried,
+    canonical_maps,
+    combinations,
+    default_maps,
+    first_line,
+    saying_the_same,
+    tabulated,
+)
+from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.splits import split_plan
+from langchain_cfc.thresholds import Level, alpha_text, exact_tau
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class JudgedOption(_Data):
+    """What an option did over the inner splits.
+
+    Attributes:
+        features: The feature map.
+        set_rule: The set rule.
+        combine: Verifiers whose raw outputs made the score; None for the recorded score.
+        columns: Number of its features.
+        gap: Target coverage less the kept promise of the group that keeps it most rarely on average over the
+            splits, at least 0.
+        gap_error: Approximate standard error of that group's kept promise; see `suggest`.
+        group: The group, in words.
+        size: Mean number of distinct answers shown, where a flagged prompt counts as all its n candidates.
+        kept_promise: Mean share of prompts covered or flagged.
+        not_certifiable_rate: Mean share flagged.
+        abstention_rate: Mean share without an answer, flagged ones included.
+    """
+
+    features: str
+    set_rule: str
+    combine: list[str] | None
+    columns: int
+    gap: float
+    gap_error: float
+    group: str
+    size: float
+    kept_promise: float
+    not_certifiable_rate: float
+    abstention_rate: float
+
+
+class RunnerUp(_Data):
+    """What the rule would have chosen, were it not for the winner.
+
+    Attributes:
+        features: The feature map.
+        set_rule: The set rule.
+        combine: Verifiers whose raw outputs made the score; None for the recorded score.
+        lost: Why it lost, in words.
+    """
+
+    features: str
+    set_rule: str
+    combine: list[str] | None
+    lost: str
+
+
+class Unusable(_Data):
+    """What could not be judged.
+
+    Attributes:
+        what: A feature map, a set rule, or an option.
+        reason: Why.
+    """
+
+    what: str
+    reason: str
+
+
+class Suggestion(_Data):
+    """What to calibrate with, and why.
+
+    Attributes:
+        alpha: Error level that was selected for, as decimal text.
+        target_coverage: 1 - alpha.
+        features: The feature map.
+        set_rule: The set rule.
+        combine: Verifiers to combine; None for the recorded score.
+        reason: Why, in words.
+        runner_up: The second best; None where there was a single option.
+        options: All that were judged, in the order in which the rule would choose them.
+        unusable: What could not be.
+        notes: What a reader has to know.
+        prompts: Number of prompts selected on.
+        digest: SHA-256 over the ids of the fit split: an artifact that was made by these settings holds the
+            same under `calibration.digests["fit"]`.
+        groups: Number of groups that gaps were looked for in.
+        tolerance: What counts as one standard error of a gap: the median of the options'.
+        splits: Number of inner splits.
+        n: Number of candidates to use; None for all.
+        seed: Of the split, like all that follows.
+        fit_fraction: Share of the prompts not held out that was selected on.
+        test_fraction: Share of all prompts held out for evaluation.
+        certification_fraction: Share of the others held out for certificates.
+        command: The command to run next.
+    """
+
+    alpha: str
+    target_coverage: float
+    features: str
+    set_rule: str
+    combine: list[str] | None
+    reason: str
+    runner_up: RunnerUp | None
+    options: list[JudgedOption]
+    unusable: list[Unusable]
+    notes: list[str]
+    prompts: int
+    digest: str
+    groups: int
+    tolerance: float
+    splits: int
+    n: int | None
+    seed: str
+    fit_fraction: float
+    test_fraction: float
+    certification_fraction: float
+    command: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `calibrate` beside the records."""
+        return {
+            "alpha": self.alpha,
+            "features": self.features,
+            "set_rule": self.set_rule,
+            "combine": self.combine,
+            "n": self.n,
+            "seed": self.seed,
+            "fit_fraction": self.fit_fraction,
+            "test_fraction": self.test_fraction,
+            "certification_fraction": self.certification_fraction or None,
+        }
+
+    def for_records(self, paths: Sequence[str]) -> Suggestion:
+        """The same with a command that names these files."""
+        return self.model_copy(update={"command": CalibrationConfig(**self.settings).command(paths)})
+
+
+OVERLAP = TEST / (1.0 - TEST)
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """An option with what it did.
+
+    Attributes:
+        option: The option.
+        shown: Its figures.
+        sizes: (J,) its size in each split.
+        withheld: Mean share flagged of the prompts that have a correct candidate.
+    """
+
+    option: Option
+    shown: JudgedOption
+    sizes: FloatArray
+    withheld: float
+
+    @classmethod
+    def of(cls, option: Option, tried: Sequence[Tried], words: Sequence[str], tau: float) -> Judged:
+        """Sum up J splits.
+
+        Args:
+            option: The option.
+            tried: What it did on each split.
+            words: The P groups.
+            tau: Target coverage.
+        """
+        kept = np.array([one.kept for one in tried])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
+            means = np.nanmean(kept, axis=0)
+        worst = int(np.nanargmin(means))
+        shown = JudgedOption(
+            features=option.features,
+            set_rule=option.set_rule,
+            combine=None if option.combine is None else list(option.combine),
+            columns=max(one.columns for one in tried),
+            gap=max(0.0, tau - float(means[worst])),
+            gap_error=standard_error(kept[:, worst], OVERLAP),
+            group=words[worst],
+            size=float(np.mean([one.size for one in tried])),
+            kept_promise=float(np.mean([one.kept_promise for one in tried])),
+            not_certifiable_rate=float(np.mean([one.flagged for one in tried])),
+            abstention_rate=float(np.mean([one.abstained for one in tried])),
+        )
+        sizes = np.array([one.size for one in tried])
+        return cls(option, shown, sizes, float(np.mean([one.withheld for one in tried])))
+
+    @property
+    def fitted_numbers(self) -> int:
+        """How simple it is: features, and verifiers to be combined."""
+        return self.shown.columns + len(self.option.combine or ())
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What the rule makes of some options.
+
+    Attributes:
+        best: What it chooses.
+        least: The option of smallest gap.
+        near: Those within the tolerance of it.
+        smallest: Of those, the one of smallest size.
+        alike: Those whose size cannot be told from it.
+    """
+
+    best: Judged
+    least: Judged
+    near: list[Judged]
+    smallest: Judged
+    alike: list[Judged]
+
+    @classmethod
+    def among(cls, options: Sequence[Judged], tolerance: float) -> Choice:
+        """Apply the rule.
+
+        Args:
+            options: At least one.
+            tolerance: One standard error of a gap.
+        """
+        least = min(options, key=lambda one: one.shown.gap)
+        near = [one for one in options if one.shown.gap <= least.shown.gap + tolerance]
+        smallest = min(near, key=lambda one: one.shown.size)
+        alike = [
+            one
+            for one in near
+            if one.shown.size - smallest.shown.size <= standard_error(one.sizes - smallest.sizes, OVERLAP)
+        ]
+        # Errors of differences do not grow with size: whoever is no larger than one of these is one, too.
+        largest = max(one.shown.size for one in alike)
+        alike = [one for one in near if one.shown.size <= largest]
+        best = min(alike, key=lambda one: (one.fitted_numbers, one.shown.size))
+        return cls(best, least, near, smallest, alike)
+
+
+def tolerance_of(options: Sequence[Judged]) -> float:
+    """The median standard error of the options' gaps."""
+    return float(np.median([one.shown.gap_error for one in options]))
+
+
+def ranked(options: Sequence[Judged], tolerance: float) -> list[Judged]:
+    """All options: what the rule chooses, what it would choose without that, and so on."""
+    left, order = list(options), []
+    while left:
+        best = Choice.among(left, tolerance).best
+        order.append(best)
+        left = [one for one in left if one is not best]
+    return order
+
+
+def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
+    """Why the winner won.
+
+    Args:
+        choice: What the rule made of all options.
+        options: Their number.
+        tolerance: One standard error of a gap.
+        tau: Target coverage.
+
+    Returns:
+        Two or three sentences.
+    """
+    best, smallest = choice.best.shown, choice.smallest.shown
+    gap = (
+        f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {points(best.gap)} points; the "
+        f"smallest gap of {options} options is {points(choice.least.shown.gap)}, and a standard error "
+        f"{points(tolerance)}."
+    )
+    if len(choice.near) == 1:
+        return f"{gap} No other is within that of it."
+    size = (
+        f"Of the {len(choice.near)} within that of the smallest gap, the leanest shows {smallest.size:.2f} "
+        "answers a prompt, a flagged prompt counting as all its candidates"
+    )
+    if len(choice.alike) == 1:
+        return f"{gap} {size}: this one."
+    others = len(choice.alike) - 1
+    if choice.best is choice.smallest:
+        return f"{gap} {size}: this one. {others} more, no simpler, cannot be told from it by their sizes."
+    return (
+        f"{gap} {size}. {others} more cannot be told from it by their sizes, and this, with {best.size:.2f}, "
+        f"is the simplest of them: {features(best.columns)}."
+    )
+
+
+def lost(choice: Choice, other: Judged, tolerance: float) -> str:
+    """Why an option that the rule did not choose lost.
+
+    Args:
+        choice: What the rule made of all options.
+        other: The option.
+        tolerance: One standard error of a gap.
+
+    Returns:
+        A sentence.
+    """
+    best, its = choice.best.shown, other.shown
+    if other not in choice.near:
+        return (
+            f"Its gap of {points(its.gap)} points ({its.group}) is more than a standard error of "
+            f"{points(tolerance)} above the smallest, {points(choice.least.shown.gap)}."
+        )
+    if other not in choice.alike:
+        return (
+            f"Its gap of {points(its.gap)} points is within a standard error of the smallest as well, but it "
+            f"shows {its.size:.2f} answers a prompt where {choice.smallest.shown.size:.2f} do."
+        )
+    if other.fitted_numbers > choice.best.fitted_numbers:
+        return (
+            f"By its gap of {points(its.gap)} points and its {its.size:.2f} answers a prompt it cannot be "
+            f"told from the winner, but it fits {other.fitted_numbers} numbers where "
+            f"{choice.best.fitted_numbers} do."
+        )
+    return (
+        f"As simple, with a gap of {points(its.gap)} points, it shows {its.size:.2f} answers a prompt where "
+        f"{best.size:.2f} do."
+    )
+
+
+def points(share: float) -> str:
+    """A share in points of a hundred."""
+    return f"{100 * share:.1f}"
+
+
+def features(count: int) -> str:
+    """A number of features in words."""
+    return f"{count} feature{'s' * (count != 1)}"
+
+
+# An option that flags more than this share of the prompts that have a correct candidate is none.
+MOST_WITHHELD = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """Where options are tried.
+
+    Attributes:
+        trials: The selection prompts, the groups and the level; options are put in when they are tried.
+        splits: Number of inner splits.
+        jobs: Number of processes.
+        progress: Wraps the splits while options are tried.
+        provenance: What the records say of themselves.
+        unusable: What has been set aside so far.
+    """
+
+    trials: Trials
+    splits: int
+    jobs: int
+    progress: Progress
+    provenance: Provenance | None
+    unusable: list[Unusable] = field(default_factory=list)
+
+    @property
+    def calibrating(self) -> int:
+        """Number of prompts that calibrate in an inner split, on average."""
+        return round(len(self.trials.pool.labelled) * (1.0 - TEST) * (1.0 - self.trials.fit))
+
+    def within_reach(self, set_rules: Sequence[str]) -> list[str]:
+        """The set rules under which the level is within reach of an inner split.
+
+        Raises:
+            UnattainableTargetError: If it is under none.
+            CalibrationError: If none suits the labels.
+        """
+        found = []
+        refused: list[tuple[int, str]] = []
+        for rule in set_rules:
+            try:
+                self._check_answers(needed=rule.startswith("unique"))
+                reachable = self.trials.pool.success_scores(rule, CAP) < CAP
+            except InputError as error:
+                self._set_aside(f"set rule {rule}", first_line(error))
+                continue
+            reached = int(reachable.sum())
+            if self._attainable(reached):
+                found.append(rule)
+                continue
+            refused.append((reached, rule))
+            self._set_aside(f"set rule {rule}", self._out_of_reach(reached, rule))
+        if not found and refused:
+            raise UnattainableTargetError(self._out_of_reach(*max(refused, key=lambda one: one[0])))
+        if not found:
+            raise self.nothing_left()
+        return found
+
+    def usable(self, maps: Sequence[str]) -> list[str]:
+        """The feature maps that can be fitted on the selection prompts."""
+        problems = {text: self._problem_of(text) for text in maps}
+        for text, problem in problems.items():
+            if problem is not None:
+                self._set_aside(text, problem)
+        return [text for text, problem in problems.items() if problem is None]
+
+    def _problem_of(self, feature_text: str) -> str | None:
+        pool = self.trials.pool
+        try:
+            self._check_answers(needed=FeatureMap.parse(feature_text).needs_answers)
+            with naming(pool.labelled.ids):
+                pool.features(feature_text, np.arange(len(pool.labelled)))
+        except InputError as error:
+            return first_line(error)
+        return None
+
+    def tried(self, options: Sequence[Option]) -> list[Judged]:
+        """Try options on every inner split.
+
+        Args:
+            options: The options.
+
+        Returns:
+            Those that can be used, with what they did.
+        """
+        trials = replace(self.trials, options=tuple(options))
+        seen = each_split(trials.measured, self.splits, self.jobs, self.progress) if options else []
+        tau = float(exact_tau(trials.alpha))
+        judged = []
+        for place, option in enumerate(options):
+            found = [trial[place] for trial in seen]
+            failed = next((one for one in found if isinstance(one, str)), None)
+            if failed is not None:
+                self._set_aside(option.words, failed)
+                continue
+            tried = [one for one in found if isinstance(one, Tried)]
+            one = Judged.of(option, tried, trials.groups.words, tau)
+            if one.withheld > MOST_WITHHELD:
+                self._set_aside(option.words, _withheld(one))
+            else:
+                judged.append(one)
+        return judged
+
+    def nothing_left(self) -> CalibrationError:
+        """What to raise where nothing can be used."""
+        listed = "\n".join(f"- {one.what}: {one.reason}" for one in self.unusable)
+        size = len(self.trials.pool.labelled)
+        return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")
+
+    def _check_answers(self, *, needed: bool) -> None:
+        check_answers(self.trials.pool.labelled, self.provenance, needed=needed)
+
+    def _attainable(self, reached: int) -> bool:
+        return target_is_attainable(self.trials.alpha, self.calibrating, self._in_a_split(reached))
+
+    def _in_a_split(self, reached: int) -> int:
+        return int(Fraction(reached * self.calibrating, len(self.trials.pool.labelled)))
+
+    def _out_of_reach(self, reached: int, rule: str) -> str:
+        size = len(self.trials.pool.labelled)
+        inside = self._in_a_split(reached)
+        least = (
+            f"Smallest alpha here: {smallest_alpha(self.calibrating, inside):g}"
+            if inside
+            else "No alpha would do"
+        )
+        return (
+            f"alpha = {self.trials.alpha} is out of reach: {reached} of {size} selection prompts have a "
+            f"correct candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), "
+            f"and about {self.calibrating} calibrate in an inner split. {least}. Draw more candidates, "
+            "improve the model, choose a larger alpha, or raise fit_fraction"
+        )
+
+    def _set_aside(self, what: str, reason: str) -> None:
+        self.unusable.append(Unusable(what=what, reason=reason))
+
+
+def _withheld(one: Judged) -> str:
+    return (
+        f"flags {100 * one.withheld:.0f} % of the prompts that have a correct candidate: too few prompts for "
+        f"{features(one.shown.columns)} at this level"
+    )
+
+
+# Combinations of verifiers are tried with so many of the best pairs of feature map and set rule.
+BEST_FEW = 3
+
+
+def suggest(
+    records: Iterable[PromptRecord] | LabelledDraws,
+    *,
+    alpha: Level,
+    features: Sequence[str] | None = None,
+    set_rules: Sequence[str] | None = None,
+    verifiers: Sequence[str] | None = None,
+    judge: Sequence[str] | None = None,
+    n: int | None = None,
+    seed: str | int = 0,
+    fit_fraction: float = 0.3,
+    test_fraction: float = 0.0,
+    certification_fraction: float = 0.0,
+    splits: int = 50,
+    jobs: int = 1,
+    progress: Progress = nobody_watches,
+    provenance: Provenance | None = None,
+) -> Suggestion:
+    """Choose what to calibrate with.
+
+    Options are tried on inner splits of the selection prompts and judged by the gap of their worst group and
+    by the number of answers that they show; `langchain_cfc.experiments.suggest` has the rule. Every feature
+    map is tried with every set rule on the recorded score, then the best three of these with every
+    combination of verifiers. Groups are the same for all options: along the recorded scores, the answers and
+    the metadata.
+
+    Args:
+        records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
+            are to be combined).
+        alpha: Error level to select for.
+        features: Feature maps to choose from; by default about a dozen, `DEFAULT_MAPS` and maps of answers
+            and metadata.
+        set_rules: Set rules to choose from; by default `all` and `best_prefix`.
+        verifiers: Names of verifiers in the candidates' `scores`, tried alone and all together, beside the
+            recorded score; by default those that every candidate has, an empty list for none.
+        judge: Feature texts of the groups that gaps are looked for in, such as `group(topic)` or
+            `bins(mean_score, 5)`; by default groups along everything that is known of prompts.
+        n: Number of candidates to use, the first n slots; by default all.
+        seed: As given to `calibrate` later, like the shares.
+        fit_fraction: Share of the prompts not held out that is selected on, in (0, 1).
+        test_fraction: Share of all prompts held out for evaluation.
+        certification_fraction: Share of the others held out for certificates; for bot mode, which `calibrate`
+            gives 0.3 by default, say so here already.
+        splits: Number of inner splits, at least 2.
+        jobs: Number of processes. With more than one, a script needs the guard that `multiprocessing` asks
+            for.
+        progress: Wraps the inner splits while options are tried; is told how many there are.
+        provenance: Header of the records where they do not carry one themselves.
+
+    Returns:
+        The suggestion; `calibrate(records, **suggestion.settings)` follows it.
+
+    Raises:
+        InputError: If an argument or a record cannot be used.
+        FeatureError: If the text of a feature map or group is wrong, or groups to judge by cannot be made.
+        CalibrationError: If there are too few selection prompts, or no option can be used.
+        UnattainableTargetError: If the level is out of reach on the selection prompts.
+        MissingExtraError: If verifiers are to be combined and SciPy is not installed.
+    """
+    level = alpha_text(alpha)
+    plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+    if plan.fit == 0.0 or isinstance(splits, bool) or splits < 2:  # noqa: PLR2004 - an error takes two
+        msg = (
+            f"fit_fraction must be above 0 and splits at least 2, got fit_fraction={fit_fraction!r} and "
+            f"splits={splits!r}"
+        )
+        raise InputError(msg)
+    maps = None if features is None else canonical_maps(features)
+    rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    table, left_out = tabulated(records, verifiers, n=n, provenance=provenance)
+    prompts = SelectionPrompts.of(table, plan)
+    same = saying_the_same(prompts.pool.labelled)
+    combined = combinations(tuple(table.raw), same)
+    left_out += [
+        f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."
+        for name in same
+    ]
+    contest = Contest(
+        Trials(
+            prompts.pool, JudgedGroups.of(prompts.pool, judge), (), level, plan.seed, FIT if combined else 0.0
+        ),
+        splits,
+        jobs,
+        progress,
+        provenance,
+    )
+    within_reach = contest.within_reach(rules)
+    usable = contest.usable(default_maps(prompts.pool.draws) if maps is None else maps)
+    judged = contest.tried([Option(text, rule) for text in usable for rule in within_reach])
+    if combined and judged:
+        few = [one.option for one in ranked(judged, tolerance_of(judged))[:BEST_FEW]]
+        judged += contest.tried([replace(one, combine=names) for one in few for names in combined])
+    if not judged:
+        raise contest.nothing_left()
+    return _concluded(contest, judged, prompts, n, [*left_out, *_notes(contest, prompts)])
+
+
+def _concluded(
+    contest: Contest, judged: list[Judged], prompts: SelectionPrompts, n: int | None, notes: list[str]
+) -> Suggestion:
+    trials, plan = contest.trials, prompts.plan
+    tolerance, tau = tolerance_of(judged), float(exact_tau(trials.alpha))
+    order = ranked(judged, tolerance)
+    choice = Choice.among(judged, tolerance)
+    best = choice.best.shown
+    found = Suggestion(
+        alpha=trials.alpha,
+        target_coverage=tau,
+        features=best.features,
+        set_rule=best.set_rule,
+        combine=best.combine,
+        reason=reason(choice, len(judged), tolerance, tau),
+        runner_up=None if len(order) == 1 else _runner_up(choice, order[1], tolerance),
+        options=[one.shown for one in order],
+        unusable=contest.unusable,
+        notes=notes,
+        prompts=len(prompts.pool.labelled),
+        digest=prompts.digest,
+        groups=len(trials.groups.words),
+        tolerance=tolerance,
+        splits=contest.splits,
+        n=n,
+        seed=plan.seed,
+        fit_fraction=plan.fit,
+        test_fraction=plan.test,
+        certification_fraction=plan.certification,
+        command="",
+    )
+    return found.for_records(["RECORDS"])
+
+
+def _runner_up(choice: Choice, second: Judged, tolerance: float) -> RunnerUp:
+    its = second.shown
+    return RunnerUp(
+        features=its.features,
+        set_rule=its.set_rule,
+        combine=its.combine,
+        lost=lost(choice, second, tolerance),
+    )
+
+
+def _notes(contest: Contest, prompts: SelectionPrompts) -> Iterable[str]:
+    yield (
+        "The gap of what was chosen is flattered, for it was chosen by it. The promise is not: no prompt "
+        "selected on calibrates."
+    )
+    yield (
+        f"About {contest.calibrating} prompts calibrate in each inner split, and {prompts.calibration} will "
+        "later: features that are many flag more here than they will."
+    )
+    few = contest.trials.groups.left_out
+    if few:
+        yield (
+            f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts were not judged by: {few}. A larger "
+            "fit_fraction, or more records, would show them."
+        )
+    if prompts.clustered:
+        yield f"{prompts.clustered} selection prompts were left out: of each cluster one takes part."

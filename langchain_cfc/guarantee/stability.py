@@ -1,0 +1,296 @@
+"""`PaperStability`: the slack of the paper's CFC-PAC, as frozen data. A heuristic, and labelled as one.
+
+The rule runs at alpha - eps instead of alpha, with eps = C sqrt(log(1 / delta) / N). The paper's Theorem on
+CFC-PAC leaves C open. Followed with its constants, its proof says this, for |Phi| <= R, a ridge lambda on
+every coefficient, and success scores whose distribution function is L-Lipschitz given the prompt:
+
+1.  Above the fit the pinball loss of the test prompt is linear, so the threshold at phi is phi' beta, beta
+    the minimiser of 1 / (N + 1) (sum_i rho_tau(S_i - Phi_i' beta) - tau phi' beta) + lambda / 2 |beta|^2.
+2.  Let one calibration prompt be replaced, and beta become beta*. At the minimisers, subgradients u and u*
+    of what the two objectives share (all terms but that prompt's) satisfy u + g / (N + 1) = 0 and
+    u* + g* / (N + 1) = 0, where g = -eta Phi_k, g* = -eta* Phi*_k and eta, eta* lie in [tau - 1, tau]. What
+    they share is lambda-strongly convex, so lambda |beta - beta*|^2 <= (u - u*)' (beta - beta*), and
+    |beta - beta*| <= |g - g*| / (lambda (N + 1)) <= 2 max(tau, 1 - tau) R / (lambda (N + 1)).
+    Each prompt pulls with at most max(tau, 1 - tau) R, but the two may pull opposite ways: the factor 2
+    stays, and the bound is attained.
+3.  So the threshold moves by at most 2 max(tau, 1 - tau) R^2 / (lambda (N + 1)), and coverage given the
+    calibration set by at most L times that. tau is not known before eps is, and max(tau, 1 - tau) < 1, so
+    2 L R^2 / (lambda N) bounds it at every level, with nothing to spare as tau nears 1.
+4.  McDiarmid: N prompts that each move coverage by at most c take it below its mean by more than
+    c sqrt(N log(1 / delta) / 2) with probability at most delta. With c = 2 L R^2 / (lambda N) that is
+    eps for C = sqrt(2) L R^2 / lambda.
+
+The steps hold. What fails is the mean: the paper takes it to be at least tau by its theorem for the rule
+without a penalty. With one, parts below the fit no longer add up to tau. For Phi = 1 and uniform success
+scores (R = L = 1, all assumptions met) thresholds settle at tau / (1 + lambda): at alpha = 0.1, lambda = 0.1
+and N = 10,000 eps is 0.046, and coverage is 0.86 where at least 0.90 is claimed.
+
+Source: the paper's Theorem "PAC conditional coverage for CFC", its Algorithm "CFC-PAC Inference" and proof;
+McDiarmid (1989), "On the method of bounded differences"; Bousquet and Elisseeff (2002), "Stability and
+generalization".
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_FLOOR, Context, Decimal, localcontext
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import Level, alpha_text
+from langchain_cfc.thresholds.base import DECIMALS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+DELTA = "0.9"  # of the paper's tables
+# Numbers beyond this size overflow when they are multiplied.
+LARGEST = 1e150
+# Results of some operations in 60 digits are off by far less than this; what is proven may only grow by it.
+_DIGITS = 60
+_UP = 1 + Decimal("1e-50")
+_NOT_PROVEN = (
+    "Not proven: the proof needs a penalty and then takes the expected coverage from a theorem that holds "
+    "without one, it needs independent, identically distributed prompts and success scores whose "
+    "distribution has no jump, while prompts without a correct candidate make one, and it speaks of all "
+    "prompts together, not of groups."
+)
+
+
+class PaperStability(BaseModel):
+    """The slack eps = C sqrt(log(1 / delta) / N) of the paper's CFC-PAC, and what it leaves of alpha.
+
+    Made by `from_constant` or `from_theorem`. A heuristic: see the module for what its proof shows and where
+    it fails, and use a certificate that holds wherever a promise is needed.
+
+    Attributes:
+        delta: Failure probability as canonical decimal text: the claim is made with probability 1 - delta.
+        constant: C, above 0.
+        radius: R, the bound on the Euclidean norm of features that C was derived from; None where C was
+            given, as are the next two.
+        ridge: lambda that C was derived from, in the units of the rule with `penalised="all"`.
+        lipschitz: L that C was derived from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    delta: str = DELTA
+    constant: float = Field(default=1.0, gt=0)
+    radius: float | None = Field(default=None, gt=0)
+    ridge: float | None = Field(default=None, gt=0)
+    lipschitz: float | None = Field(default=None, gt=0)
+
+    @field_validator("delta")
+    @classmethod
+    def _is_canonical(cls, value: str) -> str:
+        if value != _delta_text(value):
+            msg = f"expected delta in canonical form, {_delta_text(value)!r}, got {value!r}"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("constant")
+    @classmethod
+    def _can_be_multiplied(cls, value: float) -> float:
+        if value > LARGEST:
+            msg = f"expected a constant of at most {LARGEST}, got {value}"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _follows(self) -> PaperStability:
+        # A constant with a derivation that does not give it would be stated to people as proven.
+        radius, ridge, lipschitz = self.radius, self.ridge, self.lipschitz
+        if radius is None and ridge is None and lipschitz is None:
+            return self
+        if radius is None or ridge is None or lipschitz is None:
+            msg = "expected all of radius, ridge and lipschitz, or none of them"
+            raise ValueError(msg)
+        constant = _theorem_constant(radius, ridge, lipschitz)
+        if self.constant != constant:
+            msg = f"expected the constant that the other numbers give, {constant}, got {self.constant}"
+            raise ValueError(msg)
+        return self
+
+    @classmethod
+    def from_constant(cls, constant: float = 1.0, delta: Level = DELTA) -> Self:
+        """With a constant that is given, not derived: 1 is what the paper's tables must have used.
+
+        Args:
+            constant: C, a finite number above 0.
+            delta: Failure probability, 0 < delta < 1, read as a decimal. The paper's 0.9 claims coverage for
+                one calibration set in ten.
+
+        Returns:
+            The slack.
+
+        Raises:
+            InputError: If a number is out of range.
+        """
+        return cls._checked(delta=_delta_text(delta), constant=constant)
+
+    @classmethod
+    def from_theorem(cls, radius: float, ridge: float, lipschitz: float, delta: Level = DELTA) -> Self:
+        """With the constant that the paper's proof gives: C = sqrt(2) L R^2 / lambda.
+
+        Args:
+            radius: R, an upper bound on the Euclidean norm of the features of any prompt: 1 for indicators of
+                disjoint groups, sqrt(3) for [1, T, T^2] with T in [0, 1].
+            ridge: lambda of the rule, which penalises every coefficient (`penalised="all"`).
+            lipschitz: L, an upper bound on the slope of the distribution function of success scores given the
+                prompt: on their density. Nothing in the data says what it is.
+            delta: Failure probability, 0 < delta < 1, read as a decimal.
+
+        Returns:
+            The slack; the constant is rounded up to a float.
+
+        Raises:
+            InputError: If a number is out of range.
+
+        >>> round(PaperStability.from_theorem(radius=1.0, ridge=0.01, lipschitz=1.0).slack(10_000), 3)
+        0.459
+        """
+        given: dict[str, Any] = {"radius": radius, "ridge": ridge, "lipschitz": lipschitz}
+        for name, number in given.items():
+            if not isinstance(number, (int, float)) or not 0.0 < number < math.inf:
+                msg = f"{name} must be a finite number above 0, got {number!r}"
+                raise InputError(msg)
+        constant = _theorem_constant(radius, ridge, lipschitz)
+        return cls._checked(delta=_delta_text(delta), constant=constant, **given)
+
+    @classmethod
+    def _checked(cls, **fields: Any) -> Self:
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            msg = f"no slack with {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise InputError(msg) from error
+
+    def slack(self, size: int) -> float:
+        """The slack eps.
+
+        Args:
+            size: Number N >= 1 of calibration prompts.
+
+        Returns:
+            eps, above 0; at alpha and beyond it is vacuous.
+
+        Raises:
+            InputError: If there is no calibration prompt.
+
+        >>> round(PaperStability.from_constant().slack(10_000), 6)
+        0.003246
+        """
+        return float(self._slack(size))
+
+    def effective_alpha(self, alpha: Level, size: int) -> str:
+        """The level that is left: max(0, alpha - eps).
+
+        Args:
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+            size: Number N >= 1 of calibration prompts.
+
+        Returns:
+            Canonical decimal text, rounded down to 12 decimals and so never above the exact value; `0` where
+            nothing is left. No set can be certified there; the paper accepts every candidate.
+
+        Raises:
+            InputError: If alpha or size is out of range.
+
+        >>> PaperStability.from_constant().effective_alpha("0.1", 10_000)
+        '0.09675407154'
+        """
+        with localcontext(Context(_DIGITS, ROUND_FLOOR)):
+            left = Decimal(alpha_text(alpha)) - self._slack(size)
+            unit = Decimal(1).scaleb(-DECIMALS)
+            return alpha_text(left.quantize(unit)) if left >= unit else "0"
+
+    def vacuous(self, alpha: Level, size: int) -> bool:
+        """Whether the slack leaves nothing of alpha, so that the claim is empty.
+
+        Args:
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+            size: Number N >= 1 of calibration prompts.
+
+        Returns:
+            True where `effective_alpha` is `0`.
+
+        Raises:
+            InputError: If alpha or size is out of range.
+        """
+        return self.effective_alpha(alpha, size) == "0"
+
+    def statement(self, alpha: Level, size: int) -> str:
+        """What is claimed, that it is not proven and why, and what the slack comes to.
+
+        Args:
+            alpha: Error level, 0 < alpha < 1, read as a decimal.
+            size: Number N >= 1 of calibration prompts.
+
+        Returns:
+            A few plain sentences.
+
+        Raises:
+            InputError: If alpha or size is out of range.
+        """
+        level, left = alpha_text(alpha), self.effective_alpha(alpha, size)
+        claim = (
+            f"CFC-PAC, a heuristic. The paper claims: with probability at least {_rest(self.delta)} over "
+            f"calibration sets (delta = {self.delta} is the probability of failure), coverage over all "
+            f"prompts is at least {_rest(level)}."
+        )
+        slack = (
+            f"The slack is {self.slack(size):.4g}, from N = {size} calibration prompts and {self._origin()}."
+        )
+        outcome = (
+            f"That leaves nothing of alpha = {level}: the claim is vacuous, and every prompt is flagged as "
+            "not certifiable."
+            if left == "0"
+            else f"The rule runs at alpha = {left} instead of {level}."
+        )
+        return f"{claim} {slack} {outcome} {_NOT_PROVEN}"
+
+    def _origin(self) -> str:
+        """Where the constant is from."""
+        if self.radius is None:
+            return f"C = {self.constant:.4g}, which was given and does not follow from the theorem"
+        return (
+            f"C = {self.constant:.4g}, the theorem's sqrt(2) L R^2 / lambda for R = {self.radius:.4g}, "
+            f"lambda = {self.ridge:.4g} and L = {self.lipschitz:.4g}"
+        )
+
+    def _slack(self, size: int) -> Decimal:
+        """eps, rounded up by less than one part in 1e49."""
+        if type(size) is not int or size < 1:  # True would pass for 1
+            msg = f"size must be a number of calibration prompts, at least 1; got {size!r}"
+            raise InputError(msg)
+        with localcontext(Context(_DIGITS, ROUND_FLOOR)):
+            return Decimal(self.constant) * (-Decimal(self.delta).ln() / size).sqrt() * _UP
+
+
+def _theorem_constant(radius: float, ridge: float, lipschitz: float) -> float:
+    """The smallest float not below sqrt(2) L R^2 / lambda."""
+    with localcontext(Context(_DIGITS, ROUND_FLOOR)):
+        exact = Decimal(2).sqrt() * Decimal(lipschitz) * Decimal(radius) ** 2 / Decimal(ridge) * _UP
+    nearest = float(exact)
+    return math.nextafter(nearest, math.inf) if Decimal(nearest) < exact else nearest
+
+
+def _delta_text(delta: Level) -> str:
+    """Canonical decimal text of a failure probability."""
+    try:
+        return alpha_text(delta)
+    except InputError as error:
+        msg = (
+            f"delta must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1', of {DECIMALS} "
+            f"decimals at most; got {delta!r}"
+        )
+        raise InputError(msg) from error
+
+
+def _rest(share: str) -> str:
+    """What a share leaves of the whole, in per cent."""
+    return f"{(100 * (1 - Decimal(share))).normalize():f} %"

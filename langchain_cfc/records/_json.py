@@ -1,0 +1,254 @@
+"""JSON without the liberties that readers usually take.
+
+Python's reader lets the last of two equal keys win, takes NaN for a number, turns 1e999 into infinity and
+half a surrogate pair into a string that cannot be written again: each puts into a record what nobody wrote
+there. `parse_json` passes them on as values that `check_json`, or the type of a field, refuses, so that the
+error can say where they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import math
+import reprlib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+from langchain_cfc.errors import RecordError
+
+_Value = TypeVar("_Value")
+
+# Far beyond any prompt or tool call, far below where Python's own recursion ends.
+_DEEPEST = 100
+_WIDEST_SHOWN = 60
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxlong = _repr.maxother = _WIDEST_SHOWN
+_repr.maxlevel = 2
+_repr.maxlist = _repr.maxtuple = _repr.maxdict = 3
+
+
+class NotJsonError(ValueError):
+    """Something that cannot be written as JSON and read back as the same.
+
+    Attributes:
+        found: What it is.
+        path: Keys and positions that lead there from the value checked.
+    """
+
+    def __init__(self, found: str, path: tuple[str | int, ...] = ()) -> None:
+        self.found = found
+        self.path = path
+        super().__init__(f"found {found}; expected JSON")
+
+
+class RepeatedKey:
+    """What is parsed in place of an object in which a key stands twice; no field accepts it."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        self._key = next(key for position, key in enumerate(keys) if key in keys[:position])
+
+    def __repr__(self) -> str:
+        return f"the key {self._key!r} twice in one object"
+
+
+def parse_json(text: str) -> Any:
+    """Parse one JSON value.
+
+    Args:
+        text: The value and nothing else.
+
+    Returns:
+        The value; a `RepeatedKey` where an object has a key twice, NaN or infinity where a number is none.
+
+    Raises:
+        ValueError: If this is not JSON (a `json.JSONDecodeError`), or has an integer of thousands of digits.
+        RecursionError: If it is nested too deeply to be parsed.
+    """
+    return _DECODER.decode(text)
+
+
+def check_json(value: _Value) -> _Value:
+    """Refuse what is not JSON, or only by a reader's liberty.
+
+    Args:
+        value: What should consist of None, booleans, integers, finite floats, texts, lists and objects.
+
+    Returns:
+        The value itself.
+
+    Raises:
+        NotJsonError: For the first value inside that is anything else.
+    """
+    _check(value, ())
+    return value
+
+
+def shown(value: object) -> str:
+    """A value for an error message, however large it is: at most 60 characters."""
+    text = _repr.repr(value)
+    return text if len(text) <= _WIDEST_SHOWN else f"{text[: _WIDEST_SHOWN - 3]}..."
+
+
+def _check(value: object, path: tuple[str | int, ...]) -> None:
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, dict | list):
+        _check_items(value, path)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise NotJsonError(shown(value), path)
+    elif value is not None and not isinstance(value, int):
+        raise NotJsonError(shown(value), path)
+
+
+def _check_text(text: str, path: tuple[str | int, ...]) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"half of a surrogate pair at character {error.start + 1} of {shown(text)}"
+        raise NotJsonError(found, path) from None
+
+
+def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...]) -> None:
+    if len(path) == _DEEPEST:
+        found = f"more than {_DEEPEST} nested levels"
+        raise NotJsonError(found)
+    if isinstance(items, dict):
+        for key in items:
+            if not isinstance(key, str):
+                raise NotJsonError(shown(key), path)
+            _check_text(key, path)
+    for step, item in items.items() if isinstance(items, dict) else enumerate(items):
+        _check(item, (*path, step))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else RepeatedKey(pairs)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what cannot be read again and again.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RecordError: If it is not there, or is a folder or a pipe.
+    """
+    if not path.exists():
+        raise RecordError(str(path), 0, "", "no such file")
+    if not path.is_file():
+        raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read again")
+
+
+def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
+    """Read a file a line at a time; one compressed by gzip is told by its first bytes.
+
+    Args:
+        path: The file.
+        max_line_bytes: Longest line to accept, line end included, at least 1.
+
+    Yields:
+        Numbers of lines, counted from 1, and the lines with their ends; a byte order mark is left out.
+
+    Raises:
+        RecordError: If the file cannot be opened, is damaged or cut off, or has a longer line.
+    """
+    source = str(path)
+    with _opened(path) as file:
+        for line in count(1):
+            try:
+                raw = file.readline(max_line_bytes + 1)
+            except (EOFError, OSError, zlib.error) as error:
+                problem = f"the file is damaged or cut off here: {error}"
+                raise RecordError(source, line, "", problem) from error
+            if not raw:
+                return
+            if len(raw) > max_line_bytes:
+                raise RecordError(source, line, "", f"longer than max_line_bytes = {max_line_bytes}")
+            # Only at the start of a file is this a byte order mark.
+            yield line, raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
+
+
+def json_object(content: bytes, source: str, line: int) -> dict[str, Any]:
+    """Parse the one JSON object of a line.
+
+    Args:
+        content: The line.
+        source: The file, for errors.
+        line: Its number, for errors.
+
+    Returns:
+        The object.
+
+    Raises:
+        RecordError: If the line is not UTF-8, not JSON, or something other than one object.
+    """
+    fields = json_value(content, source, line, expected="one object per line")
+    if isinstance(fields, dict):
+        return fields
+    raise RecordError(source, line, "", f"found {shown(fields)}; expected one JSON object per line")
+
+
+def json_value(content: bytes, source: str, line: int, expected: str) -> Any:
+    """Parse one JSON value, whatever it is.
+
+    Args:
+        content: The value and nothing else.
+        source: The file, for errors.
+        line: Number of its line, for errors; 0 where it is the whole file.
+        expected: What errors say was expected.
+
+    Returns:
+        The value, as `parse_json` gives it.
+
+    Raises:
+        RecordError: If it is not UTF-8 or not JSON.
+    """
+    try:
+        return parse_json(content.decode())
+    except UnicodeDecodeError as error:
+        problem = not_utf8(error)
+    except json.JSONDecodeError as error:
+        near = shown(error.doc[max(0, error.pos - 20) : error.pos + 20])
+        problem = f"not JSON: {error.msg}: character {error.pos + 1}, near {near}; expected {expected}"
+    except RecursionError:
+        problem = "nested too deeply to be parsed"
+    except ValueError as error:  # an integer of thousands of digits
+        problem = f"not JSON that can be used: {error}"
+    raise RecordError(source, line, "", problem)
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with bytes that are no text."""
+    return f"not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise RecordError(str(path), 0, "", f"cannot be opened: {error.strerror}") from error
+    with file:
+        if file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
+            with gzip.GzipFile(fileobj=file) as unzipped:
+                yield cast("BinaryIO", unzipped)
+        else:
+            yield file

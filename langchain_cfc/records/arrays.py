@@ -1,0 +1,151 @@
+"""From records to arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import LabelledDraws, check_alike, check_slots
+from langchain_cfc.errors import InputError
+from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, checked, missing_output
+from langchain_cfc.records.files import Records
+from langchain_cfc.records.schema import PromptRecord, Provenance
+from langchain_cfc.scoring import Combination, check_names
+
+
+def tabulate(
+    records: Iterable[PromptRecord] | LabelledDraws,
+    *,
+    n: int | None = None,
+    provenance: Provenance | None = None,
+    combination: Combination | None = None,
+    weighted: bool = False,
+) -> LabelledDraws:
+    """Turn N records into arrays, without holding their texts.
+
+    Args:
+        records: At least one record. A `Records` is streamed, and nothing but numbers, ids and metadata is
+            made of it. A table stays one.
+        n: Use only the first n slots of every record, 1 <= n <= the recorded number; all if left out.
+        provenance: What the records must agree with, where they do not come with a header of their own.
+        combination: What makes the scores out of the candidates' `scores`, such as an artifact's; their
+            `score` if left out.
+        weighted: Whether a table with weights may be given, since whoever asks heeds them.
+
+    Returns:
+        The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
+
+    Raises:
+        RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
+            a candidate lacks a raw output that the combination needs.
+        InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
+            lacks a raw output or has weights that nobody heeds.
+    """
+    if combination is None:
+        return _table(records, (), n, provenance, weighted=weighted)
+    labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance, weighted=weighted)
+    return with_scores(labelled, combination.score_all(raw))
+
+
+def tabulate_raw(
+    records: Iterable[PromptRecord] | LabelledDraws,
+    names: Sequence[str],
+    *,
+    n: int | None = None,
+    provenance: Provenance | None = None,
+    weighted: bool = False,
+) -> tuple[LabelledDraws, FloatArray]:
+    """The same with the raw outputs of several verifiers beside it, for a combination to be fitted to them.
+
+    Args:
+        records: As in `tabulate`, like all that follows.
+        names: Names of k verifiers in the candidates' `scores`.
+        n: See there.
+        provenance: See there.
+        weighted: See there.
+
+    Returns:
+        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs; the draws hold
+        these by name as well, to be combined later.
+
+    Raises:
+        RecordError: As in `tabulate`, or if a candidate lacks one of the raw outputs.
+        InputError: As in `tabulate`, or if the names do not tell verifiers apart.
+    """
+    check_names(names)
+    labelled = _table(records, names, n, provenance, weighted=weighted)
+    return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
+
+
+def with_scores(labelled: LabelledDraws, scores: FloatArray) -> LabelledDraws:
+    """The same prompts with other scores.
+
+    Args:
+        labelled: N labelled prompts with n candidates each.
+        scores: (N, n) their new scores in [0, 1], smaller is better.
+
+    Returns:
+        The prompts with these scores.
+    """
+    # What was measured was measured of the old scores.
+    return replace(labelled, draws=replace(labelled.draws, scores=scores, measured={}))
+
+
+def _table(
+    records: Iterable[PromptRecord] | LabelledDraws,
+    names: Sequence[str],
+    n: int | None,
+    provenance: Provenance | None,
+    *,
+    weighted: bool,
+) -> LabelledDraws:
+    if isinstance(records, LabelledDraws):
+        if not weighted:
+            check_alike(records)
+        return _same(records, names, n, provenance)
+    if isinstance(records, Records):
+        if provenance is not None and provenance != records.provenance:
+            # The others have as many candidates as the first, by their own checks.
+            next(checked(records, provenance))
+        batches = records.batches()
+    else:
+        batches = _batches(records, provenance)
+    return LabelledDraws.joined(_tables(batches, names, n))
+
+
+def _same(
+    labelled: LabelledDraws, names: Sequence[str], n: int | None, provenance: Provenance | None
+) -> LabelledDraws:
+    recorded = labelled.recorded or labelled.draws.n
+    if provenance is not None and recorded != provenance.n:
+        msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
+        raise InputError(msg)
+    missing = next((name for name in names if name not in labelled.raw), None)
+    if missing is not None:
+        known = ", ".join(map(repr, labelled.raw)) or "none"
+        msg = f"the table has no raw outputs of {missing!r}; it has {known}"
+        raise InputError(msg)
+    return labelled if n is None or n == labelled.draws.n else labelled.first_slots(n)
+
+
+def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledDraws]:
+    line = 1
+    for batch in batches:
+        if n is not None:
+            check_slots(n, batch.recorded)
+        used = n or batch.recorded
+        table = batch.table(used, names)
+        if table is None:
+            raise missing_output(batch.records(), names, used, line)
+        line += len(batch.ids)
+        yield table
+
+
+def _batches(records: Iterable[PromptRecord], provenance: Provenance | None) -> Iterator[Batch]:
+    stream = checked(records, provenance)
+    while batch := list(islice(stream, BATCH)):
+        yield RecordBatch(batch)

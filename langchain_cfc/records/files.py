@@ -1,0 +1,177 @@
+"""Reading records from files, one by one or in batches."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular, shown
+from langchain_cfc.records.batches import Batch, DatasetChecks, checked
+from langchain_cfc.records.jsonl import JsonLinesFile
+from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
+from langchain_cfc.records.schema import PromptRecord, Provenance, provenance_json
+
+
+def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
+    """Open records files as one dataset.
+
+    Files are JSON Lines in UTF-8 (a byte order mark is tolerated), plain or compressed by gzip, or Parquet as
+    `write_records` makes it, whatever their names. Lines of white space are skipped. Files are read, and
+    checked, only while iterating.
+
+    Args:
+        paths: At least one file. Their provenance must be the same, and either all or none must have it.
+        max_line_bytes: Longest line to accept in JSON Lines, line end included, at least 1; bounds the memory
+            that a damaged file can take.
+
+    Returns:
+        The records, to iterate over as often as needed.
+
+    Raises:
+        RecordError: If a file is not there, or is a folder or a pipe.
+        InputError: If there is no path, or `max_line_bytes` is less than 1.
+    """
+    if not paths or max_line_bytes < 1:
+        msg = f"expected at least one file and max_line_bytes >= 1, got {paths} and {max_line_bytes}"
+        raise InputError(msg)
+    records = Records(tuple(Path(path) for path in paths), max_line_bytes)
+    for path in records.paths:
+        check_regular(path)
+    return records
+
+
+def _unheard(_: int) -> None:
+    """Nobody wants to know how far reading has come."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of some files; every iteration reads the files anew and holds one record at a time.
+
+    Iterating raises `RecordError` at the first line that cannot be used, after all records before it.
+
+    Attributes:
+        paths: The files, at least one.
+        max_line_bytes: Longest line to accept.
+        on_read: Told how many more records have been read, whenever some have.
+    """
+
+    paths: tuple[Path, ...]
+    max_line_bytes: int
+    on_read: Callable[[int], None] = field(default=_unheard, compare=False)
+
+    @cached_property
+    def provenance(self) -> Provenance | None:
+        """Where the records come from, None if the files do not say; reads no more than their first lines.
+
+        Raises:
+            RecordError: If a first line cannot be read, or files contradict each other.
+        """
+        _, first = self._file(self.paths[0]).header()
+        for path in self.paths[1:]:
+            line, header = self._file(path).header()
+            if header != first:
+                field, contrast = _contrast(header, first)
+                problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
+                raise RecordError(str(path), line, field, problem)
+        return first
+
+    def __iter__(self) -> Iterator[PromptRecord]:
+        """Read all files from the start."""
+        checks = self._checks()
+        for path in self.paths:
+            for record in self._file(path).records(checks):
+                self.on_read(1)
+                yield record
+
+    def batches(self) -> Iterator[Batch]:
+        """Read all files from the start, many records at a time and without an object for any of them.
+
+        Yields:
+            The records in batches, which become arrays; see `tabulate`.
+
+        Raises:
+            RecordError: At the first line that cannot be used, as iterating does.
+        """
+        checks = self._checks()
+        for path in self.paths:
+            for batch in self._file(path).batches(checks):
+                self.on_read(len(batch.ids))
+                yield batch
+
+    def _checks(self) -> DatasetChecks:
+        checks = DatasetChecks()
+        if self.provenance is not None:
+            checks.expect(self.provenance.n, f"the provenance of {self.paths[0]}")
+        return checks
+
+    def _file(self, path: Path) -> JsonLinesFile | ParquetFile:
+        return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
+
+
+def _contrast(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
+    """The first field in which two files differ, and how."""
+    if header is None or first is None:
+        return "", "none here, but one" if header is None else "one here, but none"
+    field = next(name for name in Provenance.model_fields if getattr(header, name) != getattr(first, name))
+    return field, f"found {shown(getattr(header, field))}, but {shown(getattr(first, field))}"
+
+
+def write_records(
+    path: str | os.PathLike[str], records: Iterable[PromptRecord], provenance: Provenance | None = None
+) -> int:
+    """Write a records file, a few at a time; equal records give equal bytes.
+
+    The file appears, or replaces an older one, only when all records have been written.
+
+    Args:
+        path: Where to write JSON Lines; compressed by gzip if it ends in `.gz`, Parquet in place of them if
+            it ends in `.parquet`.
+        records: At least one record; may be the `Records` of the file to replace.
+        provenance: Where the records come from; if left out, that of the `Records` is carried over.
+
+    Returns:
+        How many records were written.
+
+    Raises:
+        RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids.
+        InputError: If the folder does not exist or cannot be written to.
+        MissingExtraError: If Parquet is asked for and pyarrow is not installed.
+    """
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    good = checked(records, provenance)
+    if Path(path).suffix == ".parquet":
+        with atomic_writer(path) as file:
+            return write_parquet(file, good, provenance)
+    with atomic_writer(path) as file, _compressed(file, path) as lines:
+        return _write_lines(lines, good, provenance)
+
+
+def _write_lines(
+    lines: BinaryIO | gzip.GzipFile, records: Iterable[PromptRecord], provenance: Provenance | None
+) -> int:
+    if provenance is not None:
+        lines.write(provenance_json(provenance) + b"\n")
+    written = 0
+    for record in records:
+        lines.write(record.model_dump_json(exclude_defaults=True).encode() + b"\n")
+        written += 1
+    return written
+
+
+def _compressed(
+    file: BinaryIO, path: str | os.PathLike[str]
+) -> AbstractContextManager[BinaryIO] | AbstractContextManager[gzip.GzipFile]:
+    if Path(path).suffix != ".gz":
+        return nullcontext(file)
+    # Neither name nor time in the gzip header, so that equal records give equal bytes.
+    return gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)

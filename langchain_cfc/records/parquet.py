@@ -1,0 +1,603 @@
+"""`ParquetFile`: records read one by one, or in batches of columns.
+
+Batches of a Parquet file that unpacks to far more than it holds, or a typed error.
+
+Values that stand in a dictionary once may be meant millions of times, and compressed pages may be of one byte
+over and over: a file of 46 kB has been made that took 868 MB to read.
+
+Records as Parquet: a column for every field, JSON text where a field may hold anything.
+
+Ten times as many candidates fit through this door as through JSON Lines: what calibration needs goes from
+columns to arrays, a batch of rows at a time, and no text of a candidate becomes an object. As with JSON
+Lines, what is certain to be right is taken so, and all else is left to the strict reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.optional import require
+from langchain_cfc.candidates import Draws, JsonMetadata, LabelledDraws, kinds_of_json_prompts
+from langchain_cfc.errors import RecordError
+from langchain_cfc.records._json import RepeatedKey, json_object, json_value
+from langchain_cfc.records.batches import (
+    Batch,
+    DatasetChecks,
+    RecordBatch,
+    first_slots,
+    no_records,
+    one_or_none,
+)
+from langchain_cfc.records.jsonl import DoubtError, are_metadata, json_values
+from langchain_cfc.records.schema import (
+    Candidate,
+    PromptRecord,
+    Provenance,
+    canonical,
+    compact,
+    provenance_json,
+    validated,
+)
+
+# Where the file keeps its provenance.
+PROVENANCE = b"langchain-cfc"
+# Columns that hold any JSON, as text.
+JSON_COLUMNS = ("input", "reference", "metadata")
+_REQUIRED = ("id", "input", "candidates", "candidates.score", "candidates.correct")
+
+
+def parquet_schema(provenance: Provenance | None = None) -> Any:
+    """The Arrow schema of a records file, for those who write one with pyarrow.
+
+    Args:
+        provenance: Where the records come from; goes into the metadata of the schema.
+
+    Returns:
+        The `pyarrow.Schema`. `input`, `reference`, `metadata` and a candidate's `message` are JSON texts.
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+    """
+    pa = require("pyarrow", "collect", "Parquet")
+    text = pa.string()
+    candidate = pa.struct(
+        {
+            "text": text,
+            "message": text,
+            "score": pa.float64(),
+            "correct": pa.bool_(),
+            "answer": text,
+            "scores": pa.map_(text, pa.float64()),
+        }
+    )
+    columns = dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), text)
+    known = None if provenance is None else {PROVENANCE: provenance_json(provenance)}
+    return pa.schema(columns | {"candidates": pa.list_(pa.field("element", candidate))}, metadata=known)
+
+
+def conformed(batch: Any) -> Any:
+    """The same rows with the columns and types of the schema."""
+    pa = require("pyarrow", "collect", "reading Parquet")
+    schema = parquet_schema()
+    columns = [
+        batch[field.name].cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(len(batch), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def check_columns(found: Iterable[Any], expected: Any, source: str, within: str) -> None:
+    """Refuse columns that are not those of records; kinds of numbers and of texts may differ."""
+    known = {field.name: field.type for field in expected}
+    seen: set[str] = set()
+    for field in found:
+        name = f"{within}{field.name}"
+        if field.name not in known or field.name in seen:
+            problem = f"unknown column, or one that comes twice; known are {', '.join(known)}"
+            raise RecordError(source, 0, name, problem)
+        seen.add(field.name)
+        _check_type(field.type, known[field.name], source, name)
+    missing = next((name for name in known if name not in seen and f"{within}{name}" in _REQUIRED), None)
+    if missing is not None:
+        raise RecordError(
+            source, 0, f"{within}{missing}", f"no such column; expected one of {known[missing]}"
+        )
+
+
+def _check_type(found: Any, expected: Any, source: str, name: str) -> None:
+    types = require("pyarrow.types", "collect", "reading Parquet")
+    if types.is_struct(expected) and types.is_struct(found):
+        check_columns(found, expected, source, f"{name}.")
+        return
+    if types.is_dictionary(found):
+        found = found.value_type
+    kinds = {
+        "text": (types.is_string, types.is_large_string),
+        "number": (types.is_floating, types.is_integer),
+        "boolean": (types.is_boolean,),
+        "map": (types.is_map,),
+    }
+    if types.is_list(expected) and (
+        types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
+    ):
+        _check_type(found.value_type, expected.value_type, source, name)
+        return
+    fits = any(
+        any(is_kind(expected) for is_kind in group) and any(is_kind(found) for is_kind in group)
+        for group in kinds.values()
+    )
+    if not fits:
+        raise RecordError(source, 0, name, f"found a column of {found}; expected one of {expected}")
+
+
+@dataclass(frozen=True)
+class ParquetBatch:
+    """A batch of records as columns, all checked; see `Batch`.
+
+    Attributes:
+        rows: N rows in the schema's types.
+        source: The file.
+        first: Number of the first row.
+        scores: (N, recorded) scores.
+        metadata: The metadata of N prompts.
+        outputs: Raw outputs of verifiers.
+    """
+
+    rows: Any
+    source: str
+    first: int
+    scores: FloatArray
+    metadata: JsonMetadata
+    outputs: Outputs
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """Their ids."""
+        ids: list[str] = self.rows["id"].to_pylist()
+        return ids
+
+    @property
+    def recorded(self) -> int:
+        """Their number of candidates."""
+        return int(self.scores.shape[1])
+
+    def records(self) -> list[PromptRecord]:
+        """The records themselves, which only errors need."""
+        return list(strict_rows(self.rows, self.source, self.first))
+
+    def table(self, n: int, names: Sequence[str]) -> LabelledDraws | None:
+        """The records as arrays, as `Batch` says."""
+        raw = {name: self.outputs.of(name).reshape(self.scores.shape)[:, :n] for name in names}
+        if any(np.isnan(outputs).any() for outputs in raw.values()):
+            return None
+        candidates = _candidates(self.rows)
+        keys = _answer_keys(candidates)
+        equal = self._used(keys.dictionary_encode().indices, n).astype(np.int64)
+        draws = Draws(
+            np.ascontiguousarray(self.scores[:, :n]),
+            first_slots(equal),
+            self._used(_answer_lengths(keys), n).astype(np.int64),
+            self.metadata,
+        )
+        answered = self._used(candidates["answer"].is_valid(), n)
+        return LabelledDraws(
+            draws,
+            self._used(candidates["correct"], n).astype(np.bool_),
+            tuple(self.ids),
+            tuple(self.rows["cluster"].to_pylist()),
+            self.recorded,
+            one_or_none(set(np.unique(answered).tolist())),
+            {name: outputs.copy() for name, outputs in raw.items()},
+            prompt_kinds=kinds_of_json_prompts(text.decode() for text in _texts(self.rows["input"])),
+        )
+
+    def _used(self, column: Any, n: int) -> Any:
+        """(N, n) values of the first n slots."""
+        return column.to_numpy(zero_copy_only=False).reshape(self.scores.shape)[:, :n]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Raw outputs of some candidates' verifiers.
+
+    Attributes:
+        size: Number of candidates.
+        candidates: (k,) which candidate each output is of.
+        names: (k,) position of each output's name.
+        known: The names.
+        values: (k,) the outputs.
+    """
+
+    size: int
+    candidates: IntArray
+    names: IntArray
+    known: Sequence[str]
+    values: FloatArray
+
+    def of(self, name: str) -> FloatArray:
+        """(size,) outputs of one verifier; NaN where a candidate has none, which no file can hold."""
+        found = np.full(self.size, np.nan)
+        if name in self.known:
+            own = self.names == self.known.index(name)
+            found[self.candidates[own]] = self.values[own]
+        return found
+
+
+def decoded_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
+    """Check the records of some rows, column by column.
+
+    Args:
+        rows: At least one row in the schema's types.
+        source: The file.
+        first: Number of the first row.
+
+    Returns:
+        The records; None where only the strict reader can tell what is in the rows.
+    """
+    try:
+        metadata = _checked_prompts(rows)
+        scores, outputs = _checked_candidates(rows)
+    except (DoubtError, ValueError):
+        return None
+    return ParquetBatch(rows, source, first, scores, metadata, outputs)
+
+
+def strict_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
+    """The records of some rows, one by one.
+
+    Args:
+        rows: Rows in the schema's types.
+        source: The file.
+        first: Number of the first row.
+
+    Yields:
+        The records.
+
+    Raises:
+        RecordError: At the first row that is none.
+    """
+    for line, row in enumerate(rows.to_pylist(), start=first):
+        fields = {name: value for name, value in row.items() if value is not None}
+        for name in JSON_COLUMNS:
+            if name in fields:
+                fields[name] = _parsed(fields[name], source, line, name)
+        if "candidates" in fields:
+            fields["candidates"] = [
+                one if one is None else _candidate_fields(one, source, line, f"candidates[{slot}]")
+                for slot, one in enumerate(fields["candidates"])
+            ]
+        yield validated(PromptRecord, fields, source, line)
+
+
+def _candidate_fields(row: dict[str, Any], source: str, line: int, where: str) -> dict[str, Any]:
+    fields = {name: value for name, value in row.items() if value is not None}
+    if "message" in fields:
+        fields["message"] = _parsed(fields["message"], source, line, f"{where}.message")
+    if "scores" in fields:
+        pairs = fields["scores"]
+        outputs = dict(pairs)
+        fields["scores"] = outputs if len(outputs) == len(pairs) else RepeatedKey(pairs)
+    return fields
+
+
+def _parsed(text: str, source: str, line: int, field: str) -> Any:
+    try:
+        return json_value(text.encode(), source, line, expected="one JSON value")
+    except RecordError as error:
+        raise RecordError(source, line, field, error.problem) from None
+
+
+def _compute() -> Any:
+    return require("pyarrow.compute", "collect", "reading Parquet")
+
+
+def _require(certain: bool) -> None:
+    if not certain:
+        raise DoubtError
+
+
+def _candidates(rows: Any) -> dict[str, Any]:
+    """The columns of the candidates of all rows, one after the other."""
+    every = rows["candidates"].flatten()
+    return dict(zip(Candidate.model_fields, every.flatten(), strict=True))
+
+
+def _checked_prompts(rows: Any) -> JsonMetadata:
+    """The metadata; doubts rows whose prompts the strict reader might refuse."""
+    for name in ("id", "cluster"):
+        shortest = _compute().min(_compute().utf8_length(rows[name])).as_py()
+        _require(shortest is None or shortest > 0)
+    _require(rows["id"].null_count == rows["input"].null_count == 0)
+    inputs = json_values(_texts(rows["input"]))
+    _require(set(map(type, inputs)) <= {str, list, dict})
+    json_values(_texts(rows["reference"]))
+    encoded = rows["metadata"].fill_null("{}").dictionary_encode()
+    _require(are_metadata(json_values(_texts(encoded.dictionary))))
+    return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
+
+
+def _checked_candidates(rows: Any) -> tuple[FloatArray, Outputs]:
+    """Scores and raw outputs; doubts rows whose candidates the strict reader might refuse."""
+    _require(rows["candidates"].null_count == 0)
+    sizes = np.unique(_compute().list_value_length(rows["candidates"]).to_numpy())
+    _require(len(sizes) == 1 and sizes[0] > 0)
+    _require(rows["candidates"].flatten().null_count == 0)
+    columns = _candidates(rows)
+    _require(columns["score"].null_count == columns["correct"].null_count == 0)
+    scores = columns["score"].to_numpy().reshape(len(rows), -1)
+    # Written so that NaN fails it as well.
+    _require(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
+    with_text, with_message = (_numpy(columns[name].is_valid()) for name in ("text", "message"))
+    _require(bool((with_text != with_message).all()))
+    _require(set(map(type, json_values(_texts(columns["message"])))) <= {dict})
+    return scores, _checked_outputs(columns["scores"])
+
+
+def _checked_outputs(maps: Any) -> Outputs:
+    offsets = maps.offsets.to_numpy()
+    sizes = np.diff(offsets)
+    _require(not sizes[~_numpy(maps.is_valid())].any())
+    every = slice(int(offsets[0]), int(offsets[-1]))
+    names = maps.keys[every].dictionary_encode()
+    values = maps.items[every]
+    _require(values.null_count == 0)
+    numbers = values.to_numpy()
+    _require(bool(np.isfinite(numbers).all()))
+    candidates = np.repeat(np.arange(len(maps)), sizes)
+    codes = names.indices.to_numpy().astype(np.int64)
+    pairs = candidates * max(1, len(names.dictionary)) + codes
+    _require(len(np.unique(pairs)) == len(pairs))
+    return Outputs(len(maps), candidates, codes, names.dictionary.to_pylist(), numbers)
+
+
+def _answer_keys(candidates: dict[str, Any]) -> Any:
+    """What tells each candidate's answer, as `Candidate.answer_key` does."""
+    pa = require("pyarrow", "collect", "reading Parquet")
+    keys = _compute().coalesce(candidates["answer"], candidates["text"])
+    if keys.null_count == 0:
+        return keys
+    messages = json_values(_texts(candidates["message"]))
+    every = candidates["message"].is_valid()
+    texts = pa.array([canonical(message) for message in messages], pa.string())
+    return _compute().coalesce(keys, _compute().replace_with_mask(candidates["message"], every, texts))
+
+
+def _answer_lengths(keys: Any) -> Any:
+    """Return the number of characters of each answer, 0 for blank ones, as `answer_length` does."""
+    blank = _compute().utf8_is_space(keys)
+    return _compute().if_else(blank, 0, _compute().utf8_length(keys))
+
+
+def _texts(column: Any) -> list[bytes]:
+    """The texts of a column, without its nulls."""
+    texts: list[bytes] = column.drop_null().cast("binary").to_pylist()
+    return texts
+
+
+def _numpy(column: Any) -> BoolArray:
+    values: BoolArray = column.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return values
+
+
+_MIB = 1 << 20
+# More than a few hundred records take in memory.
+MOST_BATCH_BYTES = 256 * _MIB
+# A column that says it is so much larger than its compressed pages is not unpacked at all.
+_MOST_RATIO = 2000
+_LARGE = 64 * _MIB
+
+
+def unpacked_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
+    """Read a file batch by batch, and refuse one that takes far more memory than records need.
+
+    Args:
+        file: An open `pyarrow.parquet.ParquetFile`.
+        source: Its name, for errors.
+        rows: Most rows of a batch, a few hundred: so many are unpacked before their size is known.
+
+    Yields:
+        Record batches of Arrow.
+
+    Raises:
+        RecordError: If a batch takes more than 256 MiB, or a column is compressed beyond reason.
+    """
+    _check_compression(file.metadata, source)
+    row = 1
+    for batch in file.iter_batches(batch_size=rows):
+        if batch.nbytes > MOST_BATCH_BYTES:
+            problem = (
+                f"unpacks to {batch.nbytes // _MIB} MiB in {len(batch)} rows; expected at most "
+                f"{MOST_BATCH_BYTES // _MIB} MiB"
+            )
+            raise RecordError(source, row, "", problem)
+        row += len(batch)
+        yield batch
+
+
+def _check_compression(metadata: Any, source: str) -> None:
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            unpacked, packed = column.total_uncompressed_size, column.total_compressed_size
+            if unpacked > _LARGE and unpacked > _MOST_RATIO * packed:
+                problem = (
+                    f"the column {column.path_in_schema} unpacks from {packed / 1024:,.0f} KiB to "
+                    f"{unpacked / _MIB:,.0f} MiB; expected at most {_MOST_RATIO} times as much"
+                )
+                raise RecordError(source, 0, "", problem)
+
+
+_MAGIC = b"PAR1"
+# Rows become arrays so many at a time, and where they are in doubt so many are tried again.
+_ROWS = 256
+_PART = 64
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet does; one that cannot be opened does not."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """A file with a record in every row.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: Path
+
+    def header(self) -> tuple[int, Provenance | None]:
+        """Zero, for the whole file, and the provenance if the file holds one.
+
+        Raises:
+            RecordError: If the file is damaged, holds no records, or other columns.
+        """
+        source = str(self.path)
+        with self._opened() as file:
+            if file.metadata.num_rows == 0:
+                raise no_records(source)
+            text = (file.schema_arrow.metadata or {}).get(PROVENANCE)
+        if text is None:
+            return 0, None
+        return 0, validated(Provenance, json_object(text, source, 0), source, 0)
+
+    def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
+        """Read the records one by one.
+
+        Args:
+            checks: What they must hold together with those of other files.
+
+        Yields:
+            The records.
+
+        Raises:
+            RecordError: At the first row that cannot be used; its line is the number of the row.
+        """
+        for row, rows in self._rows():
+            for start in range(0, len(rows), _PART):
+                yield from self._strict(row + start, rows.slice(start, _PART), checks)
+
+    def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
+        """Read the same records in batches.
+
+        Args:
+            checks: See `records`.
+
+        Yields:
+            The batches.
+
+        Raises:
+            RecordError: As `records` does.
+        """
+        for row, rows in self._rows():
+            yield from self._judged(row, rows, checks)
+
+    def _judged(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
+        """The batches of some rows, decoded where that is certain to be right."""
+        source = str(self.path)
+        batch = decoded_rows(rows, source, row)
+        numbers = range(row, row + len(rows))
+        if batch is not None and checks.accepts(batch.ids, batch.recorded, source, numbers):
+            yield batch
+        elif len(rows) > _PART:
+            for start in range(0, len(rows), _PART):
+                yield from self._judged(row + start, rows.slice(start, _PART), checks)
+        else:
+            yield RecordBatch(list(self._strict(row, rows, checks)))
+
+    def _strict(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[PromptRecord]:
+        for number, record in enumerate(strict_rows(rows, str(self.path), row), start=row):
+            checks.add(record, str(self.path), number)
+            yield record
+
+    def _rows(self) -> Iterator[tuple[int, Any]]:
+        """Batches of rows in the schema's types, each with the number of its first row, counted from 1."""
+        row = 1
+        with self._opened() as file:
+            for batch in unpacked_batches(file, str(self.path), _ROWS):
+                batch.validate(full=True)
+                yield row, conformed(batch)
+                row += len(batch)
+        if row == 1:
+            raise no_records(str(self.path))
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        parquet = require("pyarrow.parquet", "collect", "reading Parquet")
+        source = str(self.path)
+        try:
+            with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
+                check_columns(file.schema_arrow, parquet_schema(), source, "")
+                yield file
+        except RecordError:
+            raise
+        except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's errors are among them
+            problem = f"damaged, or not Parquet that can be read: {error}"
+            raise RecordError(source, 0, "", problem) from error
+
+
+# A group of rows holds about so many candidates; what is written is held in memory until then.
+_CANDIDATES = 100_000
+
+
+def write_parquet(file: BinaryIO, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
+    """Write a records file.
+
+    Args:
+        file: Where to write.
+        records: The records, checked to be one dataset.
+        provenance: Where they come from.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+    """
+    pa = require("pyarrow", "collect", "writing Parquet")
+    parquet = require("pyarrow.parquet", "collect", "writing Parquet")
+    schema = parquet_schema(provenance)
+    written = 0
+    with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+        for rows in _groups(map(_row, records)):
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+            written += len(rows)
+    return written
+
+
+def _row(record: PromptRecord) -> dict[str, Any]:
+    fields = record.model_dump(exclude_defaults=True)
+    for name in JSON_COLUMNS:
+        if name in fields:
+            fields[name] = compact(fields[name])
+    for candidate in fields["candidates"]:
+        if "message" in candidate:
+            candidate["message"] = compact(candidate["message"])
+    return fields
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    group: list[dict[str, Any]] = []
+    for row in rows:
+        group.append(row)
+        if len(group) * len(row["candidates"]) >= _CANDIDATES:
+            yield group
+            group = []
+    if group:
+        yield group

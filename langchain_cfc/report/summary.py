@@ -1,0 +1,208 @@
+"""What stands at the top of the page: the promise, whether it was kept, and the figures to remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.experiments.comparison_report import ComparisonReport
+from langchain_cfc.features import in_short
+from langchain_cfc.guarantee import CoverageCertificate, Guarantee, counted, floor_text, share_text
+from langchain_cfc.report.tables import Table, Tone, certificate_table, promises_table
+from langchain_cfc.report.words import counted as number_of
+from langchain_cfc.report.words import percent, percent_interval
+
+FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is promised, and what is not.
+
+    Attributes:
+        heading: Heading of the section.
+        claim: The promise in a sentence, in large type.
+        scope: For whom and how surely it holds.
+        silent: What is not promised.
+        rests_on: What it rests on.
+        full: The promise in full, where the claim is shorter.
+        tables: Tables that belong to it.
+    """
+
+    heading: str
+    claim: str
+    scope: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
+    full: str = ""
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the promise was kept.
+
+    Attributes:
+        headline: In a few words.
+        words: In numbers.
+        tone: Whether it is good or bad news.
+    """
+
+    headline: str
+    words: str
+    tone: Tone
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure to remember.
+
+    Attributes:
+        label: What it is.
+        value: The figure.
+        beside: Its interval.
+    """
+
+    label: str
+    value: str
+    beside: str
+
+
+def promise_of(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
+    """The promise of an artifact at one level."""
+    certificate = guarantee.certificate
+    if guarantee.kind == "heuristic":
+        claim, scope, full = guarantee.sentence, [], ""
+    elif guarantee.kind == "certified" and certificate is not None:
+        claim, scope, full = _certified(certificate), [FLAGGED], guarantee.sentence
+    else:
+        claim, scope, full = _promised(guarantee), list(_scope(artifact, guarantee)), guarantee.sentence
+    return Promise(
+        heading="The promise",
+        claim=claim,
+        scope=(*scope, *guarantee.heuristics),
+        silent=guarantee.not_promised,
+        rests_on=() if guarantee.kind == "heuristic" else guarantee.assumptions,
+        full=full,
+        tables=() if certificate is None else (certificate_table(certificate),),
+    )
+
+
+def _promised(guarantee: Guarantee) -> str:
+    return (
+        f"With probability at least {share_text(guarantee.target_coverage)}, the answer set holds a correct "
+        "answer or the prompt is flagged."
+    )
+
+
+def _certified(certificate: CoverageCertificate) -> str:
+    least = floor_text(certificate.shares[0].kept_at_least)
+    return (
+        f"With probability at least {least}, the answer set holds a correct "
+        "answer or the prompt is flagged: certified for this very artifact, with confidence "
+        f"{share_text(1.0 - float(certificate.delta))}."
+    )
+
+
+def promise_of_comparison(comparison: ComparisonReport) -> Promise:
+    """What a comparison by itself promises: nothing; and what each of its methods does."""
+    target = share_text(comparison.target_coverage)
+    split = (
+        f"In each of {number_of(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
+        f"and {comparison.n_calibration:,} calibrate our methods; the other methods calibrate on those that "
+        "fit our features as well."
+    )
+    chosen = (
+        "Nothing is promised by a comparison: a method chosen by these figures looks better on these prompts "
+        "than it is."
+    )
+    beside = "What a method promises is said beside it; figures above the target are no promise."
+    return Promise(
+        heading="What is compared",
+        claim=f"Target: for {target} of prompts a set with a correct answer, or a flag. Not all promise it.",
+        scope=(split,),
+        silent=(chosen, beside),
+        tables=(promises_table(comparison),),
+    )
+
+
+def _scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
+    yield FLAGGED
+    size = f"the {guarantee.calibration_size:,} calibrated on"
+    prompts = f"like {size}"
+    if artifact.shift is not None:
+        prompts = f"where it is served, which differ from {size} by the ratio {artifact.shift} only"
+    elif artifact.calibration.weight is not None:
+        prompts = f"like those of which {size} were chosen to be labelled"
+    others = counted(guarantee.weightings)
+    if others:
+        yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
+    else:
+        yield f"It holds for new prompts {prompts}, on average over all; nothing is said about hard ones."
+    yield _sureness(guarantee)
+    if guarantee.estimated_slack:
+        slack = (
+            f"{100 * share:.1f} points for {in_short(name)}"
+            for name, share in guarantee.estimated_slack.items()
+        )
+        yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
+
+
+def _sureness(guarantee: Guarantee) -> str:
+    if guarantee.failure_probability is None:
+        return "It is on average over calibration sets as well: this very artifact may do better or worse."
+    others = counted([one for one in guarantee.weightings if one.name in guarantee.confident])
+    sure = share_text(1.0 - guarantee.failure_probability)
+    also = f" and over each of {others}" if others else ""
+    return f"With confidence {sure} this very artifact keeps it over all prompts{also}."
+
+
+def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
+    """Whether what was seen contradicts the promise, as the evaluation finds."""
+    own = evaluation.methods[artifact.threshold_rule]
+    interval = percent_interval(own.kept_promise_ci, 1)
+    certificate = artifact.guarantee(str(evaluation.alpha)).certificate
+    aim = (
+        f"the target is {share_text(evaluation.target_coverage)}"
+        if evaluation.guarantee != "certified" or certificate is None
+        else f"certified is at least {floor_text(certificate.shares[0].kept_at_least)}"
+    )
+    words = (
+        f"On {number_of(evaluation.n_test, 'held-out prompt')} it was kept for "
+        f"{percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
+    )
+    if evaluation.guarantee == "heuristic":
+        return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
+    if evaluation.contradicted:
+        named = {group.name: in_short(group.words) for group in artifact.calibration.groups}
+        where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
+        return Verdict(f"Kept too rarely for chance: {where}", words, "bad")
+    if artifact.shift is not None:
+        unknown = "It is for prompts where the artifact is served, and nobody has said that these are such."
+        return Verdict("These prompts do not test the promise", f"{unknown} {words}", "")
+    return Verdict("Nothing seen here contradicts the promise", words, "good")
+
+
+def tiles_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
+    """The figures to remember."""
+    own = evaluation.methods[artifact.threshold_rule]
+
+    def share(label: str, value: float, interval: tuple[float, float]) -> Tile:
+        return Tile(label, percent(value, 1), percent_interval(interval, 1))
+
+    size = evaluation.n_test
+    attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)
+    return [
+        share("Promise kept", own.kept_promise, own.kept_promise_ci),
+        share("Set holds a correct answer", own.coverage, own.coverage_ci),
+        share("Flagged: cannot be certified", own.not_certifiable_rate, own.not_certifiable_ci),
+        share("Attainable by any threshold", evaluation.attainable_coverage, attainable),
+        Tile(
+            "Distinct answers per set",
+            f"{own.mean_distinct_answers:.2f}",
+            f"{own.mean_set_size:.2f} of {evaluation.n_candidates} candidates",
+        ),
+    ]

@@ -1,0 +1,384 @@
+"""`CFCChatModel`: a chain that answers or abstains, wherever a chat model is expected.
+
+It draws, scores and decides as the chain inside does, and says the decision as one message. What a chat model
+is called with beyond its messages, such as tools, goes to the model that draws the candidates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID, uuid4
+
+from langchain_core.caches import BaseCache
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    AsyncCallbackManagerForChainRun,
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackManager,
+    CallbackManagerForChainRun,
+    CallbackManagerForLLMRun,
+)
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import (
+    ensure_config,
+    get_async_callback_manager_for_config,
+    get_callback_manager_for_config,
+)
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langchain_core.utils.utils import LC_ID_PREFIX
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from langchain_cfc.execution.langgraph_compat import NOSTREAM
+from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.runnable.chat_arguments import Arguments, served_first, served_with
+from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
+from langchain_cfc.thresholds import Level
+
+Message = TypeVar("Message", bound=BaseMessage)
+LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
+
+PROVIDER = "langchain-cfc"
+# What LangChain passes to a chat model for tracing alone, and takes out again before it generates.
+_FOR_TRACING = {"ls_structured_output_format", "structured_output_format"}
+# Config of the runs below a stream that is being asked for its decision.
+_STREAMING: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
+# Chains made for arguments of calls are kept, for an agent binds the same few tools over and over.
+_KEPT = 16
+
+
+class CFCChatModel(BaseChatModel):
+    """A chat model that says only what its chain can stand behind.
+
+    It is invoked with messages and returns one: the best answer of the chain's set, or an abstention in
+    words. The decision is in `response_metadata["cfc"]`, as plain data, with what identifies its guarantee;
+    `CFCRunnable.guarantee_of(message)` returns all of that. Streams hold exactly one chunk, for nothing is
+    decided before the last candidate is scored.
+
+    Generator, verifier and metadata function get the messages as they are, images included. A chain that was
+    calibrated on texts gets the text of one human message; a conversation that a text would not hold, such as
+    one with a system prompt, earlier turns or images, is refused (`langchain_cfc.verifiers.messages_to_text`
+    says which).
+
+    Tools, `stop` and every other argument of a call go to the chat model in the generator, for each draw, and
+    `alpha` chooses the error level. Candidates may then be tool calls; those of the best one, under fresh
+    ids, are the message's. Arguments like these change what the model says: calibrate with the same ones.
+    Fingerprints compare them with what the records state, and other ones are refused. Each set of arguments
+    is served by a copy of the chain, whose own `max_concurrency` counts by itself.
+
+    The message's `usage_metadata` is the sum over the draws. Each draw is a run of its own below this one,
+    which usage callbacks and tracers count; so that they do not count the same tokens twice, they are shown
+    this run's message without its usage. LangChain's cache is off by default: it cannot tell verifiers apart.
+
+    Args:
+        chain: A `CFCRunnable`, or whatever else returns its results, such as `chain.or_else(...)`.
+        abstain_message: What is said on abstention.
+        stop: Stop sequences of the draws where a call gives none.
+        temperature: The same for the temperature of the draws; calibration was for one.
+        max_tokens: The same for their length.
+        streaming: Whether LangChain asks for streams of its own accord; they hold one chunk.
+
+    Raises:
+        InputError: If a call has arguments and there is no chat model in the chain that they could reach.
+        FingerprintError: If arguments make the generator another than the calibrated one.
+        PromptKindError: If the chain was calibrated on texts and the messages hold more than one.
+    """
+
+    # Other settings of a model belong to the generator; one given here would be ignored without a word.
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    chain: Runnable[Any, Any]
+    abstain_message: str = ABSTAIN_MESSAGE
+    stop: list[str] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    streaming: bool = False
+    cache: BaseCache | bool | None = Field(default=False, exclude=True)
+
+    _made: dict[str, tuple[Runnable[Any, Any], Runnable[Any, Any]]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def _llm_type(self) -> str:
+        return PROVIDER
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        """What traces show: names and numbers, no prompt and no key."""
+        served = served_first(self.chain)
+        if served is None:
+            return {}
+        known = fingerprint(served.generator)
+        return {
+            "model_name": known.get("model"),
+            "n": served.artifact.n,
+            "alpha": served.alpha,
+            "artifact_digest": served.artifact.digest,
+            "abstain_message": self.abstain_message,
+        }
+
+    def __repr_args__(self) -> Any:
+        """The same, for LangChain writes what it cannot serialise as its `repr`."""
+        return self._identifying_params.items()
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        """What LangChain's tracers note: the generator's model, under a provider that has no price list."""
+        params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
+        served = served_first(self.chain)
+        given = self._arguments(stop, kwargs)
+        known = fingerprint(served.generator.bind(**given)) if served is not None else {}
+        if known.get("model") is not None:
+            params["ls_model_name"] = known["model"]
+        if known.get("temperature") is not None:
+            params["ls_temperature"] = known["temperature"]
+        if known.get("max_tokens") is not None:
+            params["ls_max_tokens"] = known["max_tokens"]
+        if "stop" in given:
+            params["ls_stop"] = given["stop"]
+        return params
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Let candidates call tools.
+
+        Args:
+            tools: What may be called. The `bind_tools` of the generator's model gets dictionaries as they
+                are, and anything else as an OpenAI-style schema, which every provider takes.
+            tool_choice: What the generator's model understands by it; usually `any`, `auto`, `none` or a
+                tool's name.
+            **kwargs: Further arguments of the generator's `bind_tools`.
+
+        Returns:
+            This model with the tools bound. An abstention calls none.
+
+        Raises:
+            InputError: If there is no chat model in the chain that tools could reach.
+            NotImplementedError: If the generator's model calls no tools.
+            FingerprintError: If the arguments make the generator another than the calibrated one.
+        """
+        given = {
+            **kwargs,
+            "tools": [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in tools],
+        }
+        if tool_choice is not None:
+            given["tool_choice"] = tool_choice
+        # Now rather than at the first call, for whatever is refused.
+        self._chain_for(None, {name: given[name] for name in given.keys() - _FOR_TRACING})
+        return self.bind(**given)
+
+    # LangChain's `stream` does not tell `_stream` the run that it is in, and the draws would be runs on their
+    # own, out of sight of its callbacks. So the run's id is chosen here, and `_stream` is told in passing.
+
+    def stream(
+        self,
+        input: LanguageModelInput,  # noqa: A002 - LangChain's name
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[AIMessageChunk]:
+        """The decision as the one chunk of a stream; arguments are those of `invoke`."""
+        given = ensure_config(config)
+        manager, run_id = get_callback_manager_for_config(given), given.get("run_id") or uuid4()
+        chunks = super().stream(input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs)
+        with _streaming(_below(manager, run_id)):
+            decided = next(chunks)
+        yield _with_usage(decided)
+        yield from chunks
+
+    async def astream(
+        self,
+        input: LanguageModelInput,  # noqa: A002 - LangChain's name
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """The same as `stream`, asynchronously."""
+        given = ensure_config(config)
+        manager, run_id = get_async_callback_manager_for_config(given), given.get("run_id") or uuid4()
+        chunks = super().astream(
+            input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs
+        )
+        with _streaming(_below(manager, run_id)):
+            decided = await anext(chunks)
+        yield _with_usage(decided)
+        async for chunk in chunks:
+            yield chunk
+
+    # Callbacks have been called when these return, so what they return may bear the usage.
+
+    def generate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        """Generate for several prompts; see `BaseChatModel.generate`."""
+        return _result_with_usage(super().generate(*args, **kwargs))
+
+    async def agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        """The same as `generate`, asynchronously."""
+        return _result_with_usage(await super().agenerate(*args, **kwargs))
+
+    def _should_stream(self, *, async_api: bool, run_manager: LLMRun | None = None, **kwargs: Any) -> bool:
+        """Not inside a call that is no stream: `_generate` knows its run, and tells whoever listens."""
+        return run_manager is None and super()._should_stream(async_api=async_api, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        listened = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
+        chain, config = self._call(stop, run_manager, kwargs)
+        message = self._said(chain.invoke(messages, config), run_manager)
+        if run_manager is not None and listened:
+            chunk = ChatGenerationChunk(message=_chunk(message))
+            run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        listened = super()._should_stream(async_api=True, run_manager=run_manager, **kwargs)
+        chain, config = self._call(stop, run_manager, kwargs)
+        message = self._said(await chain.ainvoke(messages, config), run_manager)
+        if run_manager is not None and listened:
+            chunk = ChatGenerationChunk(message=_chunk(message))
+            await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        chain, config = self._call(stop, run_manager, kwargs)
+        message = self._said(chain.invoke(messages, config), run_manager)
+        yield ChatGenerationChunk(message=_chunk(message))
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        chain, config = self._call(stop, run_manager, kwargs)
+        message = self._said(await chain.ainvoke(messages, config), run_manager)
+        yield ChatGenerationChunk(message=_chunk(message))
+
+    def _call(
+        self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
+    ) -> tuple[Runnable[Any, Any], RunnableConfig | None]:
+        """The chain that serves a call, and the config under which it does."""
+        given = self._arguments(stop, kwargs)
+        # How a decision is delivered is no business of the draws.
+        alpha, _ = given.pop("alpha", None), given.pop("stream", None)
+        config = _STREAMING.get() if run_manager is None else _below(run_manager, run_manager.run_id)
+        return self._chain_for(alpha, given), config
+
+    def _arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
+        """The arguments of a call, and for what it leaves open those of this model."""
+        own = {"stop": stop or self.stop, "temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {**{name: value for name, value in own.items() if value is not None}, **kwargs}
+
+    def _chain_for(self, alpha: Level | None, arguments: Arguments) -> Runnable[Any, Any]:
+        """The chain at a level, its generator called with further arguments."""
+        if alpha is None and not arguments:
+            return self.chain
+        try:
+            key = json.dumps([alpha, arguments], sort_keys=True)
+        except TypeError:
+            # Such as a class: there is no saying whether two calls mean the same.
+            return served_with(self.chain, alpha, arguments)
+        made_of, made = self._made.get(key, (None, None))
+        # A copy of this model may hold another chain and still what was made of the first.
+        if made is None or made_of is not self.chain:
+            made = served_with(self.chain, alpha, arguments)
+            latest = list(self._made.items())[1 - _KEPT :]
+            self._made = {**dict(latest), key: (self.chain, made)}
+        return made
+
+    def _said(self, found: Any, run_manager: LLMRun | None) -> AIMessage:
+        """Return the message of a run as callbacks may see it: under its own id, and without its usage.
+
+        Usage is kept in the decision, from where `_with_usage` takes it once callbacks have been called.
+        """
+        message = Answer(abstain_message=self.abstain_message).to_message(found)
+        changes: dict[str, Any] = {
+            "id": None if run_manager is None else f"{LC_ID_PREFIX}-{run_manager.run_id}",
+            "usage_metadata": None,
+        }
+        if message.usage_metadata is not None:
+            decision = {**message.response_metadata["cfc"], "usage": message.usage_metadata}
+            changes["response_metadata"] = {**message.response_metadata, "cfc": decision}
+        if self.output_version == "v1":
+            changes["content"] = message.content_blocks
+        return message.model_copy(update=changes)
+
+
+def _with_usage(message: Message) -> Message:
+    """Return a copy of a message that bears the usage which its decision states."""
+    usage = (message.response_metadata.get("cfc") or {}).get("usage")
+    return message if usage is None else message.model_copy(update={"usage_metadata": usage})
+
+
+def _result_with_usage(result: LLMResult) -> LLMResult:
+    """Return copies of generations whose messages bear their usage; callbacks may have kept the originals."""
+    generations: list[Any] = [
+        [
+            one.model_copy(update={"message": _with_usage(one.message)})
+            for one in batch
+            if isinstance(one, ChatGeneration)
+        ]
+        for batch in result.generations
+    ]
+    return result.model_copy(update={"generations": generations})
+
+
+def _chunk(message: AIMessage) -> AIMessageChunk:
+    """A message as the only chunk of a stream."""
+    whole = message.model_dump(exclude={"type"})
+    return AIMessageChunk(**{**whole, "chunk_position": "last"})
+
+
+def _below(manager: LLMRun | BaseCallbackManager, run_id: UUID) -> RunnableConfig:
+    """Config of runs below that of a chat model, which stream into no graph.
+
+    LangChain's managers of model runs have no `get_child`, for its own models have no children.
+    """
+    asynchronous = isinstance(manager, (AsyncCallbackManager, AsyncCallbackManagerForLLMRun))
+    parent = (AsyncCallbackManagerForChainRun if asynchronous else CallbackManagerForChainRun)(
+        run_id=run_id,
+        handlers=manager.handlers,
+        inheritable_handlers=manager.inheritable_handlers,
+        inheritable_tags=manager.inheritable_tags,
+        inheritable_metadata=manager.inheritable_metadata,
+    )
+    return RunnableConfig(callbacks=parent.get_child(), tags=[NOSTREAM])
+
+
+@contextmanager
+def _streaming(below: RunnableConfig) -> Iterator[None]:
+    """Tell `_stream` the config of its runs."""
+    token = _STREAMING.set(below)
+    try:
+        yield
+    finally:
+        _STREAMING.reset(token)

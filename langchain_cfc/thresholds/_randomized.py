@@ -1,0 +1,105 @@
+"""Randomised thresholds: coverage of tau for continuous scores, at a random part of the prompt's own term.
+
+Notation as in `simplex`. Let the prompt have weight w and score s, and let eta_s in w [tau - 1, tau] be its
+dual variable in the regression on the calibration data *and* itself. With U uniform on (tau - 1, tau), drawn
+for this prompt alone, the randomised rule keeps the scores with eta_s < w U (Gibbs, Cherian and Candes 2023,
+their randomised prediction set).
+
+*It is one more regression with a linear term.* Fix the prompt's dual variable at t and let V(t) be the
+optimum of the others, V(t) = max S' eta subject to X' eta = -t phi and the box, which is the minimum over
+beta of sum_i w_i rho_tau(S_i - x_i' beta) - t phi' beta (+ ridge). V is concave, and -V' is the fit at the
+prompt: q(t), the smallest phi' beta at t, and the largest, its limit from the right. Never falling in t, they
+bound the scores that t answers: t maximises V(t) + s t, so it is an eta_s, where q(t) <= s <= q(t+). Hence
+
+    s < q(wU)   every eta_s lies below wU;      s > q(wU)   none does,
+
+and the randomised set, closed, is s <= q(wU): the threshold is the smallest phi' beta of the regression
+with linear term w U phi. The solver takes tau phi for granted, so it is asked for (w U / tau) phi. U -> tau
+gives the deterministic threshold. For a constant and for disjoint groups it is the order statistic of rank
+ceil(tau N + U), which is floor((N + 1) tau) or one more, with expectation (N + 1) tau.
+
+*Equality.* The N + 1 dual variables balance: sum_i f_i eta_i = 0 for every f in the span, of any sign. Where
+success scores are continuous given the features the dual optimum is unique, so exchanging prompts exchanges
+its entries, and P(eta < U | eta) = tau - eta gives E f (kept - tau) = -E f eta = 0. (With weights the new
+prompt is prompt i with probability proportional to w_i, P(kept | i) = tau - eta_i / w_i, and the sum is the
+same. With a ridge sum_i f_i eta_i is gamma' D beta, zero for the constant if it is not penalised.)
+
+*Ties and atoms.* Then there are several dual optima. One of them treats prompts alike (that of least norm),
+and by the line above its set contains s < q(wU) and lies in s <= q(wU). So for every f >= 0 in the
+span
+
+    E f 1{S < threshold}  <=  tau E f  <=  E f 1{S <= threshold}:
+
+never too little is kept, and too much only where scores tie with the threshold exactly. The cap is such an
+atom.
+
+*Negative terms.* For U < 0 the solver is asked for a = c phi with c < 0, and the smallest phi' beta is the
+largest a' beta. That end of the optimal face is the limit of linear terms a little longer than a, where the
+simplex takes those a little shorter. The face rule is the only place where the features of the prompt enter
+other than in the balance, so its mirror image is the same solver with phi reversed there. The proofs of
+`windows` hold for any linear term; but the fit at a part of a negative term lies *above* that at all of it,
+and bounds nothing from below.
+
+*No end.* X' eta = -t phi has solutions at t = 0, so on an interval around it if at all. A problem that is
+unbounded at t < 0 has q(t) = -inf: eta_s never falls so low, and nothing is kept. Outside the span of the
+calibration features only t = 0 is left, eta_s = 0, and all or nothing is kept as U is positive or not.
+With a ridge the problem has an end there too; but nothing was calibrated on such prompts, so all is kept.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.thresholds._ridge import RidgeRegression, RidgeWindows, _Point, _Step
+from langchain_cfc.thresholds._simplex import Box, Fit, Leaving, QuantileSimplex, Search
+from langchain_cfc.thresholds._windows import PlainWindows
+
+# In place of zero: round-off in any balance, but with the direction in which the face is searched.
+HARDLY = 2.0**-100
+
+
+def parts(uniforms: FloatArray, tau: Fraction) -> FloatArray:
+    """(m,) U / tau, by which prompts are multiplied, for (m,) uniforms u in (0, 1) and U = tau - 1 + u."""
+    drawn = uniforms - float(1 - tau)  # exact where it is small
+    return np.where(drawn == 0.0, -HARDLY, drawn / float(tau))
+
+
+class NegativeSimplex(QuantileSimplex):
+    """For multiples a = c phi with c < 0: of the optimal face the largest a' beta, the smallest phi' beta."""
+
+    def _leaving(
+        self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
+    ) -> Leaving | None:
+        return super()._leaving(search, balance, size, -phi)
+
+    def box(self, fit: Fit) -> Box:
+        """The prompts strictly inside: edges belong to the other vertex here."""
+        box = super().box(fit)
+        return box._replace(ties=np.full_like(box.ties, -1.0))
+
+
+class NegativeRidge(RidgeRegression):
+    """The same with a penalty."""
+
+    def _out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
+        return super()._out(point, solution, -phi)
+
+
+class NegativePlainWindows(PlainWindows):
+    """Answers to negative multiples of prompts."""
+
+    solver: ClassVar[type[QuantileSimplex]] = NegativeSimplex
+    shares: ClassVar[tuple[float, ...]] = ()
+    endless: ClassVar[float] = -np.inf
+
+
+class NegativeRidgeWindows(RidgeWindows):
+    """The same with a penalty."""
+
+    solver: ClassVar[type[RidgeRegression]] = NegativeRidge
+    shares: ClassVar[tuple[float, ...]] = ()
+    endless: ClassVar[float] = -np.inf

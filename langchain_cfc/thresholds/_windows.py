@@ -1,0 +1,673 @@
+"""Thresholds from the neighbourhood of the fit: nested windows, each answer proven.
+
+A prompt is asked of the 64 nearest rows first, then of 256, 1024, ... up to all that were kept, until the
+neighbourhood's radius proves an answer. Where many rows lie on the base fit, these are asked in clusters
+first (see `clusters`), in smaller and smaller ones; in the last window all rows stand by themselves. If the
+largest window proves no answer, the prompt is outside the certified region.
+
+*No history.* An answer does not depend, in any bit, on which prompts were asked before.
+
+Rows on the base fit, taken together where that changes nothing.
+
+Where success scores have an atom, the base fit may lie on it over a part of the features: thousands of rows
+with residual zero, each with a dual variable of its own. Let rows i of a cluster C be replaced by their
+weighted mean, one row of weight w_C = sum_C w_i. The pinball loss is convex and positively homogeneous, so
+
+    w_C rho_tau(mean of S - mean of x' beta)  <=  sum_C w_i rho_tau(S_i - x_i' beta),
+
+with equality where all rows of C lie on one side of the fit or on it. So the problem with clusters, P', lies
+below the problem P, and a fit beta that minimises P' and splits no cluster minimises P: min P <= P(beta) =
+P'(beta) = min P' <= min P. The minimisers of P then are minimisers of P', so a minimiser of P' with the
+smallest phi' beta that splits no cluster is that of P too. What is unbounded along a ray of P' is so in P if
+the ray, too, leads no two rows of a cluster to different sides. The check is made for every fit; where it
+fails, smaller clusters are tried, at last none.
+
+Rows of a cluster have the same features that are not zero, and are near to each other there, so that a hat
+function's cell or a group makes few clusters. Clusters are heavy: a prompt of weight one hardly moves their
+dual variables, and one vertex answers nearly all prompts.
+
+Windows without a penalty: proven vertices are shared between prompts.
+
+A vertex answers every prompt in its `Box`. The optimal value is concave and piecewise linear in phi, one
+piece for each vertex, so the smallest piece at phi tells which of the known vertices to try, and the search
+starts from that one if it fails.
+
+A vertex is shared only with prompts for which its fit is the only one that counts, and the numbers follow
+from that fit alone (see `simplex`), so that answers have no history. Elsewhere the search starts where it
+always does. Each window has vertices of its own, and remembers those that it cannot prove, too: what they
+answer is left to the next window at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.errors import ThresholdError
+from langchain_cfc.thresholds._locality import Centre, Neighbourhood
+from langchain_cfc.thresholds._rows import Rest, Rows, unique_rows
+from langchain_cfc.thresholds._simplex import EPS, Box, Endless, Fit, QuantileSimplex, Vertex
+from langchain_cfc.thresholds._warm_start import bounded
+from langchain_cfc.thresholds.certificate import Certificate, Problem, certificate_of
+
+# Clusters for each set of features that are not zero in the coarsest division, and how many times more in the
+# next.
+COARSEST, FINER = 16, 16
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A division of rows on the base fit.
+
+    Attributes:
+        members: The rows, those of a cluster next to each other.
+        starts: (C,) where clusters begin among them.
+        means: One row for each cluster, with the weight of all.
+        lows: (C, d) the smallest entries of the members' features.
+        highs: (C, d) the largest.
+    """
+
+    members: Rows
+    starts: IntArray
+    means: Rows
+    lows: FloatArray
+    highs: FloatArray
+
+    @classmethod
+    def of(cls, rows: Rows, parts: int) -> Clusters:
+        """Divide rows, those with the same features that are not zero into so many parts at most."""
+        _, kinds = unique_rows((rows.features != 0.0).astype(np.float64))
+        order = np.argsort(kinds, kind="stable")
+        kind_ends = np.flatnonzero(np.diff(kinds[order])) + 1
+        groups = [part for kind in np.split(order, kind_ends) for part in _divided(rows, kind, parts)]
+        members = rows.take(np.concatenate(groups))
+        starts = np.cumsum([0, *(len(group) for group in groups[:-1])])
+        lows = np.minimum.reduceat(members.features, starts)
+        highs = np.maximum.reduceat(members.features, starts)
+        weights = np.add.reduceat(members.weights, starts)
+        features = np.add.reduceat(members.weights[:, np.newaxis] * members.features, starts)
+        scores = np.add.reduceat(members.weights * members.scores, starts) / weights
+        lowest, highest = (ufunc.reduceat(members.scores, starts) for ufunc in (np.minimum, np.maximum))
+        # What is equal in all rows is not rounded.
+        means = Rows(
+            np.where(lows == highs, lows, features / weights[:, np.newaxis]),
+            np.where(lowest == highest, lowest, scores),
+            weights,
+        )
+        return cls(members, starts, means, lows, highs)
+
+    def are_whole(self, step: FloatArray, tolerance: float) -> bool:
+        """Whether a step of the coefficients away from the base fit, where all rows lie, splits no cluster.
+
+        Args:
+            step: (d,) change of the coefficients, or a ray.
+            tolerance: What counts as no change of a residual.
+        """
+        down, up = np.minimum(step, 0.0), np.maximum(step, 0.0)
+        lowest = self.lows @ up + self.highs @ down
+        highest = self.highs @ up + self.lows @ down
+        ends = np.append(self.starts[1:], len(self.members))
+        for cluster in np.flatnonzero((lowest < -tolerance) & (highest > tolerance)):
+            moves = self.members.features[self.starts[cluster] : ends[cluster]] @ step
+            if moves.min() < -tolerance and moves.max() > tolerance:
+                return False
+        return True
+
+
+def _divided(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
+    """Rows in so many parts at most, halved again and again along the feature that varies most."""
+    if parts < 2 or len(numbers) < 2:  # noqa: PLR2004 - halves
+        return [numbers]
+    features = rows.features[numbers]
+    spread = features.max(axis=0) - features.min(axis=0)
+    column = int(spread.argmax())
+    if spread[column] == 0.0:
+        return [numbers]
+    order = np.argsort(features[:, column], kind="stable")
+    middle = len(order) // 2
+    halves = numbers[order[:middle]], numbers[order[middle:]]
+    return [part for half in halves for part in _divided(rows, half, parts // 2)]
+
+
+SMALLEST, FACTOR = 64, 4
+# Rows on the base fit for each feature from which on they are taken together in clusters.
+CROWD = 32
+# Rows in the smallest window for each feature.
+ROOM = 10
+# Answers that are remembered, a few kilobytes each.
+MEMORY = 2048
+# Parts of a prompt's weight that are tried where all of it leads outside the certified region.
+SHARES = (0.0, 0.25, 0.5)
+
+
+class Start(NamedTuple):
+    """Where a search may start: a vertex, and the coefficients that it was found with."""
+
+    vertex: Vertex
+    beta: FloatArray
+
+
+class Found(Protocol):
+    """An optimal fit."""
+
+    @property
+    def vertex(self) -> Vertex:
+        """The rows that it goes through, and the sides of the others."""
+
+    @property
+    def beta(self) -> FloatArray:
+        """(d,) coefficients."""
+
+    @property
+    def blur(self) -> FloatArray:
+        """(d,) bound on their round-off."""
+
+    def value(self, phi: FloatArray) -> tuple[float, float]:
+        """The fit at (d,) features and a bound on its round-off."""
+
+    def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The same for (m, d) features, bit by bit."""
+
+
+# The optimal fit, a direction in which the problem is unbounded, or None outside the certified region.
+Answer: TypeAlias = Found | Endless | None
+
+
+class Regression(Protocol):
+    """Regressions on one data set that differ in their linear term only."""
+
+    def minimise(self, phi: FloatArray) -> Found | Endless:
+        """The minimiser with the smallest phi' beta."""
+
+
+R = TypeVar("R", bound=Regression)
+
+
+@dataclass(frozen=True)
+class Window(Generic[R]):
+    """The nearest rows, solved by themselves.
+
+    Attributes:
+        regression: Their regression, the others' sums included.
+        rows: The k rows.
+        rest: Sums of the others.
+        tau: Target coverage.
+        distances: (k,) distances of the rows from the base fit.
+        radius: The smallest distance among the rows left out; `inf` if there are none.
+        centre: The base fit.
+        clusters: The rows on the base fit that the first of the rows stand for; None if each row stands for
+            itself.
+    """
+
+    regression: R
+    rows: Rows
+    rest: Rest
+    tau: float
+    distances: FloatArray
+    radius: float
+    centre: Centre
+    clusters: Clusters | None = None
+
+    def proves(self, found: Found | Endless, phi: FloatArray) -> bool:
+        """Whether what was found for the window and a prompt holds for all rows."""
+        if self.clusters is not None and not self._leaves_whole(self.clusters, found):
+            return False
+        if self.radius == np.inf:
+            return True
+        if isinstance(found, Endless):
+            return self._falls_forever(found.ray, phi)
+        if self.centre.way(found.beta, found.blur) < self.radius:
+            return True
+        # The base fit itself, near which there may be rows at any distance, or more on it than were kept.
+        basis = found.vertex.basis
+        return len(basis) == len(phi) and not self.distances[basis].any()
+
+    def _leaves_whole(self, clusters: Clusters, found: Found | Endless) -> bool:
+        """Whether a fit or a ray leads no two rows of a cluster to different sides."""
+        if isinstance(found, Endless):
+            return clusters.are_whole(found.ray, 8 * EPS * float(np.abs(found.ray).sum()))
+        size = np.abs(found.beta).sum() + np.abs(self.centre.beta).sum() + np.abs(self.rows.scores).max()
+        tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.blur.sum())
+        return clusters.are_whole(found.beta - self.centre.beta, tolerance)
+
+    def _falls_forever(self, ray: FloatArray, phi: FloatArray) -> bool:
+        """Whether the objective over all rows falls along a ray, wherever the rows left out come to lie.
+
+        Far out row i adds rho_tau(-x_i' ray). For the rows left out that is known where all of them move to
+        the same side, as they do if every column on the way has one sign and the ray agrees with it.
+        """
+        total = self.rest.total * ray
+        one_sign = np.abs(self.rest.total) == self.rest.mass
+        if not (one_sign | (ray == 0.0)).all() or ((total > 0.0).any() and (total < 0.0).any()):
+            return False
+        moves = np.append(-self.rows.features @ ray, -total.sum())
+        costs = np.append(self.rows.weights, 1.0) * np.maximum(self.tau * moves, (self.tau - 1.0) * moves)
+        gain = self.tau * float(phi @ ray)
+        return bool(costs.sum() - gain < -64 * EPS * (costs.sum() + abs(gain)))
+
+
+class Windows(ABC, Generic[R]):
+    """Answers to prompts; safe to ask from many threads.
+
+    Args:
+        near: The neighbourhood.
+        tau: Target coverage.
+
+    Attributes:
+        shares: Parts of a linear term at which the fit bounds that at all of it from below.
+        endless: What an unbounded problem makes of the fit at the prompt.
+    """
+
+    shares: ClassVar[tuple[float, ...]] = SHARES
+    endless: ClassVar[float] = np.inf
+
+    def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
+        self._near, self._tau = near, tau
+        self._made: dict[int, Window[R]] = {}
+        self._answers: dict[bytes, Answer] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Windows[R]], tuple[object, ...]]:
+        """Copies start anew: nothing that was found changes an answer, and a lock cannot be copied."""
+        return type(self), (self._near, self._tau)
+
+    def find(self, phi: FloatArray) -> Answer:
+        """The proven answer to one prompt of (d,) features.
+
+        Raises:
+            ThresholdError: If no fit could be proven optimal.
+        """
+        prompt, answers = phi.tobytes(), self._answers
+        if prompt in answers:
+            return answers[prompt]
+        answer = self._search(phi)
+        with self._lock:
+            if len(self._answers) >= MEMORY:  # the first half is forgotten
+                self._answers = dict(list(self._answers.items())[len(self._answers) // 2 + 1 :])
+            self._answers[prompt] = answer
+        return answer
+
+    def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
+        """The proven answers to (m, d) prompts.
+
+        Returns:
+            Different answers, and for each prompt the number of its own.
+
+        Raises:
+            ThresholdError: If no fit could be proven optimal.
+        """
+        prompts: dict[bytes, int] = {}
+        which = [prompts.setdefault(phi.tobytes(), len(prompts)) for phi in phis]
+        _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
+        return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
+
+    def unproven(self, phi: FloatArray) -> Found | Endless:
+        """What the rows kept say of a prompt outside the certified region, right or wrong.
+
+        Raises:
+            ThresholdError: If no fit could be proven optimal for them.
+        """
+        return self._window(len(self._sizes) - 1).regression.minimise(phi)
+
+    def at_least(self, linear: FloatArray, phi: FloatArray) -> float:
+        """A lower bound on the fit at a prompt outside the certified region, `linear` its weighted features.
+
+        The optimal value is concave in theta and has slope -phi' beta, so phi' beta never falls as theta
+        grows from 0 to tau: the fit at the prompt with a part of its weight bounds that with all of it.
+        """
+        bounds = [-np.inf]
+        for share in self.shares:
+            found = self.find(share * linear)
+            if isinstance(found, Endless):
+                return np.inf
+            if found is not None:
+                value, error = found.value(phi)
+                bounds.append(value - error)
+        return max(bounds)
+
+    @abstractmethod
+    def certificate(self, phi: FloatArray) -> Certificate | None:
+        """What proves the answer to one prompt; None unless that is a fit."""
+
+    @abstractmethod
+    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
+        """The regression on some rows and the sums of all others."""
+
+    def _search(self, phi: FloatArray) -> Answer:
+        """What the first window to prove anything says."""
+        failed: ThresholdError | None = None
+        for number in range(len(self._sizes)):
+            try:
+                found = self._ask(number, phi)
+            except ThresholdError as error:  # more rows may be easier
+                failed = error
+                continue
+            if found is not None:
+                return found
+        if failed is not None and self._near.radius == np.inf:
+            raise failed
+        return None  # with more of the calibration prompts it might be known
+
+    def _ask(self, number: int, phi: FloatArray) -> Answer:
+        """What one window can prove."""
+        window = self._window(number)
+        found = window.regression.minimise(phi)
+        return found if window.proves(found, phi) else None
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Rows in each window, those on the base fit not counted where they are in clusters."""
+        kept, sizes = len(self._near.rows), [max(SMALLEST, ROOM * len(self._near.centre.root))]
+        while sizes[-1] < kept:
+            sizes.append(FACTOR * sizes[-1])
+        return [*sizes[:-1], kept]
+
+    @cached_property
+    def _crowd(self) -> int:
+        """How many rows lie on the base fit, if so many that they are taken together; they come first."""
+        rows, d = self._base[0], len(self._near.centre.root)
+        on = int(np.count_nonzero(self._near.centre.distances(rows) == 0.0))
+        return on if on > CROWD * d and len(self._sizes) > 1 else 0
+
+    @cached_property
+    def _base(self) -> tuple[Rows, Start]:
+        """All rows, those first that the base fit goes through, and the base fit."""
+        rows, d = self._near.rows, len(self._near.centre.root)
+        regression = self._regression(rows, self._near.rest, self._first(rows))
+        found = bounded(regression.minimise(np.zeros(d)))
+        basis, below = found.vertex
+        # By distance, so that those on the fit come next.
+        nearest = np.argsort(self._near.centre.distances(rows), kind="stable")
+        order = np.concatenate([basis, nearest[~np.isin(nearest, basis)]])
+        return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
+
+    def _first(self, rows: Rows) -> Start | None:  # noqa: ARG002 - of use where rows make a fit
+        """Where to find the base fit from."""
+        return None
+
+    def _window(self, number: int) -> Window[R]:
+        if number not in self._made:
+            self._made[number] = self._make(number)
+        return self._made[number]
+
+    def _make(self, number: int) -> Window[R]:
+        if self._crowd and number < len(self._sizes) - 1:
+            return self._clustered(number)
+        (rows, ((basis, below), beta)), size = self._base, self._sizes[number]
+        centre, inside, beyond = self._near.centre, slice(size), slice(size, None)
+        distances = centre.distances(rows)
+        radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
+        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
+        part, start = rows.take(inside), Start(Vertex(basis, below[inside]), beta)
+        regression = self._from_mean(part, rest, start)
+        return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
+
+    def _clustered(self, number: int) -> Window[R]:
+        """A window with the rows on the base fit in clusters, and the nearest of the others one by one."""
+        (rows, ((_, below), _)), centre = self._base, self._near.centre
+        clusters = Clusters.of(rows.take(slice(self._crowd)), COARSEST * FINER**number)
+        end = self._crowd + self._sizes[number]
+        inside, beyond = slice(self._crowd, end), slice(end, None)
+        distances = centre.distances(rows)
+        radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
+        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
+        part = clusters.means + rows.take(inside)
+        away = np.concatenate([np.zeros(len(clusters.means)), distances[inside]])
+        regression = self._from_mean(part, rest, None)
+        return Window(regression, part, rest, float(self._tau), away, radius, centre, clusters)
+
+    def _from_mean(self, part: Rows, rest: Rest, start: Start | None) -> R:
+        """The regression on some rows, started where most prompts are near: at the mean of the rows."""
+        mean = self._regression(part, rest, start).minimise(part.mean())
+        if not isinstance(mean, Endless):
+            start = Start(mean.vertex, mean.beta)
+        return self._regression(part, rest, start)
+
+    def _problem(self, phi: FloatArray) -> Problem:
+        """What a certificate for a prompt is about."""
+        rest, tau = self._near.rest, float(self._tau)
+        return Problem(self._base[0], rest, tau, self._penalty, phi)
+
+    @property
+    def _penalty(self) -> FloatArray:
+        """(d,) ridge penalties."""
+        return np.zeros(len(self._near.centre.root))
+
+    def _sides(self, found: Found) -> BoolArray:
+        """(K,) which of the kept rows lie below a fit: those beyond its window have not changed sides."""
+        below = self._base[1].vertex.below
+        return np.concatenate([found.vertex.below, below[len(found.vertex.below) :]])
+
+
+# Products of prompts and vertices held at a time when many prompts are looked up.
+LOOKUPS = 1 << 20
+
+
+class Known(NamedTuple):
+    """A vertex that may answer other prompts: its numbers, its prompts, and whether it holds for all rows."""
+
+    fit: Fit
+    box: Box
+    is_proven: bool
+
+
+class Vertices:
+    """Known vertices, and which of them has the smallest value at a prompt.
+
+    Safe to read while another thread adds: entries are written before the view that covers them.
+    """
+
+    def __init__(self, d: int) -> None:
+        self._lock = threading.Lock()
+        self._known: list[list[Known]] = []
+        self._numbers: dict[bytes, int] = {}
+        self._slopes = np.empty((SMALLEST, d))
+        self._losses = np.empty(SMALLEST)
+        self._bases: set[bytes] = set()
+        self._view = self._slopes[:0], self._losses[:0]
+
+    def __len__(self) -> int:
+        """How many different fits there are."""
+        return len(self._view[1])
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another."""
+        return len(self._bases) >= MEMORY
+
+    def __getitem__(self, number: int) -> Sequence[Known]:
+        """The vertices of one fit: several where more rows than a basis lie on it."""
+        return self._known[number]
+
+    def nearest(self, phi: FloatArray) -> Sequence[Known]:
+        """The vertices of the fit with the smallest value at one prompt."""
+        slopes, losses = self._view
+        return self._known[int((losses - slopes.dot(phi)).argmin())] if len(losses) else ()
+
+    def nearest_each(self, phis: FloatArray) -> IntArray:
+        """Numbers of the vertices with the smallest value at (m, d) prompts, where there is a vertex."""
+        slopes, losses = self._view
+        size = max(1, LOOKUPS // len(losses))
+        parts = [
+            (losses - phis[start : start + size] @ slopes.T).argmin(axis=1)
+            for start in range(0, len(phis), size)
+        ]
+        return np.concatenate(parts)
+
+    def add(self, known: Known, slope: FloatArray, loss: float) -> None:
+        """Add a vertex with value loss - slope' phi, unless it is known or there is no room."""
+        basis, beta = known.fit.vertex.basis.tobytes(), known.fit.beta.tobytes()
+        with self._lock:
+            if self.full or basis in self._bases:
+                return
+            self._bases.add(basis)
+            if beta in self._numbers:
+                self._known[self._numbers[beta]].append(known)
+                return
+            count = len(self._known)
+            if count == len(self._losses):
+                self._slopes = np.vstack([self._slopes, np.empty_like(self._slopes)])
+                self._losses = np.concatenate([self._losses, np.empty_like(self._losses)])
+            self._slopes[count], self._losses[count] = slope, loss
+            self._numbers[beta] = count
+            self._known.append([known])
+            self._view = self._slopes[: count + 1], self._losses[: count + 1]
+
+
+class PlainWindows(Windows[QuantileSimplex]):
+    """Answers to prompts from quantile regression without a penalty."""
+
+    solver: ClassVar[type[QuantileSimplex]] = QuantileSimplex
+
+    def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
+        super().__init__(near, tau)
+        # Edges cost time, and continuous features never come to lie on them. No answer depends on this.
+        self._has_ties = False
+        self._vertices = defaultdict[int, Vertices](lambda: Vertices(len(near.centre.root)))
+
+    def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
+        """The proven answers to (m, d) prompts: different ones, and for each prompt the number of its own."""
+        answers: list[Answer] = []
+        which = np.full(len(phis), -1, dtype=np.int64)
+        asked: dict[bytes, int] = {}
+        pending, turn = np.arange(len(phis)), 1
+        while len(pending):
+            for known, rows in self._recall_each(phis, pending):
+                which[rows] = len(answers)
+                answers.append(known)
+            pending = pending[which[pending] < 0]
+            # A few are solved one by one, then all others are looked up among the vertices found.
+            for row in pending[:turn]:
+                prompt = phis[row].tobytes()
+                if prompt not in asked:
+                    asked[prompt] = len(answers)
+                    answers.append(self.find(phis[row]))
+                which[row] = asked[prompt]
+            pending, turn = pending[turn:], 2 * turn
+        return answers, which
+
+    def certificate(self, phi: FloatArray) -> Certificate | None:
+        """What proves the answer to one prompt; None unless that is a fit."""
+        fit = self.find(phi)
+        if not isinstance(fit, Fit):
+            return None
+        value = fit.value(phi)
+        if self._crowd:
+            fit = bounded(self._window(len(self._sizes) - 1).regression.minimise(phi))
+        problem, vertex = self._problem(phi), Vertex(fit.vertex.basis, self._sides(fit))
+        others = problem.pull(problem.eta(vertex, np.zeros(len(phi))))
+        basis = problem.rows.features[fit.vertex.basis]
+        on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)
+        return certificate_of(problem, vertex, on_basis, fit.beta, value)
+
+    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
+        return self.solver(rows, self._tau, rest, None if start is None else start.vertex)
+
+    def _first(self, rows: Rows) -> Start:
+        d = rows.features.shape[1]
+        return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
+
+    def _of_larger_windows(self) -> Iterator[Vertices]:
+        """Vertices of all windows but the first, where a fit without further rows on it is of every window.
+
+        Smaller windows that cannot answer need not be asked then. What a smaller one can prove is the same
+        fit, on edges as well: who owns an edge follows from the basis and from sums over all rows. Clusters
+        differ from window to window.
+        """
+        for number in range(1, 0 if self._crowd else len(self._sizes)):
+            if len(self._vertices[number]):
+                yield self._vertices[number]
+
+    def _ask(self, number: int, phi: FloatArray) -> Answer:
+        nearest = self._vertices[number].nearest(phi)
+        for known in nearest:
+            if self._is_held(known.box, phi):
+                return known.fit if known.is_proven else None
+        for vertices in self._of_larger_windows() if number == 0 else ():
+            for known in vertices.nearest(phi):
+                if known.is_proven and known.fit.alone and self._is_held(known.box, phi):
+                    return known.fit
+        return self._solve(number, phi, nearest[0].fit.vertex if nearest else None)
+
+    def _solve(self, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
+        """What one window can prove, by a search from a vertex that may be near."""
+        window, vertices = self._window(number), self._vertices[number]
+        simplex = window.regression
+        try:
+            found: Fit | Endless | None = simplex.minimise(phi, start)
+        except ThresholdError:
+            if start is None:
+                raise
+            found = None  # from elsewhere it may be proven
+        if isinstance(found, Fit) and found.shared and not (start is None and vertices.full):
+            box = simplex.box(found)
+            if box.owns(phi):
+                is_proven = window.proves(found, phi)
+                slope = float(self._tau) * found.beta
+                vertices.add(Known(found, box, is_proven), slope, simplex.loss(found))
+                return found if is_proven else None
+        if start is not None:
+            found = simplex.minimise(phi)
+        return found if found is not None and window.proves(found, phi) else None
+
+    def _is_held(self, box: Box, phi: FloatArray) -> bool:
+        """Whether a prompt lies inside a vertex's box, or on an edge that the vertex owns."""
+        if box.holds(phi):
+            return True
+        tied = box.owns(phi)
+        self._has_ties |= tied
+        return tied
+
+    def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
+        """Known vertices with the pending prompts that they answer."""
+        for vertices in self._of_larger_windows():
+            unanswered = np.ones(len(pending), dtype=np.bool_)
+            for fit, held in self._held_alone(vertices, phis[pending]):
+                unanswered[held] = False
+                if len(held):
+                    yield fit, pending[held]
+            pending = pending[unanswered]
+        for number in range(len(self._sizes)):
+            vertices = self._vertices[number]
+            if len(vertices) == 0 or len(pending) == 0:
+                return
+            numbers = vertices.nearest_each(phis[pending])
+            order = np.argsort(numbers, kind="stable")
+            ends = np.flatnonzero(np.diff(numbers[order])) + 1
+            further = [pending[:0]]
+            for part in np.split(order, ends):
+                rows = pending[part]
+                for known in vertices[int(numbers[part[0]])]:
+                    inside = self._are_held(known.box, phis[rows])
+                    if inside.any() and known.is_proven:
+                        yield known.fit, rows[inside]
+                    elif inside.any():
+                        further.append(rows[inside])
+                    rows = rows[~inside]
+            pending = np.concatenate(further)
+
+    def _held_alone(self, vertices: Vertices, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
+        """Proven fits without further rows on them, with the numbers of (m, d) prompts that they answer."""
+        if len(phis) == 0:
+            return
+        numbers = vertices.nearest_each(phis)
+        for number in np.unique(numbers):
+            rows = np.flatnonzero(numbers == number)
+            for known in vertices[int(number)]:
+                if known.is_proven and known.fit.alone:
+                    held = self._are_held(known.box, phis[rows])
+                    yield known.fit, rows[held]
+                    rows = rows[~held]
+
+    def _are_held(self, box: Box, phis: FloatArray) -> BoolArray:
+        """The same as `_is_held` for (m, d) prompts; edges are looked at once a prompt has lain on one."""
+        return (box.owns_each if self._has_ties else box.holds_each)(phis)
