@@ -169,7 +169,7 @@ def _artifact(source: LabelledDraws, seed: int) -> CalibrationArtifact:
 
 def _alarms(artifact: CalibrationArtifact, *parts: LabelledDraws) -> tuple[float, float]:
     """After how many results drift is found, and after how many labels a broken rate; `inf` if never."""
-    from langchain_cfc.monitor.tests import Drift, Kept, Label
+    from langchain_cfc.monitor.sequential_tests import Drift, Kept, Label
 
     drift, kept = Drift.begun(artifact, 0.0), Kept.begun(artifact, 0.0)
     needed = -np.log(LEVEL)

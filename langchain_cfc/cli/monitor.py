@@ -366,7 +366,7 @@ def _say(console: Console, found: MonitorStatus) -> None:
 
 def _table(found: MonitorStatus) -> Table:
     """The tests with most evidence."""
-    from langchain_cfc.monitor.tests import amount
+    from langchain_cfc.monitor.sequential_tests import amount
 
     tests = [one for one in found.tests if one.kind != "labelled"]
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]

@@ -26,7 +26,7 @@ from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, curves_of, status_of
 from langchain_cfc.monitor.store import Evidence, Failed, MonitorStore
-from langchain_cfc.monitor.tests import Label
+from langchain_cfc.monitor.sequential_tests import Label
 from langchain_cfc.monitor.traffic import Traffic, check_time
 from langchain_cfc.runnable import CFCResult
 

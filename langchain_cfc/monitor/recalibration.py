@@ -16,7 +16,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
 from langchain_cfc.monitor.shadow import SideBySide
 from langchain_cfc.monitor.status import called
-from langchain_cfc.monitor.tests import BLOCK, Drift, Layout, Sampled
+from langchain_cfc.monitor.sequential_tests import BLOCK, Drift, Layout, Sampled
 from langchain_cfc.monitor.traffic import Traffic, time_of
 from langchain_cfc.records import Provenance
 from langchain_cfc.thresholds import Level

@@ -14,7 +14,7 @@ from langchain_cfc.artifact import CalibrationArtifact, Watched
 from langchain_cfc.features import in_short
 from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED
 from langchain_cfc.monitor.store import Evidence, Standing
-from langchain_cfc.monitor.tests import Data, Drift, Kept, Sampled, Test, Together
+from langchain_cfc.monitor.sequential_tests import Data, Drift, Kept, Sampled, Test, Together
 
 _OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 

@@ -39,7 +39,7 @@ from langchain_cfc._internal.database import Database
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
-from langchain_cfc.monitor.tests import BLOCK, Drift, Kept, Label, Sampled
+from langchain_cfc.monitor.sequential_tests import BLOCK, Drift, Kept, Label, Sampled
 
 if TYPE_CHECKING:
     from typing_extensions import Self

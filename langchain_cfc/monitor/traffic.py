@@ -13,7 +13,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Draws, LabelledDraws
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.tests import Label
+from langchain_cfc.monitor.sequential_tests import Label
 from langchain_cfc.records import tabulate
 
 # Seconds from 1970 to the year 9999.

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from langchain_cfc.monitor.tests import (
+from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
     Capital,

@@ -10,7 +10,7 @@ from scipy import stats
 
 from benchmarks.drift import _artifact, _observed, main, page, shifts
 from langchain_cfc.demo import recording
-from langchain_cfc.monitor.tests import Drift
+from langchain_cfc.monitor.sequential_tests import Drift
 from langchain_cfc.records import tabulate
 
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.monitor.tests import (
+from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
     Capital,
