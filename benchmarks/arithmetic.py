@@ -16,7 +16,7 @@ from benchmarks.ours import quiet, seconds_of
 from benchmarks.results import Times
 from benchmarks.serving_results import Arithmetic
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 
 MAPS = ("1", "mean_score", "hat(mean_score, 5)", "hat(mean_score, 5) + group(topic)")
@@ -104,7 +104,7 @@ class Case:
 
         def asked(record: PromptRecord) -> Callable[[], object]:
             scores, metadata = [one.score for one in record.candidates], dict(record.metadata)
-            return lambda: decide(artifact, Draws.of([scores], [texts], [metadata]), ALPHA)
+            return lambda: decide(artifact, CandidateBatch.of([scores], [texts], [metadata]), ALPHA)
 
         calls = [asked(record) for record in self._records]
         with quiet():

@@ -26,15 +26,15 @@ from benchmarks.alternate import Ratio
 from benchmarks.in_memory import InMemoryModel
 from benchmarks.ours import quiet
 from benchmarks.slow_server import counted, slow_server
-from langchain_cfc.collect.collecting import Options, Pace, collect
-from langchain_cfc.collect.executor import Parts
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid
+from langchain_cfc.collect.collecting import CallPolicy, Options, collect
+from langchain_cfc.collect.executor import Components
+from langchain_cfc.collect.stages import Labels, ModelCalls, Usage
 from langchain_cfc.collect.store import Store, writes
 from langchain_cfc.collect.store.writes import Statement, Write, together
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.base import BaseVerifier, Scored
 
@@ -166,9 +166,9 @@ def _bare(model: BaseChatModel, prompts: int, n: int, concurrency: int) -> None:
 
 
 def _collected(model: BaseChatModel, prompts: int, n: int, concurrency: int) -> None:
-    parts = Parts(model, Half(), First(), n)
+    parts = Components(model, Half(), First(), n)
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(pace=Pace(concurrency), notice=_ignored)
+        options = Options(pace=CallPolicy(concurrency), notice=_ignored)
         found = collect(_examples(prompts), parts, Path(folder) / "store.db", options)
     if not found.complete or found.standing.labelled != prompts:
         msg = f"only {found.standing.labelled} of {prompts} prompts were collected"
@@ -191,7 +191,7 @@ def _examples(prompts: int) -> list[Example]:
 
 def _stages(prompts: int, n: int) -> list[list[Write]]:
     """All writes of a collection, a list for each transaction."""
-    paid = Paid((ModelCalls("model-1", drew=True, input_tokens=100, output_tokens=50),), n, 0)
+    paid = Usage((ModelCalls("model-1", drew=True, input_tokens=100, output_tokens=50),), n, 0)
     draws = [_draw(slot) for slot in range(n)]
     scores, labels = Scored([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
     numbers = iter(range(prompts))
@@ -200,14 +200,16 @@ def _stages(prompts: int, n: int) -> list[list[Write]]:
         found += [
             together(writes.drawn(one, draws, paid, without_nul=False) for one in some),
             together(writes.scored(one, scores, paid) for one in some),
-            together(writes.labelled(one, labels, Paid(), without_nul=False) for one in some),
+            together(writes.labelled(one, labels, Usage(), without_nul=False) for one in some),
         ]
     return found
 
 
-def _draw(slot: int) -> Draw:
+def _draw(slot: int) -> DrawnCandidate:
     text = f"The answer is {slot}, for a reason that takes about a line."
-    return Draw(text, AIMessage(text, response_metadata={"model_name": "model-1", "finish_reason": "stop"}))
+    return DrawnCandidate(
+        text, AIMessage(text, response_metadata={"model_name": "model-1", "finish_reason": "stop"})
+    )
 
 
 @contextmanager

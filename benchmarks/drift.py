@@ -26,10 +26,10 @@ if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
 if TYPE_CHECKING:
     from langchain_cfc import CalibrationArtifact
     from langchain_cfc._internal.arrays import FloatArray
-    from langchain_cfc.candidates import LabelledDraws
+    from langchain_cfc.candidates import LabelledBatch
     from langchain_cfc.monitor.observed import Observed
 
-    Shift = Callable[[LabelledDraws, np.random.Generator], LabelledDraws]
+    Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]
 
 WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
@@ -89,21 +89,21 @@ def shifts() -> dict[str, Shift]:
     weaker = tabulate(read_records(WEAKER))
     rows = {name: row for row, name in enumerate(weaker.ids)}
 
-    def nothing(served: LabelledDraws, _: np.random.Generator) -> LabelledDraws:
+    def nothing(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
         return served
 
-    def swapped(served: LabelledDraws, _: np.random.Generator) -> LabelledDraws:
+    def swapped(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
         return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
 
     def harder(times: int) -> Shift:
-        def shift(served: LabelledDraws, luck: np.random.Generator) -> LabelledDraws:
+        def shift(served: LabelledBatch, luck: np.random.Generator) -> LabelledBatch:
             hard = np.array([one["topic"] in HARD for one in served.draws.metadata])
             return served.take(np.flatnonzero(hard | (luck.random(len(served)) < 1 / times)))
 
         return shift
 
     def stricter(power: float) -> Shift:
-        def shift(served: LabelledDraws, _: np.random.Generator) -> LabelledDraws:
+        def shift(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
             return with_scores(served, served.draws.scores**power)
 
         return shift
@@ -148,7 +148,7 @@ def _found(name: str, shift: Shift, streams: int) -> Found:
     )
 
 
-def _artifact(source: LabelledDraws, seed: int) -> CalibrationArtifact:
+def _artifact(source: LabelledBatch, seed: int) -> CalibrationArtifact:
     from langchain_cfc import calibrate
     from langchain_cfc.certificates import certify
     from langchain_cfc.errors import CFCWarning
@@ -167,11 +167,11 @@ def _artifact(source: LabelledDraws, seed: int) -> CalibrationArtifact:
         return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), source)
 
 
-def _alarms(artifact: CalibrationArtifact, *parts: LabelledDraws) -> tuple[float, float]:
+def _alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[float, float]:
     """After how many results drift is found, and after how many labels a broken rate; `inf` if never."""
-    from langchain_cfc.monitor.sequential_tests import Drift, Kept, Label
+    from langchain_cfc.monitor.sequential_tests import CoverageTest, Drift, Label
 
-    drift, kept = Drift.begun(artifact, 0.0), Kept.begun(artifact, 0.0)
+    drift, kept = Drift.begun(artifact, 0.0), CoverageTest.begun(artifact, 0.0)
     needed = -np.log(LEVEL)
     alarms = [np.inf, np.inf]
     number = 0
@@ -187,7 +187,7 @@ def _alarms(artifact: CalibrationArtifact, *parts: LabelledDraws) -> tuple[float
 
 
 def _observed(
-    artifact: CalibrationArtifact, part: LabelledDraws, first: int
+    artifact: CalibrationArtifact, part: LabelledBatch, first: int
 ) -> list[tuple[Observed, list[bool]]]:
     """What a monitor would be told of prompts, with the labels of their candidates."""
     from langchain_cfc.decision import decide
@@ -222,7 +222,7 @@ def _observed(
     ]
 
 
-def _means(part: LabelledDraws) -> FloatArray:
+def _means(part: LabelledBatch) -> FloatArray:
     from langchain_cfc.features import parse_statistic
 
     return parse_statistic("mean_score").values(part.draws)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from benchmarks.verifiers_page import Compared, Row
     from langchain_cfc import PromptRecord
-    from langchain_cfc.sampling import Draw
+    from langchain_cfc.sampling import DrawnCandidate
     from langchain_cfc.verifiers import Verifier
 
 
@@ -196,17 +196,19 @@ def unmeasured(found: Compared, options: argparse.Namespace) -> dict[str, str]:
     return {name: KINDS[name] for name in left if KINDS[name] not in there}
 
 
-def as_draws(record: PromptRecord) -> list[Draw]:
+def as_draws(record: PromptRecord) -> list[DrawnCandidate]:
     """Recorded candidates as they were drawn, with the log-probability of the whole as that of one token."""
     from langchain_core.messages import AIMessage
 
-    from langchain_cfc.sampling import Draw
+    from langchain_cfc.sampling import DrawnCandidate
 
     draws = []
     for candidate in record.candidates:
         text, known = str(candidate.text), candidate.scores or {}
         tokens = [{"token": text, "logprob": known[LOGPROB]}] if LOGPROB in known else []
-        draws.append(Draw(text, AIMessage(text, response_metadata={"logprobs": {"content": tokens}})))
+        draws.append(
+            DrawnCandidate(text, AIMessage(text, response_metadata={"logprobs": {"content": tokens}}))
+        )
     return draws
 
 
@@ -228,7 +230,7 @@ def compare(
     """Score all prompts, one after the other, with at most `concurrency` requests at once."""
     from benchmarks.verifiers_page import row
     from langchain_cfc.errors import VerifierError
-    from langchain_cfc.execution import Bounds, Limit, bounded, complete
+    from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, complete, with_call_limits
     from langchain_cfc.verifiers import VerifierInput
     from langchain_cfc.verifiers.base import checked_scores, verifier_call
 
@@ -236,7 +238,7 @@ def compare(
     scored: list[tuple[PromptRecord, list[float]]] = []
     failures: list[str] = []
     began = time.perf_counter()
-    with bounded(Bounds(Limit(concurrency))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(concurrency))):
         for record in records:
             given = VerifierInput(prompt=record.input, candidates=as_draws(record))
             try:

@@ -1,4 +1,4 @@
-"""`Draws`: what calibration and serving both know about prompts, as arrays.
+"""`CandidateBatch`: what calibration and serving both know about prompts, as arrays.
 
 Set rules and feature maps read this and nothing else, which is what keeps calibration and serving
 exchangeable: offline the arrays hold thousands of labelled prompts, online a single one, and the code in
@@ -92,7 +92,7 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
 
 
 @dataclass(frozen=True)
-class Draws:
+class CandidateBatch:
     """The n candidates of N prompts, ordered by request slot.
 
     Attributes:
@@ -111,7 +111,7 @@ class Draws:
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, parts: Sequence[Draws]) -> Draws:
+    def joined(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
         """The draws of several parts of a dataset, one after the other; answers where all parts have them."""
         return cls(
             np.concatenate([part.scores for part in parts]),
@@ -126,7 +126,7 @@ class Draws:
         scores: FloatArray | Sequence[Sequence[float]],
         answers: Sequence[Sequence[str]] | None = None,
         metadata: Sequence[Mapping[str, Scalar]] | None = None,
-    ) -> Draws:
+    ) -> CandidateBatch:
         """Check and pack the candidates of N prompts.
 
         Args:
@@ -186,7 +186,7 @@ class Draws:
         """(N, n) whether a candidate gives no answer: its answer is blank; None where answers are unknown."""
         return None if self.lengths is None else np.asarray(self.lengths == 0, dtype=np.bool_)
 
-    def take(self, rows: IntArray) -> Draws:
+    def take(self, rows: IntArray) -> CandidateBatch:
         """The same draws for some of the prompts.
 
         Args:
@@ -195,7 +195,7 @@ class Draws:
         Returns:
             Draws of m prompts.
         """
-        return Draws(
+        return CandidateBatch(
             self.scores[rows],
             None if self.answer_codes is None else self.answer_codes[rows],
             None if self.lengths is None else self.lengths[rows],
@@ -219,7 +219,7 @@ def kinds_of_json_prompts(inputs: Iterable[str]) -> frozenset[PromptKind]:
 
 
 @dataclass(frozen=True)
-class LabelledDraws:
+class LabelledBatch:
     """Draws with what only calibration and evaluation may see.
 
     Attributes:
@@ -237,7 +237,7 @@ class LabelledDraws:
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None where they are unknown.
     """
 
-    draws: Draws
+    draws: CandidateBatch
     correct: BoolArray
     ids: tuple[str, ...]
     clusters: tuple[str | None, ...]
@@ -270,7 +270,7 @@ class LabelledDraws:
         extracted: bool | None = False,
         weights: FloatArray | Sequence[float] | None = None,
         prompt_kinds: frozenset[PromptKind] | None = None,
-    ) -> LabelledDraws:
+    ) -> LabelledBatch:
         """Check and pack N labelled prompts, such as a batch out of a database; see `joined`.
 
         Args:
@@ -292,7 +292,7 @@ class LabelledDraws:
         Raises:
             InputError: If anything differs in number, or a value is not what it should be.
         """
-        draws = Draws.of(scores, answers, metadata)
+        draws = CandidateBatch.of(scores, answers, metadata)
         labels = np.asarray(correct)
         if labels.dtype != np.bool_:
             msg = f"correct must hold True and False only, got an array of type {labels.dtype}"
@@ -306,7 +306,7 @@ class LabelledDraws:
         return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, counted, prompt_kinds)
 
     @classmethod
-    def joined(cls, parts: Iterable[LabelledDraws]) -> LabelledDraws:
+    def joined(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
         """Parts of a dataset as one.
 
         Args:
@@ -327,7 +327,7 @@ class LabelledDraws:
         alike = all(part.weights is None for part in several)
         kinds = [part.prompt_kinds for part in several]
         whole = cls(
-            Draws.joined([part.draws for part in several]),
+            CandidateBatch.joined([part.draws for part in several]),
             np.concatenate([part.correct for part in several]),
             tuple(chain.from_iterable(part.ids for part in several)),
             tuple(chain.from_iterable(part.clusters for part in several)),
@@ -349,9 +349,9 @@ class LabelledDraws:
         """What the prompts can be recognised by later: their ids, and their clusters."""
         return names_of(self.ids, self.clusters)
 
-    def take(self, rows: IntArray) -> LabelledDraws:
+    def take(self, rows: IntArray) -> LabelledBatch:
         """The same for some of the prompts; `rows` is (m,) row numbers."""
-        return LabelledDraws(
+        return LabelledBatch(
             self.draws.take(rows),
             self.correct[rows],
             _of(self.ids, rows),
@@ -363,7 +363,7 @@ class LabelledDraws:
             self.prompt_kinds,
         )
 
-    def first_slots(self, n: int) -> LabelledDraws:
+    def first_slots(self, n: int) -> LabelledBatch:
         """The same prompts with their first n candidates only.
 
         Args:
@@ -377,7 +377,7 @@ class LabelledDraws:
         """
         check_slots(n, self.draws.n)
         draws = self.draws
-        fewer = Draws(
+        fewer = CandidateBatch(
             draws.scores[:, :n].copy(),
             None if draws.answer_codes is None else draws.answer_codes[:, :n].copy(),
             None if draws.lengths is None else draws.lengths[:, :n].copy(),
@@ -387,7 +387,7 @@ class LabelledDraws:
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
 
 
-def check_alike(labelled: LabelledDraws) -> None:
+def check_alike(labelled: LabelledBatch) -> None:
     """Refuse prompts that count differently, where nobody heeds it.
 
     Raises:
@@ -424,7 +424,7 @@ def _floats(weights: Any) -> FloatArray:
         raise InputError(msg) from error
 
 
-def _counted(part: LabelledDraws) -> FloatArray:
+def _counted(part: LabelledBatch) -> FloatArray:
     return np.ones(len(part)) if part.weights is None else part.weights
 
 

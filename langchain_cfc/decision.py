@@ -14,7 +14,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import accepted
@@ -45,12 +45,14 @@ class AnswerSets:
         not_certifiable: (N,) whether the prompt is flagged.
     """
 
-    draws: Draws
+    draws: CandidateBatch
     accepted: BoolArray
     not_certifiable: BoolArray
 
     @classmethod
-    def within(cls, draws: Draws, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool) -> Self:
+    def within(
+        cls, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool
+    ) -> Self:
         """The sets that thresholds make of entry levels.
 
         With `never_empty`, a prompt that is not flagged and whose candidates all lie above its threshold gets
@@ -159,7 +161,7 @@ class Decisions(AnswerSets):
 
 def decide(
     artifact: CalibrationArtifact,
-    draws: Draws,
+    draws: CandidateBatch,
     alpha: Level | None = None,
     *,
     policy: AnswerPolicy = EVERY_SET,

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.artifact import CalibrationArtifact, held_out
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import outcomes
 from langchain_cfc.certificates.bounds import at_least, at_most, clopper_pearson
 from langchain_cfc.decision import Decisions, decide
@@ -208,7 +208,7 @@ def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
 
 def evaluate(
     artifact: CalibrationArtifact,
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level | None = None,
     provenance: Provenance | None = None,
@@ -275,7 +275,7 @@ def evaluate(
     )
 
 
-def _answers(artifact: CalibrationArtifact, labelled: LabelledDraws) -> AnswersReport | None:
+def _answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> AnswersReport | None:
     """Bot mode on the test prompts."""
     if artifact.policy is None:
         return None
@@ -306,7 +306,7 @@ def _compare_provenance(artifact: CalibrationArtifact, theirs: Provenance | None
         warnings.warn(msg, FingerprintWarning, stacklevel=3)
 
 
-def _method(artifact: CalibrationArtifact, labelled: LabelledDraws, decisions: Decisions) -> MethodReport:
+def _method(artifact: CalibrationArtifact, labelled: LabelledBatch, decisions: Decisions) -> MethodReport:
     covered: BoolArray = np.any(decisions.accepted & labelled.correct, axis=1)
     flagged = decisions.not_certifiable
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Thresholds
 
@@ -37,7 +37,7 @@ class SetRule(ABC):
     def text(self) -> str:
         """The rule's name, from which `parse_set_rule` makes it again."""
 
-    def levels(self, draws: Draws) -> FloatArray:
+    def levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute entry levels.
 
         Args:
@@ -53,17 +53,17 @@ class SetRule(ABC):
         return np.where(blank, np.inf, self._levels(last))
 
     @abstractmethod
-    def _levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
-    def check_labels(self, labelled: LabelledDraws) -> None:  # noqa: B027 - most rules take any labels
+    def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
         """Refuse labels that make no sense under this rule.
 
         Raises:
             InputError: If they do not.
         """
 
-    def success_scores(self, labelled: LabelledDraws, cap: float) -> FloatArray:
+    def success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         """The paper's S(X): the smallest level among a prompt's correct candidates, `cap` if there are none.
 
         A prompt without a correct candidate gets one fixed number above every level, never 1: with 1 the
@@ -110,7 +110,7 @@ class AcceptAll(SetRule):
         """The rule's name."""
         return "all"
 
-    def _levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
         """(N, n) the scores themselves."""
         return draws.scores.copy()
 
@@ -127,7 +127,7 @@ class BestPrefix(SetRule):
         """The rule's name."""
         return "best_prefix"
 
-    def _levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
         """(N, n) scores up to the best candidate, `inf` after it."""
         best = draws.scores.argmin(axis=1)  # the earliest of several
         return np.where(np.arange(draws.n) <= best[:, np.newaxis], draws.scores, np.inf)
@@ -141,7 +141,7 @@ class Rank(SetRule):
         """The rule's name."""
         return "rank"
 
-    def _levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
         """(N, n) ranks divided by n."""
         order = np.argsort(draws.scores, axis=1, kind="stable")
         ranks = np.empty(order.shape, dtype=np.float64)
@@ -164,7 +164,7 @@ class Unique(SetRule):
         """The rule's name."""
         return f"unique({self._base.text})"
 
-    def _levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
         """(N, n) the base rule's levels on representatives, `inf` on the others."""
         levels = self._base.levels(draws)
         codes = _codes(draws)
@@ -181,7 +181,7 @@ class Unique(SetRule):
         represents[np.nonzero(held)[0], best[held]] = True
         return np.where(represents, levels, np.inf)
 
-    def check_labels(self, labelled: LabelledDraws) -> None:
+    def check_labels(self, labelled: LabelledBatch) -> None:
         """Refuse an answer that is labelled correct in one candidate and wrong in another."""
         codes = _codes(labelled.draws)
         clash = labelled.correct != np.take_along_axis(labelled.correct, codes, axis=1)
@@ -196,7 +196,7 @@ class Unique(SetRule):
         self._base.check_labels(labelled)
 
 
-def _codes(draws: Draws) -> IntArray:
+def _codes(draws: CandidateBatch) -> IntArray:
     if draws.answer_codes is None:
         msg = "the set rule `unique` needs the candidates' answers; these draws have scores only"
         raise InputError(msg)
@@ -226,13 +226,13 @@ class AtLeastOne(SetRule):
         """The rule's name."""
         return f"at_least_one({self._base.text})"
 
-    def _levels(self, draws: Draws) -> FloatArray:
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
         """(N, n) the base rule's levels, 0 for the best candidate."""
         levels = self._base.levels(draws)
         levels[np.arange(len(levels)), levels.argmin(axis=1)] = 0.0
         return levels
 
-    def check_labels(self, labelled: LabelledDraws) -> None:
+    def check_labels(self, labelled: LabelledBatch) -> None:
         """Refuse what the base rule refuses."""
         self._base.check_labels(labelled)
 

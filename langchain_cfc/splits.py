@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 
 Part = Literal["fit", "calibration", "certification", "test"]
@@ -69,7 +69,7 @@ class SplitPlan(BaseModel):
         (name,) = _split_names([record_id], [cluster])
         return next((part for part in _TAKEN if self._chosen(part, [name])[0]), "calibration")
 
-    def rows(self, labelled: LabelledDraws) -> dict[Part, IntArray]:
+    def rows(self, labelled: LabelledBatch) -> dict[Part, IntArray]:
         """Row numbers of each part, ascending."""
         names = _split_names(labelled.ids, labelled.clusters)
         free = np.ones(len(names), dtype=np.bool_)
@@ -87,7 +87,7 @@ class SplitPlan(BaseModel):
             return np.zeros(len(names), dtype=np.bool_)
         return np.asarray(_uniforms(self.seed, part, names) < share, dtype=np.bool_)
 
-    def one_per_cluster(self, labelled: LabelledDraws) -> IntArray:
+    def one_per_cluster(self, labelled: LabelledBatch) -> IntArray:
         """Rows of one hash-chosen prompt per cluster and of every prompt that stands alone, ascending."""
         members = [row for row, cluster in enumerate(labelled.clusters) if cluster is not None]
         tickets = _uniforms(self.seed, "pick", [labelled.ids[row] for row in members]).tolist()
@@ -100,7 +100,7 @@ class SplitPlan(BaseModel):
         taken[[row for _, row in chosen.values()]] = True
         return np.flatnonzero(taken)
 
-    def fair(self, labelled: LabelledDraws) -> LabelledDraws:
+    def fair(self, labelled: LabelledBatch) -> LabelledBatch:
         """Prompts distributed as those they were chosen from, without weights.
 
         Of prompts with weights each stays with its weight as probability (rejection sampling, von Neumann
@@ -110,7 +110,7 @@ class SplitPlan(BaseModel):
             return labelled
         return replace(labelled.take(np.flatnonzero(self.stays(labelled))), weights=None)
 
-    def stays(self, labelled: LabelledDraws) -> BoolArray:
+    def stays(self, labelled: LabelledBatch) -> BoolArray:
         """(N,) which prompts are in the fair sample."""
         if labelled.weights is None:
             return np.ones(len(labelled), dtype=np.bool_)

@@ -8,7 +8,7 @@ import pytest
 
 from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
 from langchain_cfc.records import tabulate
@@ -167,7 +167,7 @@ def test_a_score_equal_to_the_threshold_is_in_and_the_next_float_is_out() -> Non
     known = certain([row / 10 for row in range(1, 10)])
     artifact = calibrate(known, alpha="0.4", features="1", threshold_rule="marginal", never_empty=False)
     above, below = (float(np.nextafter(0.6, end)) for end in (1.0, 0.0))
-    decisions = decide(artifact, Draws.of([[0.6], [above], [below]]))
+    decisions = decide(artifact, CandidateBatch.of([[0.6], [above], [below]]))
     assert decisions.thresholds.tolist() == [0.6] * 3  # the sixth of nine
     assert decisions.accepted.ravel().tolist() == [True, False, True]
 
@@ -176,9 +176,9 @@ def test_a_threshold_within_its_round_off_of_a_score_reaches_it() -> None:
     # The success score is the feature itself, so that every prompt lies on the fit: with exact arithmetic all
     # are accepted, with a plain comparison of floats those whose threshold was rounded down are lost.
     rng = np.random.default_rng(0)
-    features = FeatureMap.parse("hat(min_score, 5)").fit(Draws.of(rng.random((50, 1))))
+    features = FeatureMap.parse("hat(min_score, 5)").fit(CandidateBatch.of(rng.random((50, 1))))
     artifact = calibrate(certain(rng.random(60).tolist()), alpha="0.2", features=features, never_empty=False)
-    decisions = decide(artifact, Draws.of(rng.random((300, 1))))
+    decisions = decide(artifact, CandidateBatch.of(rng.random((300, 1))))
     plain = decisions.levels <= decisions.thresholds[:, None]
     assert (~plain).sum() > 10
     assert decisions.accepted.all()
@@ -196,9 +196,9 @@ def test_a_threshold_below_all_scores_accepts_nothing_and_one_above_all_accepts_
         )
         for row, t in enumerate(np.linspace(0.35, 0.65, 60))
     ]
-    line = FeatureMap.parse("meta(t)").fit(Draws.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}]))
+    line = FeatureMap.parse("meta(t)").fit(CandidateBatch.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}]))
     artifact = calibrate(known, alpha="0.5", features=line, never_empty=False)
-    asked = Draws.of([[0.0], [1.0], [0.0]], metadata=[{"t": 0.2}, {"t": 0.8}, {"t": 1.0}])
+    asked = CandidateBatch.of([[0.0], [1.0], [0.0]], metadata=[{"t": 0.2}, {"t": 0.8}, {"t": 1.0}])
     decisions = decide(artifact, asked)
     assert decisions.thresholds[:2] == pytest.approx([-0.4, 1.4])
     assert [decisions.reason(row) for row in range(3)] == [
@@ -214,23 +214,23 @@ def test_the_answer_set_is_listed_best_first_with_ties_in_draw_order() -> None:
     known = [one.model_copy(update={"candidates": one.candidates * 5}) for one in certain([0.8] * 9)]
     artifact = calibrate(known, alpha="0.2", features="1", never_empty=False)
     scores = np.array([[0.5, 0.2, 0.9, 0.2, 0.0], [0.8, 0.8, 0.1, 0.8, 0.81], [0.9] * 5])
-    decisions = decide(artifact, Draws.of(scores))
+    decisions = decide(artifact, CandidateBatch.of(scores))
     listed = [decisions.best_first(row).tolist() for row in range(3)]
     assert listed == [[4, 1, 3, 0], [2, 0, 1, 3], []]
     # So many ties that a sort which need not keep their order does not.
     many = [one.model_copy(update={"candidates": one.candidates * 90}) for one in certain([0.8] * 9)]
     ties = np.tile([[0.3, 0.1, 0.2]], 30)
-    slots = decide(calibrate(many, alpha="0.2", features="1"), Draws.of(ties)).best_first(0)
+    slots = decide(calibrate(many, alpha="0.2", features="1"), CandidateBatch.of(ties)).best_first(0)
     assert slots.tolist() == [*range(1, 90, 3), *range(2, 90, 3), *range(0, 90, 3)]
 
 
 def test_another_number_of_candidates_is_refused() -> None:
     with pytest.raises(InputError, match="calibrated with n = 5 candidates per prompt, got 2"):
-        decide(artifact_for(), Draws.of([[0.5, 0.5]]), "0.2")
+        decide(artifact_for(), CandidateBatch.of([[0.5, 0.5]]), "0.2")
 
 
 def test_the_level_has_to_be_one_that_is_held() -> None:
-    draws = Draws.of([[0.5] * 5])
+    draws = CandidateBatch.of([[0.5] * 5])
     with pytest.raises(InputError, match="several levels"):
         decide(artifact_for(), draws)
     with pytest.raises(InputError, match="not calibrated at alpha"):
@@ -239,9 +239,9 @@ def test_the_level_has_to_be_one_that_is_held() -> None:
 
 def test_what_the_features_need_has_to_be_there() -> None:
     with pytest.raises(FeatureError, match="no metadata 'topic'"):
-        decide(artifact_for("group(topic)"), Draws.of([[0.5] * 5]), "0.2")
+        decide(artifact_for("group(topic)"), CandidateBatch.of([[0.5] * 5]), "0.2")
     with pytest.raises(FeatureError, match="need the candidates' answers"):
-        decide(artifact_for("entropy"), Draws.of([[0.5] * 5]), "0.2")
+        decide(artifact_for("entropy"), CandidateBatch.of([[0.5] * 5]), "0.2")
 
 
 def test_the_marginal_rule_gives_everyone_one_threshold() -> None:
@@ -267,8 +267,10 @@ def test_a_prompt_that_the_kept_calibration_data_does_not_decide_is_flagged() ->
         for row, t in enumerate(rng.random(600))
     ]
     # The map was fitted on a range that the calibration prompts fill a small part of.
-    line = FeatureMap.parse("meta(t)").fit(Draws.of([[0.5]] * 2, metadata=[{"t": -40.0}, {"t": 1.0}]))
-    asked = Draws.of([[0.5]] * 2, metadata=[{"t": 0.5}, {"t": -10.0}])
+    line = FeatureMap.parse("meta(t)").fit(
+        CandidateBatch.of([[0.5]] * 2, metadata=[{"t": -40.0}, {"t": 1.0}])
+    )
+    asked = CandidateBatch.of([[0.5]] * 2, metadata=[{"t": 0.5}, {"t": -10.0}])
     few = decide(calibrate(records, alpha="0.2", features=line, window=16), asked)
     everything = decide(calibrate(records, alpha="0.2", features=line, window=None), asked)
     assert few.reason(0) == everything.reason(0) == "answered"

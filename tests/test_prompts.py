@@ -12,7 +12,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, PromptKindError
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.verifiers._prompts import messages_to_text, prompt_kind
@@ -66,7 +66,7 @@ def test_an_artifact_states_the_kinds_of_its_prompts() -> None:
         "text",
     ]
     # Arrays hold no prompts.
-    arrays = LabelledDraws.of(
+    arrays = LabelledBatch.of(
         [str(row) for row in range(40)],
         np.linspace(0.1, 0.9, 40)[:, None],
         np.ones((40, 1), dtype=np.bool_),

@@ -38,7 +38,7 @@ PROMISED = {
     "langchain_cfc.certificates": {"certify"},
     "langchain_cfc.demo": {"demo_chain", "recording"},
     "langchain_cfc.runnable": {"ABSTAIN_MESSAGE", "CFCChatModel", "served_first"},
-    "langchain_cfc.sampling": {"Draw", "inside", "quiet"},
+    "langchain_cfc.sampling": {"DrawnCandidate", "inside", "without_streaming_and_cache"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
     "langchain_cfc.verifiers": {
         "EmbeddingSimilarity",
@@ -59,14 +59,14 @@ INNER = {
     "langchain_cfc.cli._format": {"failures_explained"},
     "langchain_cfc.collect.sources": {"Columns", "Row", "Rows"},
     "langchain_cfc.collect.sources.columns": {"template"},
-    "langchain_cfc.collect.executor": {"Repeated", "TokenTurns"},
+    "langchain_cfc.collect.executor": {"RetryPolicy", "TokenTurns"},
     "langchain_cfc.labelers.matching": {"text_aliases"},
     "langchain_cfc.labelers.base": {"unique_keys"},
     "langchain_cfc.records.batches": {"checked"},
     "langchain_cfc.verifiers.evaluators": {"evaluator_inputs"},
     "langchain_cfc.verifiers.model_judge": {"CRITERION", "Mode"},
     "langchain_cfc.verifiers.p_true": {"Wording"},
-    "langchain_cfc.verifiers.base": {"plain", "together"},
+    "langchain_cfc.verifiers.base": {"plain", "combined_fingerprint"},
     "langchain_cfc.verifiers.prompted": {"TOP_LOGPROBS", "Question"},
 }
 

@@ -23,7 +23,7 @@ from langchain_cfc.demo.replay import (
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 N = 3
 PROVENANCE = Provenance(
@@ -136,10 +136,10 @@ def test_replayed_parts_say_what_was_recorded() -> None:
 
 
 def test_scores_of_strangers_are_unknown() -> None:
-    recorded = Draw("right 1", ReplayChatModel.of(RECORDS).invoke("question 1"))
+    recorded = DrawnCandidate("right 1", ReplayChatModel.of(RECORDS).invoke("question 1"))
     verifier = RecordedScores()
     assert verifier("question 1", [recorded]) == [1 / 40]
-    for stranger in (Draw("right 1"), Draw("right 1", AIMessage("right 1"))):
+    for stranger in (DrawnCandidate("right 1"), DrawnCandidate("right 1", AIMessage("right 1"))):
         with pytest.raises(VerifierError, match="candidate 1 does not come from a recording"):
             verifier("question 1", [recorded, stranger])
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.splits import SKETCH_SIZE, SplitPlan, ids_digest, split_plan
 
@@ -43,9 +43,9 @@ GOLDEN_DIGEST = "sha256:d332790baf490dead02bda4b57c699fc3b161a2f6744b2cfea4e2dfb
 NAMES = st.text(st.characters(), max_size=5)
 
 
-def prompts(ids: list[str], clusters: list[str | None] | None = None) -> LabelledDraws:
-    draws = Draws.of(np.full((len(ids), 1), 0.5))
-    return LabelledDraws(
+def prompts(ids: list[str], clusters: list[str | None] | None = None) -> LabelledBatch:
+    draws = CandidateBatch.of(np.full((len(ids), 1), 0.5))
+    return LabelledBatch(
         draws, np.ones((len(ids), 1), dtype=np.bool_), tuple(ids), tuple(clusters or [None] * len(ids))
     )
 
@@ -211,7 +211,7 @@ def test_impossible_shares_are_refused(name: str, share: Any) -> None:
 
 
 def test_the_third_split_takes_from_calibration_and_leaves_the_test_part_alone() -> None:
-    labelled = LabelledDraws.of(
+    labelled = LabelledBatch.of(
         [f"p{row}" for row in range(2000)], [[0.5]] * 2000, [[True]] * 2000, [["a"]] * 2000
     )
     without = split_plan(3, fit=0.2, test=0.25)

@@ -16,7 +16,7 @@ from typing import Any
 from langchain.chat_models import init_chat_model
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SequenceProbability
@@ -62,7 +62,7 @@ class Tier:
         ]
 
     @cached_property
-    def table(self) -> LabelledDraws:
+    def table(self) -> LabelledBatch:
         """Its records as arrays, the first n candidates of each."""
         return tabulate(self.records, n=self.n, provenance=self.provenance)
 

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc.demo import recording
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 # "gpt-4o-mini", say, with OPENAI_API_KEY set; or what your own server calls its model, with OPENAI_BASE_URL.
 MODEL = "recorded"
@@ -51,7 +51,7 @@ class RecordedModel(ReplayChatModel):
         drawn = [result.generations[0] for result in given]
         for one in drawn:
             # As OpenAI writes it; the recording has the sum over all tokens, so the answer is one token here.
-            (logprob,) = _LOGPROBS(None, [Draw(one.text, one.message)])
+            (logprob,) = _LOGPROBS(None, [DrawnCandidate(one.text, one.message)])
             tokens = [{"token": one.text, "logprob": logprob}]
             one.message.response_metadata = {"logprobs": {"content": tokens}}
         return ChatResult(generations=drawn)

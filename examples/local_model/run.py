@@ -24,7 +24,7 @@ from local_model import MODEL_NAME, get, running_server
 from questions import Question, extract, prompt, questions
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate
-from langchain_cfc.collect import Options, Pace, Parts, Store, collect
+from langchain_cfc.collect import CallPolicy, Components, Options, Store, collect
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, read_records, write_records
@@ -67,7 +67,7 @@ def examples(asked: Sequence[Question]) -> list[Example]:
 
 def collected(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, folder: Path) -> Path:
     """Draw, score and label n candidates for every question; interrupted, run it again and it goes on."""
-    parts = Parts(
+    parts = Components(
         generator=chain,
         verifier=VERIFIER,
         labeler=NormalisedMatch(),
@@ -76,7 +76,7 @@ def collected(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, fold
         answer_id="extract",
     )
     store, records = folder / "questions.db", folder / "records.jsonl"
-    collect(examples(asked), parts, store, Options(pace=Pace(concurrency=SLOTS)))
+    collect(examples(asked), parts, store, Options(pace=CallPolicy(concurrency=SLOTS)))
     with Store(store) as opened:
         write_records(records, opened.records(), opened.provenance())
     return records

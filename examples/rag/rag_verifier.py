@@ -13,7 +13,7 @@ from bm25s.stopwords import STOPWORDS_EN_PLUS  # type: ignore[import-untyped]
 from langchain_core.documents import Document
 from rag_retrieval import retriever
 
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 
 def supports(question: str, answer: str, passages: Sequence[Document]) -> list[float]:
@@ -51,7 +51,7 @@ class Groundedness:
 
     fingerprint = {"id": "groundedness"}  # noqa: RUF012  # read, never changed
 
-    def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
+    def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         """One score per candidate."""
         passages = retriever().invoke(prompt)
         return [1.0 - max(supports(prompt, one.text, passages), default=0.0) for one in candidates]

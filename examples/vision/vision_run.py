@@ -20,7 +20,7 @@ from vision_questions import examples
 from vision_stand_in import MODEL, standing_in
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.collect import Options, Parts, Store, collect
+from langchain_cfc.collect import Components, Options, Store, collect
 from langchain_cfc.collect.config import CollectionConfig, read_config
 from langchain_cfc.records import Example, write_records
 
@@ -52,7 +52,7 @@ def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
     return made
 
 
-def served(parts: Parts, artifact: CalibrationArtifact) -> CFCRunnable:
+def served(parts: Components, artifact: CalibrationArtifact) -> CFCRunnable:
     """The chain, with the very parts that collected."""
     return CFCRunnable(
         generator=parts.generator,

@@ -35,7 +35,7 @@ def names_no_file(source: str | os.PathLike[str], folder: Path = Path()) -> bool
     return schemed and not (folder / source).exists()
 
 
-def brought(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
+def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
     """Call what a distribution brings for the scheme of a source.
 
     Args:
@@ -87,7 +87,7 @@ def _owner(point: EntryPoint) -> str:
 FACTORY = "MODULE:NAME of a function without arguments that returns it, of a class, or of the object itself"
 
 
-def imported(path: str) -> Any:
+def import_object(path: str) -> Any:
     """What stands at an import path.
 
     Args:
@@ -113,11 +113,11 @@ def imported(path: str) -> Any:
         raise InputError(msg) from error
 
 
-def made(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
+def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
     """A part by the import path of its factory, or of itself.
 
     Args:
-        path: As in `imported`.
+        path: As in `import_object`.
         arguments: What the factory is called with.
 
     Returns:
@@ -127,7 +127,7 @@ def made(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
     Raises:
         InputError: If it cannot be imported or made, or there are arguments and nothing to call.
     """
-    part = imported(path)
+    part = import_object(path)
     if not arguments and not _is_factory(part):
         return part
     try:

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import Draws, PromptKind
+from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
@@ -309,7 +309,7 @@ def quantities(feature_map: FeatureMap, features: FloatArray, scores: FloatArray
     Returns:
         (N,) values by name.
     """
-    draws = Draws(scores, None, None, ())
+    draws = CandidateBatch(scores, None, None, ())
     told = {name: parse_statistic(name).values(draws) for name in _ALWAYS}
     return {**told, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
 
@@ -367,7 +367,7 @@ def threshold_rule(
     raise InputError(msg)
 
 
-def likelihood_ratios(shift: Statistic, draws: Draws) -> FloatArray:
+def likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatArray:
     """(N,) how much likelier each prompt is where it is served; see `CalibrationArtifact.weights`."""
     ratios = shift.values(draws)
     bad = np.flatnonzero(~(ratios > 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 
 _FLAGS = {"test": "test_fraction", "certification": "certification_fraction"}
@@ -17,9 +17,9 @@ _USES = {"test": "evaluate on other records", "certification": "certify on other
 
 def held_out(
     artifact: CalibrationArtifact,
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     part: Literal["test", "certification"] = "test",
-) -> tuple[LabelledDraws, str]:
+) -> tuple[LabelledBatch, str]:
     """The prompts that an artifact may be tested on, and which they are in words.
 
     Args:

@@ -28,7 +28,7 @@ from langchain_cfc.artifact.facts import (
     threshold_rule,
 )
 from langchain_cfc.artifact.promises import guarantee_of
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import (
@@ -316,7 +316,7 @@ class CalibrationArtifact(ArtifactData):
             if getattr(theirs, part) != getattr(ours, part)
         ]
 
-    def check_answers(self, labelled: LabelledDraws) -> None:
+    def check_answers(self, labelled: LabelledBatch) -> None:
         """Refuse labelled prompts whose answers are not told apart as in calibration, where that matters.
 
         Raises:
@@ -330,11 +330,11 @@ class CalibrationArtifact(ArtifactData):
             )
             raise InputError(msg)
 
-    def uniforms(self, labelled: LabelledDraws) -> FloatArray | None:
+    def uniforms(self, labelled: LabelledBatch) -> FloatArray | None:
         """Random numbers of labelled prompts for randomised thresholds, the same each time; else None."""
         return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
 
-    def weights(self, draws: Draws) -> FloatArray | None:
+    def weights(self, draws: CandidateBatch) -> FloatArray | None:
         """How much likelier each prompt is where it is served than where it was calibrated.
 
         Args:

@@ -20,7 +20,7 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import Calibration, Prompts, fit_levels, fitted_map, units
 from langchain_cfc.calibration.reference import reference
 from langchain_cfc.calibration.request import Request
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certified_policy, tested_levels
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, naming, parse_statistic
@@ -31,7 +31,7 @@ from langchain_cfc.thresholds import WINDOW, Level
 
 
 def calibrate(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
     features: str | FeatureMap = "hat(mean_score, 5)",
@@ -171,7 +171,7 @@ def calibrate(
 
 
 def _calibrate(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     config: CalibrationConfig,
     provenance: Provenance | None,
 ) -> CalibrationArtifact:

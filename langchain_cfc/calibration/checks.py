@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import AttainableGroup
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import (
     AttainabilityWarning,
     InputError,
@@ -114,7 +114,7 @@ ORIENTATION_CONFIDENCE = 0.999
 MOST_LISTED = 10
 
 
-def check_answers(labelled: LabelledDraws, provenance: Provenance | None, *, needed: bool) -> None:
+def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, needed: bool) -> None:
     """Refuse answers that serving could not tell apart in the same way."""
     if needed and labelled.extracted is None:
         msg = (
@@ -130,7 +130,7 @@ def check_answers(labelled: LabelledDraws, provenance: Provenance | None, *, nee
         raise InputError(msg)
 
 
-def check_orientation(prompts: LabelledDraws, combination: Combination | None) -> None:
+def check_orientation(prompts: LabelledBatch, combination: Combination | None) -> None:
     """Warn of scores that point the wrong way; at worst thresholds are useless then, never unsafe."""
     found = discrimination(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
     if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing

@@ -33,7 +33,7 @@ from langchain_cfc.artifact import AttainableGroup, CalibrationFacts, LevelState
 from langchain_cfc.calibration.checks import attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.request import Request
-from langchain_cfc.candidates import LabelledDraws, names_of
+from langchain_cfc.candidates import LabelledBatch, names_of
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, naming
 from langchain_cfc.records import PromptRecord, Provenance, tabulate, tabulate_raw, with_scores
@@ -60,7 +60,7 @@ class Calibration:
         cap: Number above 1.
     """
 
-    labelled: LabelledDraws
+    labelled: LabelledBatch
     feature_map: FeatureMap
     features: FloatArray
     success_scores: FloatArray
@@ -105,7 +105,7 @@ class Calibration:
         return attainable_groups(self.weightings, self.features, self.reachable, weights)
 
 
-def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws, calibration: LabelledDraws) -> FeatureMap:
+def fitted_map(feature_map: FeatureMap, fit_split: LabelledBatch, calibration: LabelledBatch) -> FeatureMap:
     """The map, fitted on the fit split if it did not come fitted.
 
     Args:
@@ -133,7 +133,7 @@ def fitted_map(feature_map: FeatureMap, fit_split: LabelledDraws, calibration: L
         return fitted.with_categories_of(calibration.draws)
 
 
-def units(feature_map: FeatureMap, fit_split: LabelledDraws) -> FloatArray:
+def units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
     """(M, d) features of the fit split, from which a ridge takes its units.
 
     Raises:
@@ -250,7 +250,7 @@ _FLAT = 1e-12
 _NEWTON_STEPS = 100
 
 
-def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledDraws) -> Combination:
+def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
     """Fit a combination of k verifiers.
 
     Args:
@@ -282,7 +282,7 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledDr
     )
 
 
-def _check_both_kinds(fit_split: LabelledDraws) -> None:
+def _check_both_kinds(fit_split: LabelledBatch) -> None:
     correct = fit_split.correct
     if correct.size and correct.any() and not correct.all():
         return
@@ -410,14 +410,14 @@ class Prompts:
     """
 
     plan: SplitPlan
-    labelled: LabelledDraws
+    labelled: LabelledBatch
     combination: Combination | None
     weighs: bool = False
 
     @classmethod
     def of(
         cls,
-        records: Iterable[PromptRecord] | LabelledDraws,
+        records: Iterable[PromptRecord] | LabelledBatch,
         combine: Sequence[str] | None,
         plan: SplitPlan,
         *,
@@ -452,7 +452,7 @@ class Prompts:
         used = {name: rows if self._weighs(name) else rows[fair[rows]] for name, rows in parts.items()}
         return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
 
-    def part(self, name: Part) -> LabelledDraws:
+    def part(self, name: Part) -> LabelledBatch:
         """The prompts of a part."""
         used = self.labelled.take(self.rows[name])
         return used if self._weighs(name) else replace(used, weights=None)
@@ -460,7 +460,7 @@ class Prompts:
     def _weighs(self, name: Part) -> bool:
         return self.weighs and name == "calibration"
 
-    def calibration(self, within_clusters: str) -> LabelledDraws:
+    def calibration(self, within_clusters: str) -> LabelledBatch:
         """The prompts that calibrate: `one` of each cluster, or `all`.
 
         Raises:
@@ -479,7 +479,7 @@ class Prompts:
             raise CalibrationError(msg)
         return self.one_per_cluster(part) if within_clusters == "one" else part
 
-    def certification(self) -> LabelledDraws:
+    def certification(self) -> LabelledBatch:
         """The prompts of the third split, one of each cluster.
 
         Raises:
@@ -491,7 +491,7 @@ class Prompts:
             raise CalibrationError(msg)
         return self.one_per_cluster(part)
 
-    def one_per_cluster(self, prompts: LabelledDraws) -> LabelledDraws:
+    def one_per_cluster(self, prompts: LabelledBatch) -> LabelledBatch:
         """One hash-chosen prompt of each cluster."""
         rows = self.plan.one_per_cluster(prompts)
         return prompts if len(rows) == len(prompts) else prompts.take(rows)

@@ -10,7 +10,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, Watched, quantities
 from langchain_cfc.calibration.fit import Prompts
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.features import naming
 
@@ -28,7 +28,7 @@ class _Seen:
     within: Mapping[str, BoolArray]
 
     @classmethod
-    def of(cls, artifact: CalibrationArtifact, prompts: LabelledDraws) -> _Seen:
+    def of(cls, artifact: CalibrationArtifact, prompts: LabelledBatch) -> _Seen:
         """Prompts with their weights as probabilities to be counted."""
         with naming(prompts.ids):
             features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
@@ -39,7 +39,7 @@ class _Seen:
         )
 
 
-def reference(artifact: CalibrationArtifact, prompts: Prompts, calibration: LabelledDraws) -> list[Watched]:
+def reference(artifact: CalibrationArtifact, prompts: Prompts, calibration: LabelledBatch) -> list[Watched]:
     """Count what the prompts of an artifact looked like.
 
     Bins are fixed on the fit split. Features and scores are counted over the prompts that calibrated: as long
@@ -77,8 +77,8 @@ def reference(artifact: CalibrationArtifact, prompts: Prompts, calibration: Labe
 def _decided(
     artifact: CalibrationArtifact,
     alpha: str,
-    fit: LabelledDraws,
-    test: LabelledDraws,
+    fit: LabelledBatch,
+    test: LabelledBatch,
     within: Mapping[str, BoolArray],
 ) -> list[Watched]:
     """The thresholds and decisions of a level."""

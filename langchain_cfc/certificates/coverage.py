@@ -10,7 +10,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, held_out
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import at_least, mean_at_most
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError
@@ -35,7 +35,7 @@ class Claim:
     members: BoolArray
 
 
-def claims(artifact: CalibrationArtifact, labelled: LabelledDraws, features: FloatArray) -> list[Claim]:
+def claims(artifact: CalibrationArtifact, labelled: LabelledBatch, features: FloatArray) -> list[Claim]:
     """All prompts first, then every named weighting of the artifact's feature map.
 
     A weighting f in [0, 1] is turned into a sample: a prompt speaks for it with probability f(X), by the hash
@@ -81,7 +81,7 @@ class Outcomes:
 
 def outcomes(
     artifact: CalibrationArtifact,
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     alpha: Level,
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 - frozen
 ) -> Outcomes:
@@ -110,7 +110,7 @@ def outcomes(
     )
 
 
-def records_digest(labelled: LabelledDraws) -> str:
+def records_digest(labelled: LabelledBatch) -> str:
     """SHA-256 over ids, scores, labels and which answers are equal, whatever the order of the prompts."""
     codes = labelled.draws.answer_codes
     rows = []
@@ -124,7 +124,7 @@ def records_digest(labelled: LabelledDraws) -> str:
 
 def certify(
     artifact: CalibrationArtifact,
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level | None = None,
     delta: Level = "0.05",
@@ -190,7 +190,7 @@ def certify(
 
 def coverage_certificate(
     artifact: CalibrationArtifact,
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     alpha: str,
     delta: str,
     digest: str,

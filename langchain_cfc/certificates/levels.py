@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from langchain_cfc.artifact import CalibrationArtifact, Confidence, LevelState
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import rare_p_value, size_needed
 from langchain_cfc.certificates.coverage import outcomes, records_digest
 from langchain_cfc.errors import UnattainableTargetError
@@ -25,7 +25,7 @@ from langchain_cfc.errors import UnattainableTargetError
 
 def tested_levels(
     artifact: CalibrationArtifact,
-    certification: LabelledDraws,
+    certification: LabelledBatch,
     steps: Mapping[str, Sequence[str]],
     delta: str,
 ) -> CalibrationArtifact:
@@ -64,7 +64,7 @@ def tested_levels(
 
 def _tested(
     artifact: CalibrationArtifact,
-    certification: LabelledDraws,
+    certification: LabelledBatch,
     alpha: str,
     tried: Sequence[LevelState],
     delta: str,

@@ -28,7 +28,7 @@ from math import ceil
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import at_most, rare_p_value, size_needed
 from langchain_cfc.certificates.coverage import (
     Claim,
@@ -70,8 +70,8 @@ class _Policy:
 
 def certified_policy(
     artifact: CalibrationArtifact,
-    tuning: LabelledDraws,
-    certification: LabelledDraws,
+    tuning: LabelledBatch,
+    certification: LabelledBatch,
     *,
     max_wrong_rate: str,
     delta: str,
@@ -142,7 +142,7 @@ def certified_policy(
     return kept.model_copy(update={"policy": stored})
 
 
-def _family(artifact: CalibrationArtifact, alpha: str, tuning: LabelledDraws) -> Iterator[_Policy]:
+def _family(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
     """The policies that answer from the sets of one level."""
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})

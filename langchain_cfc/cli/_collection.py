@@ -21,11 +21,11 @@ from langchain_cfc.cli.status import say_standing, standing_data
 from langchain_cfc.collect.collecting import Collected, Options, collect, money, progress_bar
 from langchain_cfc.collect.config import CollectionConfig
 from langchain_cfc.collect.costs import ASSUMED_OUTPUT, Estimate, estimate
-from langchain_cfc.collect.executor import LocalBench
+from langchain_cfc.collect.executor import LocalExecutor
 from langchain_cfc.collect.review import write_review
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.records import Example, PromptRecord, write_records
@@ -220,7 +220,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         config: The settings; all parts are made of them.
         as_json: Whether it is told as JSON.
     """
-    bench = LocalBench(config.parts())
+    bench = LocalExecutor(config.parts())
     examples = config.source.examples()
     wanted = list(islice(examples, config.source.limit))
     found = estimate(
@@ -241,7 +241,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         _note(out(), _bad_rows(examples))
 
 
-def _standing(config: CollectionConfig, bench: LocalBench) -> Standing | None:
+def _standing(config: CollectionConfig, bench: LocalExecutor) -> CollectionStatus | None:
     """What the store holds, if there is one; refused as a run would refuse it."""
     try:
         store = Store(config.store)
@@ -249,7 +249,7 @@ def _standing(config: CollectionConfig, bench: LocalBench) -> Standing | None:
         return None
     with store:
         store.check_configuration({**bench.configuration, **config.settings()})
-        return Standing.of(store)
+        return CollectionStatus.of(store)
 
 
 def _estimate_lines(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:

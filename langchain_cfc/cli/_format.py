@@ -29,7 +29,7 @@ from rich.text import Text
 
 from langchain_cfc._internal.text import escape_controls, escape_controls_in_json
 from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import (
     CFCError,
     CFCWarning,
@@ -141,7 +141,7 @@ def check_output(path: Path) -> None:
         raise InputError(msg)
 
 
-def progress_bar_over(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+def track_progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
     """Show a progress bar on standard error while items pass by; nothing where it is no terminal."""
     console = err()
     columns = (
@@ -453,7 +453,7 @@ class Dataset:
         provenance: Where they come from; None where nothing says.
     """
 
-    records: Records | LabelledDraws
+    records: Records | LabelledBatch
     provenance: Provenance | None
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import emit_json, failures_explained, out, progress_bar_over
+from langchain_cfc.cli._format import emit_json, failures_explained, out, track_progress
 from langchain_cfc.collect.review import PromiseWorth, ReviewReport, review_report
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Records, read_records
@@ -46,7 +46,7 @@ def agreement(
                 msg = "an artifact says which coverage it promises: leave --coverage out"
                 raise InputError(msg)
             levels, n = _promised(CalibrationArtifact.load(artifact_path), source)
-        report = review_report(progress_bar_over(source, "reading records"), sheet, coverage=levels, n=n)
+        report = review_report(track_progress(source, "reading records"), sheet, coverage=levels, n=n)
     if as_json:
         emit_json(report.model_dump(mode="json"))
     else:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc._internal.plugins import FACTORY, made
+from langchain_cfc._internal.plugins import FACTORY, load_object
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, emit_json, err, failures_explained, out
 from langchain_cfc.demo.replay import recorded_parts
@@ -112,8 +112,8 @@ def _imported(
         )
         raise InputError(msg)
     return {
-        "generator": made(generator),
-        "verifier": made(verifier),
-        "answer": None if answer is None else made(answer),
-        "metadata": None if metadata is None else made(metadata),
+        "generator": load_object(generator),
+        "verifier": load_object(verifier),
+        "answer": None if answer is None else load_object(answer),
+        "metadata": None if metadata is None else load_object(metadata),
     }

@@ -20,7 +20,7 @@ from langchain_cfc.cli._format import (
     group_label,
     opened,
     out,
-    progress_bar_over,
+    track_progress,
 )
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
@@ -63,7 +63,7 @@ def cores() -> int:
 
 def watched(what: str) -> Any:
     """A progress bar on standard error, for functions that wrap what they go through."""
-    return lambda items, total: progress_bar_over(items, what, total)
+    return lambda items, total: track_progress(items, what, total)
 
 
 def methods_table(level: LevelComparison) -> Table:

@@ -18,8 +18,8 @@ from langchain_cfc.cli._format import (
     emit_json,
     failures_explained,
     out,
-    progress_bar_over,
     report_tables,
+    track_progress,
     verdict,
 )
 from langchain_cfc.demo import Demo, run_demo
@@ -45,7 +45,7 @@ def demo(
         seen = run_demo(
             seed,
             out_path,
-            lambda prompts, total: progress_bar_over(prompts, "serving held-out prompts", total),
+            lambda prompts, total: track_progress(prompts, "serving held-out prompts", total),
         )
     if as_json:
         emit_json(

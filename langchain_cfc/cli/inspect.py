@@ -22,8 +22,8 @@ from langchain_cfc.cli._format import (
     failures_explained,
     group_label,
     out,
-    progress_bar_over,
     promise_table,
+    track_progress,
 )
 from langchain_cfc.cli.calibrate import artifact_data, groups_table
 from langchain_cfc.guarantee import CoverageCertificate, floor_text
@@ -63,7 +63,7 @@ def _verified(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerifica
     return verification.verify(
         artifact,
         prompts=prompts,
-        progress=lambda sample: progress_bar_over(sample, "solving again", prompts + 1),
+        progress=lambda sample: track_progress(sample, "solving again", prompts + 1),
     )
 
 

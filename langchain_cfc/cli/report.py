@@ -11,7 +11,7 @@ from rich.markup import escape
 from langchain_cfc import evaluation, experiments
 from langchain_cfc import report as reports
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import (
     DATASET,
     EXIT_NO,
@@ -20,7 +20,7 @@ from langchain_cfc.cli._format import (
     failures_explained,
     opened,
     out,
-    progress_bar_over,
+    track_progress,
     verdict,
 )
 from langchain_cfc.errors import CFCError, InputError
@@ -101,20 +101,20 @@ def _texts(dataset: Dataset) -> Records:
     Raises:
         InputError: If they come from a store, whose table holds none.
     """
-    if isinstance(dataset.records, LabelledDraws):
+    if isinstance(dataset.records, LabelledBatch):
         msg = "texts are read from records files: `langchain-cfc export` writes one from a store"
         raise InputError(msg)
     return dataset.records
 
 
-def _verifiers(records: Records | LabelledDraws) -> tuple[str, ...]:
+def _verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
     """Names of the raw outputs that the first record holds."""
-    return () if isinstance(records, LabelledDraws) else tuple(next(iter(records)).candidates[0].scores or ())
+    return () if isinstance(records, LabelledBatch) else tuple(next(iter(records)).candidates[0].scores or ())
 
 
 def _compared(
     artifact: CalibrationArtifact,
-    table: LabelledDraws,
+    table: LabelledBatch,
     alpha: float,
     splits: int,
     provenance: Provenance | None,
@@ -129,5 +129,5 @@ def _compared(
         combine=None if combination is None else combination.names,
         splits=splits,
         provenance=provenance,
-        progress=lambda items, total: progress_bar_over(items, "comparing methods", total),
+        progress=lambda items, total: track_progress(items, "comparing methods", total),
     )

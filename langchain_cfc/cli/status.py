@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc.cli._format import emit_json, failures_explained, out, percent, progress_bar_over
+from langchain_cfc.cli._format import emit_json, failures_explained, out, percent, track_progress
 from langchain_cfc.collect.collecting import money, score_words
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.records import read_records, write_records
 
 _MOST_LISTED = 10
@@ -34,13 +34,13 @@ def status(
     """
     with failures_explained():
         # Late, for they need the extra.
-        from langchain_cfc.collect.status import Standing
+        from langchain_cfc.collect.status import CollectionStatus
         from langchain_cfc.collect.store import Store
 
         with Store(store) as opened:
             if check:
                 opened.check()
-            standing, failures = Standing.of(opened), opened.failures()
+            standing, failures = CollectionStatus.of(opened), opened.failures()
             configuration, versions = opened.configuration, opened.versions()
     if as_json:
         failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
@@ -82,7 +82,7 @@ def export(
         from langchain_cfc.collect.store import Store
 
         with Store(store) as opened:
-            finished = progress_bar_over(opened.records(), "writing records")
+            finished = track_progress(opened.records(), "writing records")
             if sample_for_review is None:
                 written = write_records(records, finished, opened.provenance())
             else:
@@ -105,7 +105,7 @@ def import_(
 
         source = read_records(*records)
         with Store(store, create=True) as opened, opened.locked():
-            added = opened.add_records(progress_bar_over(source, "reading records"), source.provenance)
+            added = opened.add_records(track_progress(source, "reading records"), source.provenance)
     _say(store, added, as_json=as_json, what="records")
 
 
@@ -116,7 +116,7 @@ def _say(where: Any, count: int, *, as_json: bool, what: str) -> None:
         out().print(escape(f"{count} {what} written to {where}"), soft_wrap=True)
 
 
-def standing_data(standing: Standing) -> dict[str, Any]:
+def standing_data(standing: CollectionStatus) -> dict[str, Any]:
     """What a store holds, as plain data."""
     wrong, correct = standing.mean_scores
     return {
@@ -134,7 +134,7 @@ def standing_data(standing: Standing) -> dict[str, Any]:
     }
 
 
-def say_standing(console: Console, standing: Standing, n: int) -> None:
+def say_standing(console: Console, standing: CollectionStatus, n: int) -> None:
     """Print what a store holds.
 
     Args:

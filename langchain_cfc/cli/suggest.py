@@ -19,7 +19,7 @@ from langchain_cfc.cli._format import (
     group_label,
     opened,
     out,
-    progress_bar_over,
+    track_progress,
 )
 from langchain_cfc.experiments import JudgedOption, Option, Suggestion
 
@@ -112,7 +112,7 @@ def suggest(
 
 
 def _watched(splits: Iterable[Any], total: int) -> Iterable[Any]:
-    return progress_bar_over(splits, "trying options", total)
+    return track_progress(splits, "trying options", total)
 
 
 def _show(console: Console, found: Suggestion) -> None:

@@ -12,9 +12,9 @@ from langchain_cfc._internal.lazy import lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.collect.collecting import (
+        CallPolicy,
         Collected,
         Options,
-        Pace,
         acollect,
         acollect_on,
         collect,
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     )
     from langchain_cfc.collect.config import CollectionConfig, read_config
     from langchain_cfc.collect.costs import Budget, Price
-    from langchain_cfc.collect.executor import LocalBench, Parts
+    from langchain_cfc.collect.executor import Components, LocalExecutor
     from langchain_cfc.collect.review import ReviewReport, review_report, write_review
     from langchain_cfc.collect.sources.columns import Columns
     from langchain_cfc.collect.sources.reading import Examples, read_examples
-    from langchain_cfc.collect.stages import Bench, Journal, Outcome, Paid
-    from langchain_cfc.collect.status import Standing
+    from langchain_cfc.collect.stages import Executor, Journal, Outcome, Usage
+    from langchain_cfc.collect.status import CollectionStatus
     from langchain_cfc.collect.store.store import Store
 
 __all__ = [
-    "Bench",
     "Budget",
+    "CallPolicy",
     "Collected",
     "CollectionConfig",
+    "CollectionStatus",
     "Columns",
+    "Components",
     "Examples",
+    "Executor",
     "Journal",
-    "LocalBench",
+    "LocalExecutor",
     "Options",
     "Outcome",
-    "Pace",
-    "Paid",
-    "Parts",
     "Price",
     "ReviewReport",
-    "Standing",
     "Store",
+    "Usage",
     "acollect",
     "acollect_on",
     "collect",
@@ -59,23 +59,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Bench": "stages",
     "Budget": "costs",
+    "CallPolicy": "collecting",
     "Collected": "collecting",
     "CollectionConfig": "config",
+    "CollectionStatus": "status",
     "Columns": "sources.columns",
+    "Components": "executor",
     "Examples": "sources.reading",
+    "Executor": "stages",
     "Journal": "stages",
-    "LocalBench": "executor",
+    "LocalExecutor": "executor",
     "Options": "collecting",
     "Outcome": "stages",
-    "Pace": "collecting",
-    "Paid": "stages",
-    "Parts": "executor",
     "Price": "costs",
     "ReviewReport": "review",
-    "Standing": "status",
     "Store": "store.store",
+    "Usage": "stages",
     "acollect": "collecting",
     "acollect_on": "collecting",
     "collect": "collecting",

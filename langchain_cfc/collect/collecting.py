@@ -26,13 +26,13 @@ from rich.progress import (
 
 from langchain_cfc._internal.optional import check_installed
 from langchain_cfc.collect.costs import Budget
-from langchain_cfc.collect.executor import LocalBench, Parts, Repeated, TokenTurns, request_turns
-from langchain_cfc.collect.run import Run, Watch
-from langchain_cfc.collect.stages import Bench
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.executor import Components, LocalExecutor, RetryPolicy, TokenTurns, request_turns
+from langchain_cfc.collect.run import Run, RunObserver
+from langchain_cfc.collect.stages import Executor
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
-from langchain_cfc.execution import Limit
+from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
 from langchain_cfc.sampling.models import packages_of
 
@@ -85,7 +85,7 @@ _LINE_EVERY = 30.0
 
 
 @contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing], None]]:
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[CollectionStatus], None]]:
     """Show how far a collection has come: prompts, pace, time left, coverage, scores and cost.
 
     Args:
@@ -110,7 +110,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Standing]
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=None, pace="", seen="")
 
-        def show(standing: Standing) -> None:
+        def show(standing: CollectionStatus) -> None:
             progress.update(
                 task,
                 total=standing.total,
@@ -129,7 +129,7 @@ class _Lines:
         self._console = console
         self._printed_at = time.monotonic()
 
-    def __call__(self, standing: Standing) -> None:
+    def __call__(self, standing: CollectionStatus) -> None:
         now = time.monotonic()
         if now - self._printed_at < _LINE_EVERY:
             return
@@ -141,7 +141,7 @@ class _Lines:
         self._console.print(line + minutes, markup=False, highlight=False, soft_wrap=True)
 
 
-def _seen(standing: Standing) -> Iterator[str]:
+def _seen(standing: CollectionStatus) -> Iterator[str]:
     if standing.coverage is not None:
         yield f"pass@n {standing.coverage:.2f}"
         yield f"scores {score_words(standing)}"
@@ -151,7 +151,7 @@ def _seen(standing: Standing) -> Iterator[str]:
         yield f"cost {money(standing.cost)}"
 
 
-def score_words(standing: Standing) -> str:
+def score_words(standing: CollectionStatus) -> str:
     """Mean scores of correct and wrong candidates, as far as there are any."""
     wrong, correct = standing.mean_scores
     said = [("correct", correct), ("wrong", wrong)]
@@ -167,7 +167,7 @@ _LEAST_SPARE = 8
 
 
 @dataclass(frozen=True)
-class Pace:
+class CallPolicy:
     """How calls are made.
 
     Attributes:
@@ -207,14 +207,14 @@ class Pace:
         return self.concurrency + max(_LEAST_SPARE, self.concurrency // 2)
 
     @property
-    def repeated(self) -> Repeated:
+    def repeated(self) -> RetryPolicy:
         """How each call is made."""
         turns: list[BaseRateLimiter] = []
         if self.requests_per_second is not None:
             turns.append(request_turns(self.requests_per_second))
         if self.tokens_per_second is not None:
             turns.append(TokenTurns(self.tokens_per_second))
-        return Repeated(self.attempts, self.timeout, tuple(turns))
+        return RetryPolicy(self.attempts, self.timeout, tuple(turns))
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Collected:
             somebody stopped it.
     """
 
-    standing: Standing
+    standing: CollectionStatus
     complete: bool
 
 
@@ -252,11 +252,11 @@ class Options:
         config: LangChain config that all runs inherit, such as callbacks that trace them.
     """
 
-    pace: Pace = field(default_factory=Pace)
+    pace: CallPolicy = field(default_factory=CallPolicy)
     budget: Budget = field(default_factory=Budget)
     settings: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
-    progress: Callable[[Standing], None] | None = None
+    progress: Callable[[CollectionStatus], None] | None = None
     notice: Callable[[str], None] = _warned
     begun: Callable[[Run], None] | None = None
     config: RunnableConfig | None = None
@@ -264,7 +264,7 @@ class Options:
 
 def collect(
     examples: Iterable[Example],
-    parts: Parts,
+    parts: Components,
     store: str | os.PathLike[str],
     options: Options | None = None,
 ) -> Collected:
@@ -302,18 +302,20 @@ def collect(
 
 async def acollect(
     examples: Iterable[Example],
-    parts: Parts,
+    parts: Components,
     store: str | os.PathLike[str],
     options: Options | None = None,
 ) -> Collected:
     """The same as `collect`, on an event loop that runs already."""
     options = options or Options()
-    bench = LocalBench(parts, Limit(options.pace.concurrency), options.pace.repeated, options.config)
+    bench = LocalExecutor(
+        parts, ConcurrencyLimiter(options.pace.concurrency), options.pace.repeated, options.config
+    )
     return await acollect_on(bench, examples, store, options)
 
 
 async def acollect_on(
-    bench: Bench, examples: Iterable[Example], store: str | os.PathLike[str], options: Options
+    bench: Executor, examples: Iterable[Example], store: str | os.PathLike[str], options: Options
 ) -> Collected:
     """The same wherever the prompts are worked on; how calls are made is the bench's business.
 
@@ -343,7 +345,7 @@ async def acollect_on(
             per_prompt=1 if configuration.get("sampling") == "single_request" else configuration["n"],
             at_once=options.pace.at_once,
             budget=options.budget,
-            watch=Watch(progress, options.notice),
+            watch=RunObserver(progress, options.notice),
         )
         if options.begun is not None:
             options.begun(run)
@@ -353,7 +355,7 @@ async def acollect_on(
     return Collected(run.standing, complete)
 
 
-def bias_of_failures(standing: Standing) -> str:
+def bias_of_failures(standing: CollectionStatus) -> str:
     """What failed prompts mean for a calibration without them.
 
     Args:

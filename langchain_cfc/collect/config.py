@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from langchain_cfc._internal.plugins import made, names_no_file
-from langchain_cfc.collect.collecting import Pace
+from langchain_cfc._internal.plugins import load_object, names_no_file
+from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.costs import Budget, Price
-from langchain_cfc.collect.executor import Parts
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
@@ -102,9 +102,9 @@ class PartTable(_Table):
             InputError: If it cannot be made.
         """
         if self.model is None:
-            return made(self.factory, self.arguments)
+            return load_object(self.factory, self.arguments)
         model = resolved(self.model, self.model_arguments)
-        return made(self.factory, {**self.arguments, "model": model})
+        return load_object(self.factory, {**self.arguments, "model": model})
 
 
 class LabelerTable(PartTable):
@@ -149,11 +149,11 @@ class GeneratorTable(_Table):
         """
         if self.model is not None:
             return resolved(self.model, self.arguments)
-        return made(str(self.factory), self.arguments)
+        return load_object(str(self.factory), self.arguments)
 
 
 class RunTable(_Table):
-    """How calls are made, and what they may take; see `Pace` and `Budget`."""
+    """How calls are made, and what they may take; see `CallPolicy` and `Budget`."""
 
     concurrency: _Count = 8
     requests_per_second: _Positive | None = None
@@ -201,7 +201,7 @@ class CollectionConfig(_Table):
             raise ValueError(msg)
         return self
 
-    def parts(self) -> Parts:
+    def parts(self) -> Components:
         """What draws, scores and labels.
 
         Raises:
@@ -210,7 +210,7 @@ class CollectionConfig(_Table):
         """
         several = self.verifiers or {}
         one = self.verifier
-        return Parts(
+        return Components(
             generator=self.generator.part(),
             verifier=one.part()
             if one is not None
@@ -227,9 +227,9 @@ class CollectionConfig(_Table):
             answer_id=None if self.answer is None else self.answer.id,
         )
 
-    def pace(self) -> Pace:
+    def pace(self) -> CallPolicy:
         """How calls are made."""
-        return Pace(
+        return CallPolicy(
             self.run.concurrency,
             self.run.requests_per_second,
             self.run.tokens_per_second,

@@ -10,8 +10,8 @@ from math import ceil
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from langchain_cfc.collect.stages import ModelCalls, Paid, Stage
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.stages import ModelCalls, Stage, Usage
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError
 from langchain_cfc.records import Example
@@ -41,7 +41,7 @@ class Price(BaseModel):
 
 
 @dataclass(frozen=True)
-class Taken:
+class TokensUsed:
     """What something took, as a budget counts it.
 
     Attributes:
@@ -52,17 +52,17 @@ class Taken:
     tokens: int = 0
     cost: float = 0.0
 
-    def plus(self, other: Taken) -> Taken:
+    def plus(self, other: TokensUsed) -> TokensUsed:
         """Both together."""
-        return Taken(self.tokens + other.tokens, self.cost + other.cost)
+        return TokensUsed(self.tokens + other.tokens, self.cost + other.cost)
 
-    def times(self, number: float) -> Taken:
+    def times(self, number: float) -> TokensUsed:
         """So many times as much, in whole tokens."""
-        return Taken(ceil(self.tokens * number - _ROUNDING), self.cost * number)
+        return TokensUsed(ceil(self.tokens * number - _ROUNDING), self.cost * number)
 
-    def at_least(self, other: Taken) -> Taken:
+    def at_least(self, other: TokensUsed) -> TokensUsed:
         """No less of either; what takes most tokens need not cost most."""
-        return Taken(max(self.tokens, other.tokens), max(self.cost, other.cost))
+        return TokensUsed(max(self.tokens, other.tokens), max(self.cost, other.cost))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Budget:
         """Whether there is anything to keep to."""
         return self.max_tokens is not None or self.max_cost is not None
 
-    def cost(self, paid: Paid) -> float | None:
+    def cost(self, paid: Usage) -> float | None:
         """What was paid, in money.
 
         Returns:
@@ -114,22 +114,22 @@ class Budget:
             return None
         return sum(self._price(one) for one in paid.calls)
 
-    def taken(self, paid: Paid) -> Taken:
+    def taken(self, paid: Usage) -> TokensUsed:
         """What was paid, as it is counted here.
 
         Raises:
             CollectionError: If a model answered that has no price.
         """
-        return Taken(paid.tokens, self.cost(paid) or 0.0)
+        return TokensUsed(paid.tokens, self.cost(paid) or 0.0)
 
     @property
-    def assumed(self) -> Taken:
+    def assumed(self) -> TokensUsed:
         """What a request is charged that was never answered, where nothing is known of any."""
         highest = max((max(one.input, one.output) for one in self.prices.values()), default=0.0)
-        return Taken(_ASSUMED_TOKENS, _ASSUMED_TOKENS * highest / _MILLION)
+        return TokensUsed(_ASSUMED_TOKENS, _ASSUMED_TOKENS * highest / _MILLION)
 
     def allows(
-        self, spent: Paid, dearest: Taken | None, under_way: int, unanswered: Taken | None = None
+        self, spent: Usage, dearest: TokensUsed | None, under_way: int, unanswered: TokensUsed | None = None
     ) -> bool:
         """Whether one more prompt may be begun.
 
@@ -141,13 +141,13 @@ class Budget:
         """
         if not self.limited:
             return True
-        so_far = self.taken(spent).plus(unanswered or Taken())
+        so_far = self.taken(spent).plus(unanswered or TokensUsed())
         if dearest is None:
             return under_way == 0 and all(taken < most for taken, most in self._limits(so_far))
-        more = Taken((under_way + 1) * dearest.tokens, (under_way + 1) * dearest.cost)
+        more = TokensUsed((under_way + 1) * dearest.tokens, (under_way + 1) * dearest.cost)
         return all(taken <= most for taken, most in self._limits(so_far.plus(more)))
 
-    def check(self, paid: Paid) -> None:
+    def check(self, paid: Usage) -> None:
         """Refuse to go on where nobody says what is spent.
 
         Raises:
@@ -160,7 +160,7 @@ class Budget:
             )
             raise CollectionError(msg)
 
-    def _limits(self, taken: Taken) -> Iterator[tuple[float, float]]:
+    def _limits(self, taken: TokensUsed) -> Iterator[tuple[float, float]]:
         """What was taken, beside the most that may be."""
         pairs = ((taken.tokens, self.max_tokens), (taken.cost, self.max_cost))
         return ((amount, most) for amount, most in pairs if most is not None)
@@ -220,7 +220,7 @@ class Spending:
         """Whether one more prompt may be begun while so many are under way."""
         return self._budget.allows(self.paid, self._dearest, under_way, self._charged)
 
-    def charge(self, stage: Stage, paid: Paid, lost: int) -> None:
+    def charge(self, stage: Stage, paid: Usage, lost: int) -> None:
         """Count a stage of a prompt that is finished, or has failed.
 
         Args:
@@ -244,24 +244,26 @@ class Spending:
         self._dearest_prompt[stage] = self._dearest_prompt[stage].at_least(whole)
 
     @property
-    def _dearest(self) -> Taken | None:
+    def _dearest(self) -> TokensUsed | None:
         """What no prompt has taken more of; None as long as none is finished."""
         if not self._finished[Stage.LABELLED]:
             return None
-        return reduce(Taken.plus, self._dearest_prompt.values(), Taken())
+        return reduce(TokensUsed.plus, self._dearest_prompt.values(), TokensUsed())
 
     @property
-    def _charged(self) -> Taken:
+    def _charged(self) -> TokensUsed:
         """What requests without an answer may have taken."""
-        return reduce(Taken.plus, (self._each(stage).times(self._lost[stage]) for stage in _STAGES), Taken())
+        return reduce(
+            TokensUsed.plus, (self._each(stage).times(self._lost[stage]) for stage in _STAGES), TokensUsed()
+        )
 
-    def _each(self, stage: Stage) -> Taken:
+    def _each(self, stage: Stage) -> TokensUsed:
         known = self._dearest_request[stage]
         # A stage that was finished without any request makes none.
         return known if known.tokens or self._finished[stage] else self._budget.assumed
 
-    def _sum(self, calls: Iterable[ModelCalls]) -> Taken:
-        return self._budget.taken(Paid(tuple(calls)))
+    def _sum(self, calls: Iterable[ModelCalls]) -> TokensUsed:
+        return self._budget.taken(Usage(tuple(calls)))
 
 
 # English text; other languages take more.
@@ -294,7 +296,7 @@ class Estimate:
 
 def estimate(
     examples: Iterable[Example],
-    standing: Standing | None,
+    standing: CollectionStatus | None,
     *,
     n: int,
     sampling: SamplingName,
@@ -336,7 +338,7 @@ def estimate(
         draws=requests,
         input_tokens=sum(one.input_tokens for one in calls),
         output_tokens=sum(one.output_tokens for one in calls),
-        cost=budget.cost(Paid(tuple(calls))) if known else None,
+        cost=budget.cost(Usage(tuple(calls))) if known else None,
         measured_on=measured,
     )
 

@@ -1,4 +1,4 @@
-"""`LocalBench`: prompts worked on in this process, by the code that serves them later.
+"""`LocalExecutor`: prompts worked on in this process, by the code that serves them later.
 
 Calls that are made again: what passes by itself is waited for, what does not is a failure at once.
 
@@ -27,15 +27,24 @@ from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
 from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
-from langchain_cfc.collect.stages import Journal, Labels, Outcome, Paid
+from langchain_cfc.collect.stages import Journal, Labels, Outcome, Usage
 from langchain_cfc.errors import CFCError, InputError, ServingTimeoutError, StoreError
-from langchain_cfc.execution import Bounds, Limit, Progress, Steps, Target, acomplete, bounded, tagged
+from langchain_cfc.execution import (
+    CallLimits,
+    ConcurrencyLimiter,
+    Progress,
+    Steps,
+    Target,
+    acomplete,
+    tagged,
+    with_call_limits,
+)
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.labelers import Labeler, LabelerInput, Labelling, Reads
 from langchain_cfc.records import Example, Provenance
-from langchain_cfc.sampling import Draw, Sampler, SamplingName, Witness, resolved
+from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolved
 from langchain_cfc.sampling.description import Description
-from langchain_cfc.verifiers import Panel, Verifier, VerifierInput
+from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import ByFirst, ByOne
 
 
@@ -185,7 +194,7 @@ LONGEST_WAIT = 120.0
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RetryPolicy:
     """Calls made as often as need be, each in a place within the bounds and in its turn.
 
     Args:
@@ -204,7 +213,7 @@ class Repeated:
     longest_wait: float = LONGEST_WAIT
     journal: Journal | None = None
 
-    def billed(self, journal: Journal | None = None) -> Repeated:
+    def billed(self, journal: Journal | None = None) -> RetryPolicy:
         """The same for the calls of one stage of a prompt, whose tokens are settled together.
 
         Args:
@@ -219,7 +228,7 @@ class Repeated:
             if isinstance(turn, TokenBill):
                 turn.settle(tokens)
 
-    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
+    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and call again after failures that may pass by themselves."""
         found = await self._once(arun, item, within)
         if not transient(found):
@@ -227,7 +236,7 @@ class Repeated:
             return found
         return await AsyncRetrying(**self._policy)(_First(found, partial(self._once, arun, item, within)))
 
-    async def _once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
+    async def _once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         with await within.aheld():
             for turn in self.turns:
                 await turn.aacquire()
@@ -391,7 +400,7 @@ def _status(error: Exception) -> int | None:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """What makes records, as `CFCRunnable` takes it, and what labels them.
 
     Attributes:
@@ -423,7 +432,7 @@ class Parts:
     answer_id: str | None = None
 
 
-class LocalBench:
+class LocalExecutor:
     """Works on prompts in this process.
 
     Args:
@@ -439,9 +448,9 @@ class LocalBench:
 
     def __init__(
         self,
-        parts: Parts,
-        limit: Limit | None = None,
-        attempts: Repeated | None = None,
+        parts: Components,
+        limit: ConcurrencyLimiter | None = None,
+        attempts: RetryPolicy | None = None,
         config: RunnableConfig | None = None,
     ) -> None:
         if not isinstance(parts.n, int) or parts.n < 1:  # type: ignore[redundant-expr]  # files hold anything
@@ -451,8 +460,8 @@ class LocalBench:
         generator = resolved(parts.generator)
         verifier: Any = parts.verifier
         if isinstance(verifier, Mapping):
-            verifier = Panel(verifier)
-        self._scoring = ByFirst(verifier) if isinstance(verifier, Panel) else ByOne(verifier)
+            verifier = VerifierEnsemble(verifier)
+        self._scoring = ByFirst(verifier) if isinstance(verifier, VerifierEnsemble) else ByOne(verifier)
         self._labelling = Labelling(parts.labeler, parts.reads)
         self._sampler = Sampler(generator, parts.sampling)
         self._description = Description(parts.answer, parts.metadata)
@@ -476,41 +485,43 @@ class LocalBench:
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, but for those that the journal knows."""
-        witness = Witness()
+        witness = UsageRecorder()
         config = self._sampler.witnessed(self._config, witness)
         keeper = _JournalKeeper(journal, witness)
         steps = self._sampler.draws(example.input, self.parts.n, config, Progress(), witness, keeper=keeper)
         return await self._outcome(steps, witness, journal)
 
-    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Score them."""
-        witness = Witness()
+        witness = UsageRecorder()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
         steps = self._scoring.scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
         return await self._outcome(steps, witness, journal)
 
-    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""
-        witness = Witness()
+        witness = UsageRecorder()
         steps = self._labelled(example, draws, witness.heard_in(self._config))
         return await self._outcome(steps, witness, journal)
 
-    async def _outcome(self, steps: Steps[Any], witness: Witness, journal: Journal) -> Outcome:
+    async def _outcome(self, steps: Steps[Any], witness: UsageRecorder, journal: Journal) -> Outcome:
         attempts = None if self._attempts is None else self._attempts.billed(journal)
         result: Any
         try:
-            with bounded(Bounds(self._limit, attempts=attempts), self._config):
+            with with_call_limits(CallLimits(self._limit, attempts=attempts), self._config):
                 result = await acomplete(steps)
         except StoreError:  # the journal's, and no fault of the prompt
             raise
         except CFCError as error:
             result = error
-        paid = Paid.seen_by(witness)
+        paid = Usage.seen_by(witness)
         if attempts is not None:
             attempts.settle(paid.tokens)
         return Outcome(result, paid)
 
-    def _labelled(self, example: Example, draws: Sequence[Draw], config: RunnableConfig) -> Steps[Labels]:
+    def _labelled(
+        self, example: Example, draws: Sequence[DrawnCandidate], config: RunnableConfig
+    ) -> Steps[Labels]:
         metadata = yield from self._description.metadata(example.input, config)
         answers = yield from self._description.answers(draws, config)
         extracted = answers if self._description.extracts else None
@@ -529,18 +540,18 @@ class _JournalKeeper:
         witness: Sees all models that answer.
     """
 
-    def __init__(self, journal: Journal, witness: Witness) -> None:
+    def __init__(self, journal: Journal, witness: UsageRecorder) -> None:
         self._journal = journal
         self._witness = witness
 
-    def known(self, prepared: Any) -> Mapping[int, Draw]:
+    def known(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
         """Candidates that were drawn for the same prepared input."""
         # What LangChain cannot write is written with its address, and is never the same.
         return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
 
-    def keep(self, slot: int, draw: Draw) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate) -> None:
         """Take in a candidate."""
-        self._journal.keep(slot, draw, Paid.seen_by(self._witness))
+        self._journal.keep(slot, draw, Usage.seen_by(self._witness))
 
     def discard(self) -> None:
         """Drop all candidates, which were refused."""

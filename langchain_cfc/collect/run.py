@@ -21,12 +21,12 @@ from itertools import islice
 from typing import Any
 
 from langchain_cfc.collect.costs import Budget, Spending
-from langchain_cfc.collect.stages import Bench, Labels, Outcome, Paid, Stage
-from langchain_cfc.collect.status import EarlyLook, Standing
+from langchain_cfc.collect.stages import Executor, Labels, Outcome, Stage, Usage
+from langchain_cfc.collect.status import CollectionStatus, EarlyLook
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, writes
 from langchain_cfc.collect.store.writes import Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 
 class StoreJournal:
@@ -51,13 +51,13 @@ class StoreJournal:
         self._stage = stage
         self._without_nul = without_nul
         self._announced = 0
-        self._before = self._written = Paid()
-        self.drawn: dict[int, Draw] = dict(work.partial)
+        self._before = self._written = Usage()
+        self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
         self.context = work.context
         self.lost = 0
         self._announce(requests)
 
-    def resume(self, context: str) -> Mapping[int, Draw]:
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Return the candidates that need not be drawn again.
 
         Args:
@@ -65,7 +65,7 @@ class StoreJournal:
                 were drawn for something else are dropped: all n of a prompt share one context.
         """
         # Where it begins again, as on another machine, what it takes is counted from 0 again.
-        self._before, self._written = self._before.plus(self._written), Paid()
+        self._before, self._written = self._before.plus(self._written), Usage()
         if context != self.context:
             if self.drawn:
                 self._announce(len(self.drawn))
@@ -75,7 +75,7 @@ class StoreJournal:
             self.context = context
         return dict(self.drawn)
 
-    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
         """Write a candidate; `flushed` waits until it is durable.
 
         Args:
@@ -111,15 +111,15 @@ class StoreJournal:
         """
         await self._writer.flushed()
 
-    def rest(self, paid: Paid) -> Paid:
+    def rest(self, paid: Usage) -> Usage:
         """Return what of a finished or failed stage's costs is not written yet."""
         return paid.minus(self._written)
 
-    def total(self, paid: Paid) -> Paid:
+    def total(self, paid: Usage) -> Usage:
         """Return all that the stage took, with what it had taken before it began again."""
         return self._before.plus(paid)
 
-    def settled(self, paid: Paid) -> list[Write]:
+    def settled(self, paid: Usage) -> list[Write]:
         """Return what to write at the end of the stage: only requests that were lost remain open."""
         requests = self.lost + self.total(paid).answered - self._announced
         return writes.announced(self._position, self._stage, requests)
@@ -136,7 +136,7 @@ MOST_FAILURES_IN_A_ROW = 25
 
 
 @dataclass(frozen=True)
-class Watch:
+class RunObserver:
     """Who is told of a run.
 
     Attributes:
@@ -144,7 +144,7 @@ class Watch:
         notice: Called with what people should know while there is still time.
     """
 
-    progress: Callable[[Standing], None]
+    progress: Callable[[CollectionStatus], None]
     notice: Callable[[str], None]
 
 
@@ -164,13 +164,13 @@ class Run:
     def __init__(
         self,
         store: Store,
-        bench: Bench,
+        bench: Executor,
         *,
         n: int,
         per_prompt: int,
         at_once: int,
         budget: Budget,
-        watch: Watch,
+        watch: RunObserver,
     ) -> None:
         self._store = store
         self._bench = bench
@@ -187,7 +187,7 @@ class Run:
         self._under_way = 0
         self._in_line = asyncio.Lock()
         self._one_less = asyncio.Event()
-        self.standing = Standing.of(store)
+        self.standing = CollectionStatus.of(store)
         self._count()
 
     @property
@@ -294,10 +294,12 @@ class Run:
         expected = self._spending.requests(stage) if requests is None else requests
         return StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
 
-    def _drawn(self, known: Collection[int], position: int, draws: Sequence[Draw], paid: Paid) -> list[Write]:
+    def _drawn(
+        self, known: Collection[int], position: int, draws: Sequence[DrawnCandidate], paid: Usage
+    ) -> list[Write]:
         return writes.complete(position, draws, known, paid, without_nul=self._store.without_nul)
 
-    def _labelled(self, position: int, labels: Labels, paid: Paid) -> list[Write]:
+    def _labelled(self, position: int, labels: Labels, paid: Usage) -> list[Write]:
         return writes.labelled(position, labels, paid, without_nul=self._store.without_nul)
 
     async def _kept(
@@ -306,7 +308,7 @@ class Run:
         stage: Stage,
         outcome: Outcome,
         journal: StoreJournal,
-        written: Callable[[int, Any, Paid], list[Write]],
+        written: Callable[[int, Any, Usage], list[Write]],
     ) -> bool:
         """Make a stage durable; False where it failed."""
         error = outcome.result if isinstance(outcome.result, CFCError) else None
@@ -336,7 +338,7 @@ class Run:
             raise CollectionError(msg) from error
         return False
 
-    def _charge(self, stage: Stage, paid: Paid, lost: int) -> None:
+    def _charge(self, stage: Stage, paid: Usage, lost: int) -> None:
         """Count what a stage took; failed ones cost as well."""
         self._spending.charge(stage, paid, lost)
         self._count()

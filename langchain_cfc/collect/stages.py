@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw, Witness
+from langchain_cfc.sampling import DrawnCandidate, UsageRecorder
 
 
 class Stage(IntEnum):
@@ -41,7 +41,7 @@ class ModelCalls:
 
 
 @dataclass(frozen=True)
-class Paid:
+class Usage:
     """What a stage took, whether it succeeded or not.
 
     Attributes:
@@ -55,7 +55,7 @@ class Paid:
     silent: int = 0
 
     @classmethod
-    def seen_by(cls, witness: Witness) -> Paid:
+    def seen_by(cls, witness: UsageRecorder) -> Usage:
         """What a witness of all its calls has seen."""
         calls = []
         for name, answered in witness.answers.items():
@@ -65,11 +65,11 @@ class Paid:
         return cls(tuple(calls), witness.answered, witness.silent)
 
     @classmethod
-    def drawn_by(cls, versions: Sequence[str]) -> Paid:
+    def drawn_by(cls, versions: Sequence[str]) -> Usage:
         """Candidates that these models drew, for which nothing is known but that."""
         return cls(tuple(ModelCalls(name, drew=True, input_tokens=0, output_tokens=0) for name in versions))
 
-    def plus(self, other: Paid) -> Paid:
+    def plus(self, other: Usage) -> Usage:
         """This and more."""
         merged: dict[tuple[str, bool], ModelCalls] = {}
         for one in (*self.calls, *other.calls):
@@ -80,9 +80,9 @@ class Paid:
                 output_tokens=known.output_tokens + one.output_tokens,
                 answered=known.answered + one.answered,
             )
-        return Paid(tuple(merged.values()), self.answered + other.answered, self.silent + other.silent)
+        return Usage(tuple(merged.values()), self.answered + other.answered, self.silent + other.silent)
 
-    def minus(self, other: Paid) -> Paid:
+    def minus(self, other: Usage) -> Usage:
         """What of this is not in `other`, which was a part of it."""
         known = {one.model: one for one in other.calls}
         left = []
@@ -96,7 +96,7 @@ class Paid:
             )
             if before.drew != one.drew or rest.answered or rest.input_tokens or rest.output_tokens:
                 left.append(rest)
-        return Paid(tuple(left), self.answered - other.answered, self.silent - other.silent)
+        return Usage(tuple(left), self.answered - other.answered, self.silent - other.silent)
 
     @property
     def tokens(self) -> int:
@@ -124,29 +124,29 @@ class Outcome:
     """What came of one stage of one prompt.
 
     Attributes:
-        result: n `Draw`s, `Scored` or `Labels`; the error in their place where it failed.
+        result: n `DrawnCandidate`s, `Scored` or `Labels`; the error in their place where it failed.
         paid: What it took.
     """
 
     result: Any
-    paid: Paid
+    paid: Usage
 
 
 class Journal(Protocol):
     """Where a stage notes what it is about to do and what came of it, durably: see `collect/journal.py`."""
 
     @property
-    def drawn(self) -> Mapping[int, Draw]:
+    def drawn(self) -> Mapping[int, DrawnCandidate]:
         """Candidates that are there already, by slot."""
 
     @property
     def context(self) -> str | None:
         """Digest of what was prepared for the requests that drew them."""
 
-    def resume(self, context: str) -> Mapping[int, Draw]:
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Candidates that need not be drawn again, now that the requests are prepared."""
 
-    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
         """Take in a candidate, and what the stage took so far."""
 
     def discard(self) -> None:
@@ -159,7 +159,7 @@ class Journal(Protocol):
         """Wait until all of that is durable; called before every request."""
 
 
-class Bench(Protocol):
+class Executor(Protocol):
     """Where prompts are worked on: in this process, or on machines elsewhere."""
 
     @property
@@ -169,8 +169,8 @@ class Bench(Protocol):
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, but for those that the journal knows."""
 
-    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Score them."""
 
-    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from langchain_cfc.collect.stages import Paid, Stage
+from langchain_cfc.collect.stages import Stage, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.scoring import discrimination
 
@@ -21,7 +21,7 @@ _NO_INFORMATION = 0.5
 
 
 @dataclass
-class Standing:
+class CollectionStatus:
     """How far a collection has come.
 
     Attributes:
@@ -45,14 +45,14 @@ class Standing:
     covered: int
     candidates: list[int]
     score_sums: list[float]
-    spent: Paid
+    spent: Usage
     cost: float | None = None
     unanswered: int = 0
     begun_with: int = 0
     begun_at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, store: Store) -> Standing:
+    def of(cls, store: Store) -> CollectionStatus:
         """What a store holds."""
         stages = store.stages()
         covered, by_label = store.seen()
@@ -118,7 +118,7 @@ class EarlyLook:
     _correct: list[Sequence[bool]] = field(default_factory=list)
     _versions: set[str] = field(default_factory=set)
 
-    def drawn(self, texts: Sequence[str], paid: Paid) -> Iterator[str]:
+    def drawn(self, texts: Sequence[str], paid: Usage) -> Iterator[str]:
         """Look at the candidates of one more prompt.
 
         Yields:
@@ -140,7 +140,9 @@ class EarlyLook:
             )
         self._versions |= versions
 
-    def labelled(self, standing: Standing, scores: Sequence[float], correct: Sequence[bool]) -> Iterator[str]:
+    def labelled(
+        self, standing: CollectionStatus, scores: Sequence[float], correct: Sequence[bool]
+    ) -> Iterator[str]:
         """Look at the scores and labels of one more prompt.
 
         Args:

@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.records import PromptRecord, Provenance, Records
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers._prompts import read_prompt
 
 _SCORE = "cfc_recorded_score"
@@ -138,7 +138,7 @@ class RecordedScores:
         self.fingerprint: dict[str, Any] = dict(verifier or {})
         self._output = output
 
-    def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
+    def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         """One recorded score per candidate.
 
         Raises:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from langchain_cfc.execution.limits import (
     Attempts,
-    Bounds,
-    Limit,
+    CallLimits,
+    ConcurrencyLimiter,
     RunManager,
     ain_time,
-    bounded,
     bounded_by,
     bounds,
     child_of,
@@ -17,6 +16,7 @@ from langchain_cfc.execution.limits import (
     setting,
     sharing_limit,
     tagged,
+    with_call_limits,
 )
 from langchain_cfc.execution.progress import Progress
 from langchain_cfc.execution.steps import (
@@ -36,10 +36,10 @@ from langchain_cfc.execution.steps import (
 
 __all__ = [
     "Attempts",
-    "Bounds",
     "Call",
+    "CallLimits",
+    "ConcurrencyLimiter",
     "FlowRunnable",
-    "Limit",
     "Progress",
     "RunManager",
     "Step",
@@ -47,7 +47,6 @@ __all__ = [
     "Target",
     "acomplete",
     "ain_time",
-    "bounded",
     "bounded_by",
     "bounds",
     "by_name",
@@ -62,4 +61,5 @@ __all__ = [
     "succeeded",
     "tagged",
     "unquoted",
+    "with_call_limits",
 ]

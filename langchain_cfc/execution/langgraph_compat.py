@@ -13,7 +13,7 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.graph import Graph
 
-from langchain_cfc.verifiers import Panel
+from langchain_cfc.verifiers import VerifierEnsemble
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -26,7 +26,7 @@ _OPEN = "__pregel_runtime"
 _PLACE = {"checkpoint_ns", "checkpoint_id", "checkpoint_map"}
 
 
-def apart(config: RunnableConfig) -> RunnableConfig:
+def detached_from_graph(config: RunnableConfig) -> RunnableConfig:
     """The same config without the streams and the checkpointer of a graph around it.
 
     Args:
@@ -111,5 +111,9 @@ def _named(verifier: Any) -> Runnable[Any, Any]:
     """A verifier as a node with a readable name."""
     if isinstance(verifier, Runnable):
         return verifier
-    name = " + ".join(verifier.names) if isinstance(verifier, Panel) else getattr(verifier, "__name__", None)
+    name = (
+        " + ".join(verifier.names)
+        if isinstance(verifier, VerifierEnsemble)
+        else getattr(verifier, "__name__", None)
+    )
     return RunnableLambda(lambda given: given, name=name or type(verifier).__name__)

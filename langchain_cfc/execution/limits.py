@@ -2,7 +2,8 @@
 
 LangChain's `max_concurrency` holds for one `batch` at a time. Where batches nest, as n draws do inside a
 batch of prompts, the numbers multiply: 8 prompts of 8 draws are 64 requests in flight. Here draws and
-verification of all prompts take their places from the same `Limit`, in threads or on an event loop.
+verification of all prompts acquire permits from the same `ConcurrencyLimiter`, in threads or on an event
+loop.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _OF_ONE_RUN = {"run_name", "run_id"}
 _TOO_LATE = "the time for this prompt was over before a call could start"
 
 
-class Limit:
+class ConcurrencyLimiter:
     """At most `size` calls at once, first come first served, for threads and event loops alike.
 
     Args:
@@ -169,7 +170,7 @@ def _patience(deadline: float | None) -> float:
 class Attempts(Protocol):
     """How calls are made where one that fails may be made again: offline, where nobody waits."""
 
-    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: Bounds) -> Any:
+    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call as often as need be, each time in a place within the bounds.
 
         Returns:
@@ -178,7 +179,7 @@ class Attempts(Protocol):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CallLimits:
     """What calls must keep to.
 
     Attributes:
@@ -189,9 +190,9 @@ class Bounds:
             as it is in threads. What goes on inside a call is repeated with it, not by itself.
     """
 
-    limit: Limit | None = None
+    limit: ConcurrencyLimiter | None = None
     deadline: float | None = None
-    occupied: frozenset[Limit] = frozenset()
+    occupied: frozenset[ConcurrencyLimiter] = frozenset()
     attempts: Attempts | None = None
 
     @property
@@ -230,14 +231,16 @@ class Bounds:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise ServingTimeoutError(_TOO_LATE)
 
-    def within(self, around: Bounds) -> Bounds:
+    def within(self, around: CallLimits) -> CallLimits:
         """The same for a prompt that is served inside a call of another.
 
         Of a limit that the calls around hold a place of, no further one is taken: all may be held like that.
         """
         limit = around.limit if self.limit in around.occupied else self.limit
         deadlines = [one for one in (self.deadline, around.deadline) if one is not None]
-        return Bounds(limit, min(deadlines, default=None), around.occupied, self.attempts or around.attempts)
+        return CallLimits(
+            limit, min(deadlines, default=None), around.occupied, self.attempts or around.attempts
+        )
 
 
 class _Held(AbstractContextManager[None]):
@@ -247,10 +250,10 @@ class _Held(AbstractContextManager[None]):
     """
 
     # No generator: one is held for every call.
-    def __init__(self, around: Bounds, limit: Limit) -> None:
+    def __init__(self, around: CallLimits, limit: ConcurrencyLimiter) -> None:
         self._around = around
         self._limit = limit
-        self._token: Token[Bounds] | None = None
+        self._token: Token[CallLimits] | None = None
 
     def __enter__(self) -> None:
         around, limit = self._around, self._limit
@@ -259,7 +262,9 @@ class _Held(AbstractContextManager[None]):
         except BaseException:
             limit.give_back()
             raise
-        self._token = _BOUNDS.set(Bounds(Limit(1), around.deadline, around.occupied | {limit}))
+        self._token = _BOUNDS.set(
+            CallLimits(ConcurrencyLimiter(1), around.deadline, around.occupied | {limit})
+        )
 
     def __exit__(self, *exception: object) -> None:
         try:
@@ -268,17 +273,17 @@ class _Held(AbstractContextManager[None]):
             self._limit.give_back()
 
 
-_NONE = Bounds()
-_BOUNDS: ContextVar[Bounds] = ContextVar("langchain_cfc_bounds", default=_NONE)
+_NONE = CallLimits()
+_BOUNDS: ContextVar[CallLimits] = ContextVar("langchain_cfc_bounds", default=_NONE)
 
 
-def bounds() -> Bounds:
+def bounds() -> CallLimits:
     """The bounds of the prompt that is being served here."""
     return _BOUNDS.get()
 
 
 @contextmanager
-def bounded(by: Bounds, config: RunnableConfig | None = None) -> Iterator[None]:
+def with_call_limits(by: CallLimits, config: RunnableConfig | None = None) -> Iterator[None]:
     """Serve under bounds, handed on to threads and tasks that are started meanwhile.
 
     Args:
@@ -325,14 +330,14 @@ def sharing_limit(
     most = configs[0].get("max_concurrency") if configs else None
     if most is None:
         return configs
-    limit = Limit(most)
+    limit = ConcurrencyLimiter(most)
     return [{**one, "configurable": {**(one.get("configurable") or {}), _SHARED: limit}} for one in configs]
 
 
 @contextmanager
 def bounded_by(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
     """Keep to a config's `max_concurrency` where no limit holds yet; `child` is for the runs inside."""
-    with bounded(Bounds(limit_of(config)), child or config):
+    with with_call_limits(CallLimits(limit_of(config)), child or config):
         yield
 
 
@@ -363,7 +368,7 @@ def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
     return {**config, "tags": [*(config.get("tags") or []), *tags]}
 
 
-def limit_of(config: RunnableConfig) -> Limit | None:
+def limit_of(config: RunnableConfig) -> ConcurrencyLimiter | None:
     """The limit that a config sets.
 
     Args:
@@ -376,10 +381,10 @@ def limit_of(config: RunnableConfig) -> Limit | None:
     return bounds().limit or _limit_in(config)
 
 
-def _limit_in(config: RunnableConfig) -> Limit | None:
-    shared: Limit | None = (config.get("configurable") or {}).get(_SHARED)
+def _limit_in(config: RunnableConfig) -> ConcurrencyLimiter | None:
+    shared: ConcurrencyLimiter | None = (config.get("configurable") or {}).get(_SHARED)
     most = config.get("max_concurrency")
-    return shared or (None if most is None else Limit(most))
+    return shared or (None if most is None else ConcurrencyLimiter(most))
 
 
 def _without_shared(config: RunnableConfig) -> RunnableConfig:

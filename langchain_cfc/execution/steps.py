@@ -33,7 +33,7 @@ from langchain_core.runnables.utils import Input, Output, is_async_callable
 
 from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import CFCError, DescriptionError, DrawError, ServingTimeoutError, VerifierError
-from langchain_cfc.execution.limits import Bounds, bounded_by, bounds, child_of, setting
+from langchain_cfc.execution.limits import CallLimits, bounded_by, bounds, child_of, setting
 
 T = TypeVar("T")
 
@@ -124,8 +124,8 @@ def each(
         deadline lets a call start no more, the step itself raises the `ServingTimeoutError`.
     """
     return Step(
-        lambda: _each(run, items, bounds() if hold_places else Bounds()),
-        lambda: _aeach(arun, items, bounds() if hold_places else Bounds()),
+        lambda: _each(run, items, bounds() if hold_places else CallLimits()),
+        lambda: _aeach(arun, items, bounds() if hold_places else CallLimits()),
     )
 
 
@@ -144,7 +144,7 @@ def succeeded(outcomes: Sequence[Any]) -> list[Any]:
     return list(outcomes)
 
 
-def _each(run: Callable[[Any], Any], items: Sequence[Any], within: Bounds) -> list[Any]:
+def _each(run: Callable[[Any], Any], items: Sequence[Any], within: CallLimits) -> list[Any]:
     one = partial(_outcome, run, within)
     if len(items) <= 1:
         return [copy_context().run(one, item) for item in items]
@@ -179,7 +179,9 @@ def _apart(one: Callable[[Any], Any], item: Any) -> Any:
         return one(item)
 
 
-async def _aeach(arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], within: Bounds) -> list[Any]:
+async def _aeach(
+    arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], within: CallLimits
+) -> list[Any]:
     if len(items) == 1:
         return [await asyncio.ensure_future(_aoutcome(arun, within, items[0]))]
     tasks = [asyncio.ensure_future(_aoutcome(arun, within, item)) for item in items]
@@ -188,7 +190,7 @@ async def _aeach(arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], wi
     return [task.result() for task in tasks]
 
 
-def _outcome(run: Callable[[Any], Any], within: Bounds, item: Any) -> Any:
+def _outcome(run: Callable[[Any], Any], within: CallLimits, item: Any) -> Any:
     # That no place could be had in time is no outcome of the call, and ends the flow.
     with within.held():
         try:
@@ -197,7 +199,7 @@ def _outcome(run: Callable[[Any], Any], within: Bounds, item: Any) -> Any:
             return error
 
 
-async def _aoutcome(arun: Callable[[Any], Awaitable[Any]], within: Bounds, item: Any) -> Any:
+async def _aoutcome(arun: Callable[[Any], Awaitable[Any]], within: CallLimits, item: Any) -> Any:
     if within.attempts is not None:
         return await within.attempts.aoutcome(arun, item, within)
     with _NOTHING if within.free else await within.aheld():

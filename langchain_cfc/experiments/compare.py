@@ -11,7 +11,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.optional import require
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.comparison_report import (
@@ -28,14 +28,7 @@ from langchain_cfc.experiments.comparison_report import (
 )
 from langchain_cfc.experiments.methods import Method, Pool
 from langchain_cfc.experiments.metrics import FIGURES, Groups
-from langchain_cfc.experiments.splits import (
-    Comparison,
-    Measured,
-    Progress,
-    Protocol,
-    each_split,
-    nobody_watches,
-)
+from langchain_cfc.experiments.splits import Comparison, Measured, Progress, Protocol, each_split, no_progress
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.scoring import discrimination
@@ -243,7 +236,7 @@ _CURVE = 100
 
 
 def compare(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
     methods: str | Sequence[str | Method] = METHODS,
@@ -257,7 +250,7 @@ def compare(
     test_fraction: float = 0.5,
     fit_fraction: float = 0.2,
     jobs: int = 1,
-    progress: Progress = nobody_watches,
+    progress: Progress = no_progress,
     provenance: Provenance | None = None,
 ) -> ComparisonReport:
     """Compare methods on labelled records.
@@ -322,7 +315,7 @@ def compare(
 
 
 def reported(
-    comparison: Comparison, jobs: int = 1, progress: Progress = nobody_watches, *, left_out: int = 0
+    comparison: Comparison, jobs: int = 1, progress: Progress = no_progress, *, left_out: int = 0
 ) -> ComparisonReport:
     """Carry out a comparison.
 
@@ -414,7 +407,7 @@ def _room(attainable: float, calibration: float) -> float:
     return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
 
 
-def _within_reach(table: LabelledDraws, calibrating: float) -> tuple[str, ...]:
+def _within_reach(table: LabelledBatch, calibrating: float) -> tuple[str, ...]:
     """Levels in steps of 0.05, the first of which is well within reach."""
     attainable = float(table.correct.any(axis=1).mean())
     room = _room(attainable, calibrating * len(table))
@@ -446,11 +439,11 @@ def _notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> 
 
 
 def _tabulated(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     combine: Sequence[str] | None,
     n: int | None,
     provenance: Provenance | None,
-) -> LabelledDraws:
+) -> LabelledBatch:
     if combine is None:
         return tabulate(records, n=n, provenance=provenance)
     return tabulate_raw(records, combine, n=n, provenance=provenance)[0]

@@ -26,7 +26,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.calibration.fit import fit_combination
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.baselines import BackOffRule, SamplingRule
@@ -58,13 +58,13 @@ class Pool:
         measure: Whether to compute every statistic once, for feature maps to look up.
     """
 
-    def __init__(self, labelled: LabelledDraws, *, measure: bool = True) -> None:
+    def __init__(self, labelled: LabelledBatch, *, measure: bool = True) -> None:
         self.labelled = replace(labelled, draws=measured(labelled.draws)) if measure else labelled
         self._levels: dict[str, FloatArray] = {}
         self._success: dict[tuple[str, float], FloatArray] = {}
 
     @property
-    def draws(self) -> Draws:
+    def draws(self) -> CandidateBatch:
         """The candidates."""
         return self.labelled.draws
 
@@ -159,7 +159,7 @@ class Split:
         return np.sort(np.concatenate([self.fit, self.calibration]))
 
     @cached_property
-    def test_draws(self) -> Draws:
+    def test_candidates(self) -> CandidateBatch:
         """The candidates tested on."""
         return self.pool.draws.take(self.test)
 
@@ -211,7 +211,7 @@ DELTA = "0.05"
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class MethodOutput:
     """What a method makes of the test prompts of a split.
 
     Attributes:
@@ -260,7 +260,7 @@ class Method(ABC):
         return "1", "all"
 
     @abstractmethod
-    def make(self, split: Split, alpha: str) -> Made:
+    def make(self, split: Split, alpha: str) -> MethodOutput:
         """The answer sets of the split's test prompts.
 
         Args:
@@ -332,17 +332,17 @@ class ThresholdMethod(Method):
         alike = self.rule in {"marginal", "confident"}
         return "1" if alike else self.features or features, self.set_rule or set_rule
 
-    def make(self, split: Split, alpha: str) -> Made:
+    def make(self, split: Split, alpha: str) -> MethodOutput:
         """The answer sets of the split's test prompts."""
         features, served = self.reads(split.features_text, split.set_rule)
         thresholds = self._thresholds(split, alpha, self.calibrated_on or served, features)
         sets = AnswerSets.within(
-            split.test_draws,
+            split.test_candidates,
             split.test_levels(served),
             thresholds,
             never_empty=self.convention.never_empty,
         )
-        return Made(sets, thresholds.values, split.all_drawn)
+        return MethodOutput(sets, thresholds.values, split.all_drawn)
 
     def _thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
         """Thresholds of the test prompts; methods that differ in the set served only share them."""
@@ -388,7 +388,7 @@ class TopK(Method):
     reaching: bool
     grid: tuple[int, ...] | None = None
 
-    def make(self, split: Split, alpha: str) -> Made:
+    def make(self, split: Split, alpha: str) -> MethodOutput:
         """The answer sets of the split's test prompts."""
         n, m = split.pool.draws.n, len(split.test)
         grid = sorted({k for k in self.grid or range(1, n + 1) if 1 <= k <= n})
@@ -407,8 +407,10 @@ class TopK(Method):
         level = np.full(m, chosen / n)
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
         # K is at least 1, so that no set is empty.
-        sets = AnswerSets.within(split.test_draws, split.test_levels("rank"), thresholds, never_empty=False)
-        return Made(sets, None, split.all_drawn)
+        sets = AnswerSets.within(
+            split.test_candidates, split.test_levels("rank"), thresholds, never_empty=False
+        )
+        return MethodOutput(sets, None, split.all_drawn)
 
 
 @dataclass(frozen=True)
@@ -417,12 +419,12 @@ class Sampling(Method):
 
     tells_answers_apart: ClassVar[bool] = True
 
-    def make(self, split: Split, alpha: str) -> Made:
+    def make(self, split: Split, alpha: str) -> MethodOutput:
         """The answer sets of the split's test prompts."""
         rule = split.once(("sampling",), lambda: self._learnt(split))
-        draws = split.test_draws
+        draws = split.test_candidates
         found = rule.sets(draws.scores, draws.answer_codes, alpha)
-        return Made(AnswerSets(draws, found.accepted, found.flagged), None, found.draws)
+        return MethodOutput(AnswerSets(draws, found.accepted, found.flagged), None, found.draws)
 
     def _learnt(self, split: Split) -> SamplingRule:
         pool = split.pool
@@ -440,12 +442,12 @@ class BackOff(Method):
 
     aims_at_coverage: ClassVar[bool] = False
 
-    def make(self, split: Split, alpha: str) -> Made:
+    def make(self, split: Split, alpha: str) -> MethodOutput:
         """The answer sets of the split's test prompts."""
         rule = split.once(("back-off",), lambda: self._learnt(split))
-        draws = split.test_draws
+        draws = split.test_candidates
         sets = AnswerSets(draws, rule.sets(draws.scores, alpha), np.zeros(len(draws), dtype=np.bool_))
-        return Made(sets, None, split.all_drawn)
+        return MethodOutput(sets, None, split.all_drawn)
 
     def _learnt(self, split: Split) -> BackOffRule:
         rows = split.development

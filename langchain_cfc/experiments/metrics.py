@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, InputError
-from langchain_cfc.experiments.methods import Made
+from langchain_cfc.experiments.methods import MethodOutput
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.terms import Group
 
@@ -67,7 +67,7 @@ class Groups:
             return np.asarray(sums / self.sizes, dtype=np.float64)
 
 
-def groups_of(text: str, fitted_on: Draws, draws: Draws) -> Groups:
+def groups_of(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
     """The groups of a feature text.
 
     Args:
@@ -104,7 +104,7 @@ def groups_of(text: str, fitted_on: Draws, draws: Draws) -> Groups:
     return Groups(parsed.text, tuple(weight.name for weight in weights), words, fitted.transform(draws))
 
 
-def properties(draws: Draws) -> tuple[Groups, ...]:
+def properties(draws: CandidateBatch) -> tuple[Groups, ...]:
     """Groups along every property that the prompts are known to have.
 
     Args:
@@ -118,7 +118,7 @@ def properties(draws: Draws) -> tuple[Groups, ...]:
     return tuple(groups for groups in found if groups is not None)
 
 
-def _groups_or_none(text: str, draws: Draws) -> Groups | None:
+def _groups_or_none(text: str, draws: CandidateBatch) -> Groups | None:
     """The groups, or None where nearly all prompts are alike."""
     try:
         return groups_of(text, draws, draws)
@@ -126,7 +126,7 @@ def _groups_or_none(text: str, draws: Draws) -> Groups | None:
         return None
 
 
-def _categories(draws: Draws) -> list[str]:
+def _categories(draws: CandidateBatch) -> list[str]:
     """`group(key)` for each metadata key that all prompts have and that holds few categories."""
     if not len(draws) or not draws.metadata[0]:
         return []
@@ -188,7 +188,7 @@ class Outcomes:
     thresholds: FloatArray
 
     @classmethod
-    def of(cls, made: Sequence[Made], correct: BoolArray) -> Outcomes:
+    def of(cls, made: Sequence[MethodOutput], correct: BoolArray) -> Outcomes:
         """Compare sets with labels.
 
         Args:
@@ -339,7 +339,7 @@ def _runs_of_bins(counts: FloatArray) -> FloatArray:
     return np.asarray(before[..., _TO] - before[..., _FROM], dtype=np.float64)
 
 
-def slab_bins(draws: Draws) -> IntArray | None:
+def slab_bins(draws: CandidateBatch) -> IntArray | None:
     """Places along the statistics one by one, and along random mixtures of them.
 
     Args:

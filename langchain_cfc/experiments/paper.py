@@ -86,14 +86,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, computed_field, field_validator
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.catalogue import paper
 from langchain_cfc.experiments.compare import Summary
 from langchain_cfc.experiments.comparison_report import LevelComparison
 from langchain_cfc.experiments.methods import Method, Pool, Split
 from langchain_cfc.experiments.metrics import Groups, groups_of
-from langchain_cfc.experiments.splits import Measured, Progress, each_split, measure, nobody_watches
+from langchain_cfc.experiments.splits import Measured, Progress, each_split, measure, no_progress
 from langchain_cfc.thresholds import alpha_text
 
 DIFFICULTY = "difficulty"  # the key of T in the metadata
@@ -136,7 +136,7 @@ class SyntheticWorld:
                 msg = f"{name} is {shape}; expected a finite number above 0"
                 raise InputError(msg)
 
-    def draw(self, prompts: int, n: int, rng: np.random.Generator) -> LabelledDraws:
+    def draw(self, prompts: int, n: int, rng: np.random.Generator) -> LabelledBatch:
         """Draw labelled prompts.
 
         Args:
@@ -161,8 +161,8 @@ class SyntheticWorld:
         scores[rows, slots] **= (1.0 / self.exponent(difficulty))[rows]
         metadata = tuple({DIFFICULTY: one} for one in difficulty.tolist())
         ids = tuple(map(str, range(prompts)))
-        draws = Draws(scores, None, None, metadata, {f"meta({DIFFICULTY})": difficulty})
-        return LabelledDraws(draws, correct, ids, (None,) * prompts, n)
+        draws = CandidateBatch(scores, None, None, metadata, {f"meta({DIFFICULTY})": difficulty})
+        return LabelledBatch(draws, correct, ids, (None,) * prompts, n)
 
     def chance(self, difficulty: FloatArray) -> FloatArray:
         """p(T): how likely a candidate is correct; T in [0, 1], any shape."""
@@ -678,7 +678,7 @@ def reproduce_synthetic(
     seed: int = 0,
     world: SyntheticWorld | None = None,
     jobs: int = 1,
-    progress: Progress = nobody_watches,
+    progress: Progress = no_progress,
 ) -> SyntheticReport:
     """Carry out the synthetic experiment and compare it with the paper.
 
@@ -734,7 +734,7 @@ def _ablated() -> tuple[Method, ...]:
     return methods()[-2:]
 
 
-def _first(drawn: LabelledDraws, budget: int) -> LabelledDraws:
+def _first(drawn: LabelledBatch, budget: int) -> LabelledBatch:
     """The prompts with their first candidates only, and what was measured of prompts."""
     fewer = drawn.first_slots(budget)
     return replace(fewer, draws=replace(fewer.draws, measured=drawn.draws.measured))
@@ -747,7 +747,7 @@ def _split(pool: Pool, size: int = SIZES[-1]) -> Split:
 
 def _groups(split: Split) -> Groups:
     """Ten bins of difficulty, of equal frequency among the test prompts."""
-    return groups_of(FEATURES, split.test_draws, split.pool.draws)
+    return groups_of(FEATURES, split.test_candidates, split.pool.draws)
 
 
 def _published() -> tuple[PublishedCell, ...]:

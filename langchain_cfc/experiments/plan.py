@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.calibration.checks import smallest_size
-from langchain_cfc.candidates import LabelledDraws, check_alike
+from langchain_cfc.candidates import LabelledBatch, check_alike
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap
@@ -419,7 +419,7 @@ class _Known:
 
 
 def plan_from_pilot(
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     *,
     alpha: Level,
     group: str | None = None,
@@ -467,7 +467,7 @@ def plan_from_pilot(
     >>> from langchain_cfc.candidates import Draws
     >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
     >>> draws = Draws.of(np.full((60, 2), 0.5))
-    >>> pilot = LabelledDraws(draws, correct, tuple(map(str, range(60))), (None,) * 60)
+    >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
     >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
     >>> overall = plan.groups[0]
     >>> overall.verdict, overall.attainable, round(overall.smallest_alpha_certain, 3)
@@ -619,7 +619,7 @@ def _verdict(tau: Fraction, low: float, high: float, *, measured: bool) -> Verdi
     return "uncertain" if measured and high >= target else "out of reach"
 
 
-def _labels_by_group(labelled: LabelledDraws, group: str | None) -> dict[str, BoolArray]:
+def _labels_by_group(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
     """The (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
     independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
     parts = {ALL: independent.correct}

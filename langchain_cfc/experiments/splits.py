@@ -16,7 +16,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.calibration.checks import check_answers
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.experiments.methods import CAP, Method, Pool, Split
 from langchain_cfc.experiments.metrics import (
@@ -150,7 +150,7 @@ class Comparison:
     protocol: Protocol
 
     @classmethod
-    def on(cls, labelled: LabelledDraws, protocol: Protocol) -> Comparison:
+    def on(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
         """The comparison on labelled prompts; of each cluster, one prompt takes part.
 
         In the order of their ids: rounding follows the order, and a file's shall not change a bit.
@@ -248,7 +248,7 @@ Found = TypeVar("Found")
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
-def nobody_watches(items: Iterable[Any], total: int) -> Iterable[Any]:
+def no_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     """No progress shown."""
     del total
     return items
@@ -258,7 +258,7 @@ def each_split(
     measured: Callable[[int], Found],
     splits: int,
     jobs: int = 1,
-    progress: Progress = nobody_watches,
+    progress: Progress = no_progress,
 ) -> list[Found]:
     """The figures of every split, in order, whatever the number of processes.
 

@@ -19,13 +19,13 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison
 from langchain_cfc.experiments.paper import PublishedCell, published_cells
-from langchain_cfc.experiments.splits import Progress, nobody_watches
+from langchain_cfc.experiments.splits import Progress, no_progress
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level, exact_tau
 
@@ -163,14 +163,14 @@ class StudyReport(_Data):
 
 def reproduce_study(
     name: StudyName,
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     provenance: Provenance | None = None,
     alpha: Sequence[Level] | None = None,
     splits: int = 100,
     seed: str | int = 0,
     jobs: int = 1,
-    progress: Progress = nobody_watches,
+    progress: Progress = no_progress,
 ) -> StudyReport:
     """Carry out one of the paper's experiments on records.
 

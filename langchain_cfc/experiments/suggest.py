@@ -40,11 +40,11 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.checks import check_answers, smallest_alpha, target_is_attainable
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.experiments.compare import standard_error
 from langchain_cfc.experiments.methods import CAP
-from langchain_cfc.experiments.splits import Progress, each_split, nobody_watches
+from langchain_cfc.experiments.splits import Progress, each_split, no_progress
 from langchain_cfc.experiments.trials import (
     DEFAULT_SET_RULES,
     FEWEST_IN_GROUP,
@@ -541,7 +541,7 @@ BEST_FEW = 3
 
 
 def suggest(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level,
     features: Sequence[str] | None = None,
@@ -555,7 +555,7 @@ def suggest(
     certification_fraction: float = 0.0,
     splits: int = 50,
     jobs: int = 1,
-    progress: Progress = nobody_watches,
+    progress: Progress = no_progress,
     provenance: Provenance | None = None,
 ) -> Suggestion:
     """Choose what to calibrate with.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
 from langchain_cfc.experiments.metrics import Outcomes, groups_of, properties
@@ -63,7 +63,7 @@ class Option:
         return f"{self.features} with {self.set_rule}{scored}"
 
 
-def default_maps(draws: Draws) -> tuple[str, ...]:
+def default_maps(draws: CandidateBatch) -> tuple[str, ...]:
     """Feature maps worth trying.
 
     Args:
@@ -78,7 +78,7 @@ def default_maps(draws: Draws) -> tuple[str, ...]:
     return tuple(maps)
 
 
-def _keys_of_few_categories(draws: Draws) -> Iterable[str]:
+def _keys_of_few_categories(draws: CandidateBatch) -> Iterable[str]:
     entries = list(draws.metadata)
     for key in entries[0] if entries else ():
         values = {one.get(key) for one in entries}
@@ -102,7 +102,7 @@ def combinations(verifiers: Sequence[str], same: Sequence[str] = ()) -> tuple[tu
     return (*alone, tuple(verifiers)) if len(verifiers) > 1 else tuple(alone)
 
 
-def saying_the_same(labelled: LabelledDraws) -> list[str]:
+def saying_the_same(labelled: LabelledBatch) -> list[str]:
     """The verifiers whose raw outputs order all candidates as the recorded scores do, or the other way round.
 
     Such is the log-probability that a score was made of. Alone it makes the same sets wherever thresholds do
@@ -302,7 +302,7 @@ class SelectionPrompts:
     calibration: int
 
     @classmethod
-    def of(cls, table: LabelledDraws, plan: SplitPlan) -> SelectionPrompts:
+    def of(cls, table: LabelledBatch, plan: SplitPlan) -> SelectionPrompts:
         """The fit part of a split; of the other parts nothing is read but ids and clusters.
 
         Raises:
@@ -327,12 +327,12 @@ class SelectionPrompts:
 
 
 def tabulated(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     verifiers: Sequence[str] | None,
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
-) -> tuple[LabelledDraws, list[str]]:
+) -> tuple[LabelledBatch, list[str]]:
     """Labelled records as a table with the raw outputs of the verifiers that may be combined, and no others.
 
     Args:
@@ -348,7 +348,7 @@ def tabulated(
         InputError: If a record cannot be used, or a candidate lacks the output of a verifier that was named.
     """
     notes: list[str] = []
-    if not isinstance(records, (Records, LabelledDraws)):
+    if not isinstance(records, (Records, LabelledBatch)):
         records = list(records)
     if verifiers is not None:
         names = tuple(verifiers)
@@ -359,7 +359,7 @@ def tabulated(
                 "between commas: rename it in the records"
             )
             raise InputError(msg)
-    elif isinstance(records, LabelledDraws):
+    elif isinstance(records, LabelledBatch):
         names = tuple(records.raw)
     else:
         names, notes = _verifiers_of(records)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.terms import Constant, Group, GuaranteedWeight, Term
@@ -116,7 +116,7 @@ class FeatureMap:
         """
         return len(self.names)
 
-    def fit(self, draws: Draws) -> FeatureMap:
+    def fit(self, draws: CandidateBatch) -> FeatureMap:
         """Learn whatever the terms learn.
 
         Args:
@@ -138,7 +138,7 @@ class FeatureMap:
             raise FeatureError(msg)
         return replace(self, terms=tuple(term.fit(draws) for term in self.terms))
 
-    def with_categories_of(self, draws: Draws) -> FeatureMap:
+    def with_categories_of(self, draws: CandidateBatch) -> FeatureMap:
         """Return the fitted map with the categories of more prompts; see `Group` for why that is sound.
 
         Args:
@@ -154,7 +154,7 @@ class FeatureMap:
             terms=tuple(one.with_categories_of(draws) if isinstance(one, Group) else one for one in terms),
         )
 
-    def transform(self, draws: Draws, *, allow_unknown: bool = False) -> FloatArray:
+    def transform(self, draws: CandidateBatch, *, allow_unknown: bool = False) -> FloatArray:
         """Compute the features. A prompt's row does not depend on the others, to the last bit.
 
         Args:

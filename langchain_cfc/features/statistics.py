@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,73 +50,73 @@ def listed(items: Iterable[str]) -> str:
     return ", ".join(names[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "") if names else "none"
 
 
-Measure: TypeAlias = Callable[[Draws], FloatArray]
+Measure: TypeAlias = Callable[[CandidateBatch], FloatArray]
 
 # Metadata may hold any number; beyond this, differences and products of two of them would overflow.
 LARGEST = 1e100
 
 
-def mean_score(draws: Draws) -> FloatArray:
+def mean_score(draws: CandidateBatch) -> FloatArray:
     """Mean of a prompt's n scores: (N,), in [0, 1]. The paper's statistic T."""
     return _mean(_sorted_scores(draws))
 
 
-def min_score(draws: Draws) -> FloatArray:
+def min_score(draws: CandidateBatch) -> FloatArray:
     """Smallest score: (N,), in [0, 1]."""
     return _sorted_scores(draws)[:, 0]
 
 
-def max_score(draws: Draws) -> FloatArray:
+def max_score(draws: CandidateBatch) -> FloatArray:
     """Largest score: (N,), in [0, 1]. The paper's maximum loss on TriviaQA."""
     return _sorted_scores(draws)[:, -1]
 
 
-def std_score(draws: Draws) -> FloatArray:
+def std_score(draws: CandidateBatch) -> FloatArray:
     """Standard deviation of the scores, with divisor n: (N,), in [0, 1/2]; exactly 0 where all are equal."""
     return _std(_sorted_scores(draws))
 
 
-def score_gap(draws: Draws) -> FloatArray:
+def score_gap(draws: CandidateBatch) -> FloatArray:
     """Second smallest score minus the smallest: (N,), in [0, 1]; 0 where n is 1."""
     ordered = _sorted_scores(draws)
     gap: FloatArray = ordered[:, min(1, draws.n - 1)] - ordered[:, 0]
     return gap
 
 
-def entropy(draws: Draws) -> FloatArray:
+def entropy(draws: CandidateBatch) -> FloatArray:
     """Entropy of the distribution of answers, in nats: (N,), in [0, log n]. Used by the paper on TriviaQA."""
     n = draws.n
     parts = np.array([0.0, *((count / n) * math.log(n / count) for count in range(1, n + 1))])
     return _total(parts[_sorted_counts(draws)])
 
 
-def distinct_answers(draws: Draws) -> FloatArray:
+def distinct_answers(draws: CandidateBatch) -> FloatArray:
     """Number of different answers: (N,), in 1..n."""
     return np.asarray(np.count_nonzero(_sorted_counts(draws), axis=1), dtype=np.float64)
 
 
-def top_share(draws: Draws) -> FloatArray:
+def top_share(draws: CandidateBatch) -> FloatArray:
     """Share of the candidates that give the most frequent answer: (N,), in [1/n, 1]."""
     share: FloatArray = _sorted_counts(draws)[:, -1] / draws.n
     return share
 
 
-def mean_length(draws: Draws) -> FloatArray:
+def mean_length(draws: CandidateBatch) -> FloatArray:
     """Mean number of characters of the answers: (N,), at least 0."""
     return _mean(_sorted_lengths(draws))
 
 
-def min_length(draws: Draws) -> FloatArray:
+def min_length(draws: CandidateBatch) -> FloatArray:
     """Number of characters of the shortest answer: (N,), at least 0."""
     return _sorted_lengths(draws)[:, 0]
 
 
-def max_length(draws: Draws) -> FloatArray:
+def max_length(draws: CandidateBatch) -> FloatArray:
     """Number of characters of the longest answer: (N,), at least 0."""
     return _sorted_lengths(draws)[:, -1]
 
 
-def std_length(draws: Draws) -> FloatArray:
+def std_length(draws: CandidateBatch) -> FloatArray:
     """Standard deviation of the answers' lengths, with divisor n: (N,), at least 0."""
     return _std(_sorted_lengths(draws))
 
@@ -161,7 +161,7 @@ class Statistic:
         """Whether scores alone do not tell it."""
         return self.name in ANSWER_STATISTICS
 
-    def values(self, draws: Draws) -> FloatArray:
+    def values(self, draws: CandidateBatch) -> FloatArray:
         """The statistic of every prompt.
 
         Args:
@@ -181,7 +181,7 @@ class Statistic:
         return np.array(numbers, dtype=np.float64)
 
 
-def measured(draws: Draws) -> Draws:
+def measured(draws: CandidateBatch) -> CandidateBatch:
     """The same draws with every statistic that they tell computed once and for all.
 
     For whoever fits many feature maps on parts of one dataset; nothing is worth remembering for one map.
@@ -236,17 +236,17 @@ def _metadata_number(row: int, entries: Mapping[str, Scalar], key: str) -> float
     return float(value)
 
 
-def _sorted_scores(draws: Draws) -> FloatArray:
+def _sorted_scores(draws: CandidateBatch) -> FloatArray:
     return np.sort(np.ascontiguousarray(draws.scores), axis=1)
 
 
-def _sorted_lengths(draws: Draws) -> FloatArray:
+def _sorted_lengths(draws: CandidateBatch) -> FloatArray:
     if draws.lengths is None:
         raise _no_answers()
     return np.sort(np.ascontiguousarray(draws.lengths), axis=1).astype(np.float64)
 
 
-def _sorted_counts(draws: Draws) -> IntArray:
+def _sorted_counts(draws: CandidateBatch) -> IntArray:
     """(N, n) how many candidates give each answer, ascending; 0 for each answer fewer than n."""
     if draws.answer_codes is None:
         raise _no_answers()

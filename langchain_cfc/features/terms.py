@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NoReturn, TypeAlia
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
     LARGEST,
@@ -146,7 +146,7 @@ class Term(ABC, Generic[Learned]):
         """Non-negative functions in the span; coefficients: of the constant, then of the own columns."""
 
     @abstractmethod
-    def learn(self, draws: Draws) -> tuple[Learned, ...]:
+    def learn(self, draws: CandidateBatch) -> tuple[Learned, ...]:
         """What is to be learned from the fit split."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Term(ABC, Generic[Learned]):
         """The same values, come back from data; a FeatureError if `learn` cannot have returned them."""
 
     @abstractmethod
-    def transform(self, draws: Draws) -> FloatArray:
+    def transform(self, draws: CandidateBatch) -> FloatArray:
         """(N, width) columns of a fitted term, each prompt for itself."""
 
     @property
@@ -167,7 +167,7 @@ class Term(ABC, Generic[Learned]):
         """Whether there is nothing left to learn."""
         return bool(self.learned) or not self.learns
 
-    def fit(self, draws: Draws) -> Self:
+    def fit(self, draws: CandidateBatch) -> Self:
         """The fitted term; `draws` is the fit split."""
         return replace(self, learned=self.learn(draws))
 
@@ -240,7 +240,7 @@ class Constant(Term[float]):
     names: ClassVar[tuple[str, ...]] = ("1",)
     weights: ClassVar[tuple[GuaranteedWeight, ...]] = ()
 
-    def learn(self, draws: Draws) -> tuple[float, ...]:  # noqa: ARG002  (one shape for all terms)
+    def learn(self, draws: CandidateBatch) -> tuple[float, ...]:  # noqa: ARG002  (one shape for all terms)
         """Nothing."""
         return ()
 
@@ -248,7 +248,7 @@ class Constant(Term[float]):
         """Nothing."""
         return ()
 
-    def transform(self, draws: Draws) -> FloatArray:
+    def transform(self, draws: CandidateBatch) -> FloatArray:
         """(N, 1) ones."""
         return np.ones((len(draws), 1))
 
@@ -293,7 +293,7 @@ class Polynomial(Term[float]):
         base = self.statistic.text
         return (base, *(f"{base}^{power}" for power in range(2, self.degree + 1)))
 
-    def learn(self, draws: Draws) -> tuple[float, ...]:
+    def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
         """The smallest and the largest value on the fit split; a FeatureError if powers hardly differ."""
         values = self.statistic.values(draws)
         lo, hi = float(values.min()), float(values.max())
@@ -310,7 +310,7 @@ class Polynomial(Term[float]):
         lo, hi = self.admit_increasing(values, 2, 2)
         return self._resolved(lo, hi)
 
-    def transform(self, draws: Draws) -> FloatArray:
+    def transform(self, draws: CandidateBatch) -> FloatArray:
         """(N, k) powers."""
         base = np.clip(self.statistic.values(draws), self.learned[0], self.learned[1])
         # Repeated products: unlike `np.power`, they give one prompt the same last bit as many.
@@ -414,7 +414,7 @@ class Bins(Term[float]):
         """Such as `bins(max_score, 5)[0]`."""
         return tuple(f"{self.text}[{index}]" for index in range(len(self.learned) + 1))
 
-    def learn(self, draws: Draws) -> tuple[float, ...]:
+    def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
         """The cut-offs; a FeatureError if ties leave fewer than two bins.
 
         Sorted, the N values of the fit split fall into `count` runs whose sizes differ by at most one; run i
@@ -438,7 +438,7 @@ class Bins(Term[float]):
         """Increasing numbers, fewer than bins."""
         return self.admit_increasing(values, 1, self.count - 1)
 
-    def transform(self, draws: Draws) -> FloatArray:
+    def transform(self, draws: CandidateBatch) -> FloatArray:
         """(N, number of bins) indicators."""
         which = np.searchsorted(np.array(self.learned), self.statistic.values(draws), side="right")
         return indicators(which.astype(np.int64), len(self.names))
@@ -491,7 +491,7 @@ class Hat(Term[float]):
         """Such as `hat(mean_score, 5)[2]`."""
         return tuple(f"{self.text}[{index}]" for index in range(len(self.learned)))
 
-    def learn(self, draws: Draws) -> tuple[float, ...]:
+    def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
         """The knots; a FeatureError if ties leave fewer than two.
 
         They are the values of the fit split at `count` equally spaced probabilities from 0 (its smallest) to
@@ -512,7 +512,7 @@ class Hat(Term[float]):
         """Increasing numbers, at most as many as knots."""
         return self.admit_increasing(values, 2, self.count)
 
-    def transform(self, draws: Draws) -> FloatArray:
+    def transform(self, draws: CandidateBatch) -> FloatArray:
         """(N, number of knots) hat functions; at most two of a row are positive."""
         knots = np.array(self.learned)
         # Not np.clip, which takes as long as all else here where there is one prompt.
@@ -582,7 +582,7 @@ class Hard(Term[float]):
         """Such as `hard(entropy, 0.9)=easy`, `hard(entropy, 0.9)=hard`."""
         return f"{self.text}=easy", f"{self.text}=hard"
 
-    def learn(self, draws: Draws) -> tuple[float, ...]:
+    def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
         """The cut-offs; a FeatureError if ties leave no easy prompt."""
         values = [part.values(draws) for part in self.parts]
         ordered = [np.sort(column) for column in values]
@@ -603,7 +603,7 @@ class Hard(Term[float]):
         """One number per statistic."""
         return self.admit_numbers(values, len(self.parts), len(self.parts))
 
-    def transform(self, draws: Draws) -> FloatArray:
+    def transform(self, draws: CandidateBatch) -> FloatArray:
         """(N, 2) indicators of easy and hard."""
         reached = [part.values(draws) >= cut for part, cut in zip(self.parts, self.learned, strict=True)]
         return indicators(np.any(reached, axis=0).astype(np.int64), 2)
@@ -662,7 +662,7 @@ class Group(Term[Category]):
         """Such as `group(topic)=capital`."""
         return tuple(f"{self.text}={written_category(category)}" for category in self.learned)
 
-    def learn(self, draws: Draws) -> tuple[Category, ...]:
+    def learn(self, draws: CandidateBatch) -> tuple[Category, ...]:
         """The categories of the fit split."""
         return _in_order(self._categories(draws))
 
@@ -675,11 +675,11 @@ class Group(Term[Category]):
             self.refuse("different and in ascending order", values)
         return tuple(categories)
 
-    def with_categories_of(self, draws: Draws) -> Group:
+    def with_categories_of(self, draws: CandidateBatch) -> Group:
         """Return the fitted term with the categories of more prompts."""
         return replace(self, learned=_in_order([*self.learned, *self._categories(draws)]))
 
-    def transform(self, draws: Draws, *, allow_unknown: bool = False) -> FloatArray:
+    def transform(self, draws: CandidateBatch, *, allow_unknown: bool = False) -> FloatArray:
         """(N, number of categories) indicators.
 
         Args:
@@ -704,7 +704,7 @@ class Group(Term[Category]):
             for name, category, own in zip(self.names, self.learned, columns, strict=True)
         )
 
-    def _categories(self, draws: Draws) -> list[Category]:
+    def _categories(self, draws: CandidateBatch) -> list[Category]:
         return [self._category(row, entries) for row, entries in enumerate(draws.metadata)]
 
     def _category(self, row: int, entries: Mapping[str, Scalar]) -> Category:

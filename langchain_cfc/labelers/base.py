@@ -16,14 +16,14 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, Target, by_name, described, tagged
-from langchain_cfc.sampling import Draw, quiet
+from langchain_cfc.sampling import DrawnCandidate, without_streaming_and_cache
 from langchain_cfc.verifiers.base import plain
 
 
 class _Given(TypedDict):
     prompt: Any
     reference: Any
-    candidates: list[Draw]
+    candidates: list[DrawnCandidate]
 
 
 class LabelerInput(_Given, total=False):
@@ -40,8 +40,8 @@ class LabelerInput(_Given, total=False):
 Labels: TypeAlias = Sequence[bool]
 Labeler: TypeAlias = (
     Runnable[Any, Any]
-    | Callable[[Any, Any, list[Draw]], Labels]
-    | Callable[[Any, Any, list[Draw]], Awaitable[Labels]]
+    | Callable[[Any, Any, list[DrawnCandidate]], Labels]
+    | Callable[[Any, Any, list[DrawnCandidate]], Awaitable[Labels]]
 )
 
 _HINT = "a labeler returns True or False for each candidate, True where it is correct"
@@ -106,7 +106,7 @@ def labelling(part: str, target: Target) -> Call:
         part: What it is, for messages.
         target: What to call.
     """
-    silent = quiet(target, fresh=False) if isinstance(target, Runnable) else target
+    silent = without_streaming_and_cache(target, fresh=False) if isinstance(target, Runnable) else target
     return Call(part, silent, LabelerError)
 
 
@@ -188,13 +188,15 @@ class Labelling:
         labels = checked_labels(found, len(shown))
         return [labels[place] for place in places]
 
-    def _shown(self, draws: Sequence[Draw], answers: Sequence[str] | None) -> tuple[list[Draw], list[int]]:
+    def _shown(
+        self, draws: Sequence[DrawnCandidate], answers: Sequence[str] | None
+    ) -> tuple[list[DrawnCandidate], list[int]]:
         """What the labeler sees, and for each candidate the place of its own in that."""
         if answers is None:
             return list(draws), list(range(len(draws)))
         distinct = list(dict.fromkeys(answers))
         if self._reads == "answer":
-            shown = [Draw(answer) for answer in distinct]
+            shown = [DrawnCandidate(answer) for answer in distinct]
         else:
             shown = [draws[answers.index(answer)] for answer in distinct]
         return shown, [distinct.index(answer) for answer in answers]

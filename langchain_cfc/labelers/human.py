@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, unique_keys
-from langchain_cfc.verifiers.base import together
+from langchain_cfc.verifiers.base import combined_fingerprint
 
 _WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 By = Literal["id", "prompt"]
@@ -235,7 +235,7 @@ class HumanLabels(BaseLabeler):
     def __init__(self, path: str | Path) -> None:
         self.name = "human-labels"
         self._sheet = read_sheet(path)
-        self.fingerprint = together(self.name, {"labels": self._sheet.digest}, {})
+        self.fingerprint = combined_fingerprint(self.name, {"labels": self._sheet.digest}, {})
 
     def __repr__(self) -> str:
         """How many labels there are, and by what they are found."""

@@ -27,7 +27,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, labelling
-from langchain_cfc.verifiers.base import distinct_texts, together
+from langchain_cfc.verifiers.base import combined_fingerprint, distinct_texts
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 
@@ -46,7 +46,7 @@ class Matching(BaseLabeler):
         answer = parts.get("answer")
         self._settings = {"answer": "whole text" if answer is None else "extracted", **settings}
         given = {role: part for role, part in parts.items() if part is not None}
-        self.fingerprint = together(name, self._settings, given)
+        self.fingerprint = combined_fingerprint(name, self._settings, given)
         self._extract = None if answer is None else labelling("answer extractor", answer)
 
     def __repr__(self) -> str:

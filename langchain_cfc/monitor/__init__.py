@@ -9,13 +9,13 @@ require("sqlalchemy", "monitor", "a monitor")
 
 from langchain_cfc.monitor.monitor import CFCMonitor, labels_of, read_labels  # noqa: E402 - see above
 from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # noqa: E402 - see above
-from langchain_cfc.monitor.shadow import Side, SideBySide, shadow  # noqa: E402 - see above
-from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus  # noqa: E402 - see above
 from langchain_cfc.monitor.sequential_tests import (  # noqa: E402 - see above
     Label,
     Test,
     Together,
 )
+from langchain_cfc.monitor.shadow import Side, SideBySide, shadow  # noqa: E402 - see above
+from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus  # noqa: E402 - see above
 
 __all__ = [
     "CFCMonitor",

@@ -20,13 +20,13 @@ from uuid import UUID, uuid4
 from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import TypeAdapter, ValidationError
 
-from langchain_cfc._internal.plugins import brought, names_no_file
+from langchain_cfc._internal.plugins import load_plugin, names_no_file
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.monitor.observed import Observed
+from langchain_cfc.monitor.sequential_tests import Label
 from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, curves_of, status_of
 from langchain_cfc.monitor.store import Evidence, Failed, MonitorStore
-from langchain_cfc.monitor.sequential_tests import Label
 from langchain_cfc.monitor.traffic import Traffic, check_time
 from langchain_cfc.runnable import CFCResult
 
@@ -448,7 +448,7 @@ def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list
         InputError: If the file or the scheme cannot be read, or a line is no label.
     """
     if names_no_file(path):
-        found: list[Any] = brought("langchain_cfc.labels", "labels", list, str(path), names)
+        found: list[Any] = load_plugin("langchain_cfc.labels", "labels", list, str(path), names)
         for one in found:
             if not isinstance(one, Label):
                 msg = f"{path}: expected labels, got a {type(one).__name__}"

@@ -13,8 +13,8 @@ from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc._internal.optional import require
 from langchain_cfc._version import __version__
 from langchain_cfc.features import in_short
-from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus
 from langchain_cfc.monitor.sequential_tests import Test, amount
+from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus
 from langchain_cfc.report import check_report
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.page import GENERATOR

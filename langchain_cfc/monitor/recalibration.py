@@ -14,9 +14,9 @@ from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
+from langchain_cfc.monitor.sequential_tests import BLOCK, Drift, LabelSamplingTest, Layout
 from langchain_cfc.monitor.shadow import SideBySide
 from langchain_cfc.monitor.status import called
-from langchain_cfc.monitor.sequential_tests import BLOCK, Drift, Layout, Sampled
 from langchain_cfc.monitor.traffic import Traffic, time_of
 from langchain_cfc.records import Provenance
 from langchain_cfc.thresholds import Level
@@ -26,7 +26,7 @@ def unlike(everything: Traffic, chosen: Traffic, level: float) -> Iterator[str]:
     """In what the results that are used look unlike the others.
 
     Those of each block are drawn from it without replacement, if it is chance that chooses them; see
-    `Sampled`.
+    `LabelSamplingTest`.
 
     Args:
         everything: All results.
@@ -35,7 +35,7 @@ def unlike(everything: Traffic, chosen: Traffic, level: float) -> Iterator[str]:
     """
     tests = Layout.of(everything.artifact).tests
     used, results = {one.id for one in chosen.results}, everything.results if tests else ()
-    sampled = Sampled.begun(everything.artifact, 0.0)
+    sampled = LabelSamplingTest.begun(everything.artifact, 0.0)
     for start in range(0, len(results), BLOCK):
         block = [(one, one.id in used) for one in results[start : start + BLOCK]]
         sampled = sampled.after(block, start)
@@ -72,7 +72,7 @@ def changed(traffic: Traffic, level: float) -> Iterator[str]:
 
 
 def _found(
-    tests: Sequence[tuple[Watched, str]], part: Drift | Sampled, level: float
+    tests: Sequence[tuple[Watched, str]], part: Drift | LabelSamplingTest, level: float
 ) -> Iterator[tuple[str, str]]:
     """Yield the quantities of the tests that alarm together, and since when, as a monitor's status does."""
     if part.mean.peak < -np.log(level):

@@ -36,7 +36,7 @@ RATE_EXPERTS = 1 + len(_DISTANCES)
 
 
 @dataclass(frozen=True)
-class Capital:
+class EProcess:
     """The capital of some tests, and how each is spread over its experts. Logarithms are natural.
 
     Attributes:
@@ -58,7 +58,7 @@ class Capital:
     outcomes: FloatArray
 
     @classmethod
-    def stakes(cls, tests: Sequence[int], experts: int, now: float = 0.0) -> Capital:
+    def stakes(cls, tests: Sequence[int], experts: int, now: float = 0.0) -> EProcess:
         """A stake of 1 for each test, spread evenly.
 
         Args:
@@ -70,7 +70,7 @@ class Capital:
         log, begun = np.zeros(shape), np.full(shape, now)
         return cls(np.full((*shape, experts), 1.0 / experts), log, log, begun, log, begun, log)
 
-    def after(self, factors: FloatArray, now: float, seen: BoolArray | None = None) -> Capital:
+    def after(self, factors: FloatArray, now: float, seen: BoolArray | None = None) -> EProcess:
         """The capital after one outcome.
 
         Args:
@@ -90,7 +90,7 @@ class Capital:
             outcomes = np.where(seen, outcomes, self.outcomes)
         lower, higher = log < self.lowest, log > self.peak
         lowest_at = np.where(lower, now, self.lowest_at)
-        return Capital(
+        return EProcess(
             shares=shares,
             log=log,
             lowest=np.minimum(self.lowest, log),
@@ -105,13 +105,13 @@ class Capital:
         return {one.name: getattr(self, one.name).tolist() for one in fields(self)}
 
     @classmethod
-    def from_data(cls, data: Mapping[str, list[float]]) -> Capital:
+    def from_data(cls, data: Mapping[str, list[float]]) -> EProcess:
         """What `to_data` was made of."""
         return cls(**{one.name: np.array(data[one.name], dtype=np.float64) for one in fields(cls)})
 
 
 @dataclass(frozen=True)
-class MeanCapital:
+class MixtureEProcess:
     """The mean of the capital of some tests over time: one test of all their hypotheses together.
 
     A mean of e-values is an e-value under any dependence between them, and essentially the only symmetric way
@@ -134,7 +134,7 @@ class MeanCapital:
     since: FloatArray
 
     @classmethod
-    def stakes(cls, shape: Sequence[int] = (), now: float = 0.0) -> MeanCapital:
+    def stakes(cls, shape: Sequence[int] = (), now: float = 0.0) -> MixtureEProcess:
         """Begin with a mean of 1.
 
         Args:
@@ -144,7 +144,7 @@ class MeanCapital:
         log, begun = np.zeros(tuple(shape)), np.full(tuple(shape), now)
         return cls(log, log, begun, log, begun)
 
-    def after(self, capital: Capital, now: float) -> MeanCapital:
+    def after(self, capital: EProcess, now: float) -> MixtureEProcess:
         """Return the mean after one more outcome.
 
         Args:
@@ -157,7 +157,7 @@ class MeanCapital:
         log = np.logaddexp.reduce(capital.log, axis=-1) - np.log(tests)
         lower, higher = log < self.lowest, log > self.peak
         lowest_at = np.where(lower, now, self.lowest_at)
-        return MeanCapital(
+        return MixtureEProcess(
             log=log,
             lowest=np.minimum(self.lowest, log),
             lowest_at=lowest_at,
@@ -170,7 +170,7 @@ class MeanCapital:
         return {one.name: getattr(self, one.name).tolist() for one in fields(self)}
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> MeanCapital:
+    def from_data(cls, data: Mapping[str, Any]) -> MixtureEProcess:
         """What `to_data` was made of."""
         return cls(**{one.name: np.array(data[one.name], dtype=np.float64) for one in fields(cls)})
 
@@ -324,7 +324,7 @@ class Test(Data):
 
 
 class Together(Data):
-    """What all tests of one kind show together, by the mean of their capital; see `MeanCapital`.
+    """What all tests of one kind show together, by the mean of their capital; see `MixtureEProcess`.
 
     Attributes:
         kind: `drift`; `rates`: certified rates, of kept promises and right answers; `labelled`.
@@ -388,8 +388,8 @@ class Drift:
 
     artifact: CalibrationArtifact
     counts: Any
-    capital: Capital
-    mean: MeanCapital
+    capital: EProcess
+    mean: MixtureEProcess
 
     @classmethod
     def begun(cls, artifact: CalibrationArtifact, now: float) -> Drift:
@@ -397,8 +397,8 @@ class Drift:
         rows = [watched.counts[group] for watched, group in _tests(artifact)]
         width = max(map(len, rows), default=1)
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
-        capital = Capital.stakes([len(rows)], RANK_EXPERTS, now)
-        return cls(artifact, counts.reshape(-1, width), capital, MeanCapital.stakes(now=now))
+        capital = EProcess.stakes([len(rows)], RANK_EXPERTS, now)
+        return cls(artifact, counts.reshape(-1, width), capital, MixtureEProcess.stakes(now=now))
 
     def without_calibration(self) -> Drift:
         """The same tests among results alone: have they changed since the first of them?"""
@@ -445,7 +445,7 @@ class Drift:
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Drift:
         """What `to_data` was made of."""
         counts = np.array(data["counts"], dtype=np.int64)
-        capital, mean = Capital.from_data(data["capital"]), MeanCapital.from_data(data["mean"])
+        capital, mean = EProcess.from_data(data["capital"]), MixtureEProcess.from_data(data["mean"])
         return cls(artifact, counts, capital, mean)
 
 
@@ -679,7 +679,7 @@ def stated(artifact: CalibrationArtifact) -> list[Stated]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CoverageTest:
     """Tests of the certified rates, one for each.
 
     Where a certificate is right, a bet that its rate is lower, at odds that are fair for the certified one,
@@ -698,16 +698,16 @@ class Kept:
     """
 
     artifact: CalibrationArtifact
-    capital: Capital
-    mean: MeanCapital
+    capital: EProcess
+    mean: MixtureEProcess
     kept: FloatArray
 
     @classmethod
-    def begun(cls, artifact: CalibrationArtifact, now: float) -> Kept:
+    def begun(cls, artifact: CalibrationArtifact, now: float) -> CoverageTest:
         """Nothing seen yet."""
         count = len(stated(artifact))
-        capital = Capital.stakes([count], RATE_EXPERTS, now)
-        return cls(artifact, capital, MeanCapital.stakes(now=now), np.zeros(count))
+        capital = EProcess.stakes([count], RATE_EXPERTS, now)
+        return cls(artifact, capital, MixtureEProcess.stakes(now=now), np.zeros(count))
 
     @cached_property
     def stated(self) -> list[Stated]:
@@ -719,7 +719,7 @@ class Kept:
         weights = self.artifact.feature_map.guaranteed_weights()
         return {one.name: np.array(one.coefficients) for one in weights}
 
-    def after(self, one: Observed, label: Label, now: float, least: float) -> Kept:
+    def after(self, one: Observed, label: Label, now: float, least: float) -> CoverageTest:
         """With one more label.
 
         Args:
@@ -747,7 +747,7 @@ class Kept:
         kept: BoolArray = np.array([bool(outcomes[it.what]) for it in self.stated])
         rates = np.array([it.rate for it in self.stated])
         capital = self.capital.after(rate_factors(kept, rates), now, seen)
-        return Kept(self.artifact, capital, self.mean.after(capital, now), self.kept + (kept & seen))
+        return CoverageTest(self.artifact, capital, self.mean.after(capital, now), self.kept + (kept & seen))
 
     def to_data(self) -> dict[str, Any]:
         """What has been seen, to be stored."""
@@ -758,9 +758,9 @@ class Kept:
         }
 
     @classmethod
-    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Kept:
+    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> CoverageTest:
         """What `to_data` was made of."""
-        capital, mean = Capital.from_data(data["capital"]), MeanCapital.from_data(data["mean"])
+        capital, mean = EProcess.from_data(data["capital"]), MixtureEProcess.from_data(data["mean"])
         return cls(artifact, capital, mean, np.array(data["kept"], dtype=np.float64))
 
 
@@ -769,7 +769,7 @@ BLOCK = 200
 
 
 @dataclass(frozen=True)
-class Sampled:
+class LabelSamplingTest:
     """Tests of whether labelled results look like the others, one for each quantity and group.
 
     Results are taken in blocks, each once, when all labels that it will get have come. If a label does not
@@ -784,17 +784,17 @@ class Sampled:
     """
 
     artifact: CalibrationArtifact
-    capital: Capital
-    mean: MeanCapital
+    capital: EProcess
+    mean: MixtureEProcess
     last: int
 
     @classmethod
-    def begun(cls, artifact: CalibrationArtifact, now: float) -> Sampled:
+    def begun(cls, artifact: CalibrationArtifact, now: float) -> LabelSamplingTest:
         """Nothing seen yet."""
-        capital = Capital.stakes([len(Layout.of(artifact).tests)], RANK_EXPERTS, now)
-        return cls(artifact, capital, MeanCapital.stakes(now=now), 0)
+        capital = EProcess.stakes([len(Layout.of(artifact).tests)], RANK_EXPERTS, now)
+        return cls(artifact, capital, MixtureEProcess.stakes(now=now), 0)
 
-    def after(self, block: Sequence[tuple[Observed, bool]], last: int) -> Sampled:
+    def after(self, block: Sequence[tuple[Observed, bool]], last: int) -> LabelSamplingTest:
         """With one more block.
 
         Args:
@@ -821,7 +821,7 @@ class Sampled:
         return {"last": self.last, "capital": self.capital.to_data(), "mean": self.mean.to_data()}
 
     @classmethod
-    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Sampled:
+    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> LabelSamplingTest:
         """What `to_data` was made of."""
-        capital, mean = Capital.from_data(data["capital"]), MeanCapital.from_data(data["mean"])
+        capital, mean = EProcess.from_data(data["capital"]), MixtureEProcess.from_data(data["mean"])
         return cls(artifact, capital, mean, int(data["last"]))

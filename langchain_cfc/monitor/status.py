@@ -13,8 +13,15 @@ import numpy as np
 from langchain_cfc.artifact import CalibrationArtifact, Watched
 from langchain_cfc.features import in_short
 from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED
-from langchain_cfc.monitor.store import Evidence, Standing
-from langchain_cfc.monitor.sequential_tests import Data, Drift, Kept, Sampled, Test, Together
+from langchain_cfc.monitor.sequential_tests import (
+    CoverageTest,
+    Data,
+    Drift,
+    LabelSamplingTest,
+    Test,
+    Together,
+)
+from langchain_cfc.monitor.store import Evidence, ResultCounts
 
 _OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 
@@ -72,7 +79,7 @@ class Limits:
     failing: float | None = None
     seconds: float | None = None
 
-    def breaches(self, age_days: float, standing: Standing, models: Sequence[str]) -> Iterator[str]:
+    def breaches(self, age_days: float, standing: ResultCounts, models: Sequence[str]) -> Iterator[str]:
         """What is exceeded, in sentences; models that were not calibrated always are one too many."""
         for model in models:
             yield f"The model {model} answers, and was not calibrated"
@@ -192,7 +199,7 @@ def curves_of(evidence: Evidence, tests: Sequence[Test], most: int) -> list[Evid
 def status_of(
     artifact: CalibrationArtifact,
     evidence: Evidence,
-    standing: Standing,
+    standing: ResultCounts,
     *,
     level: float,
     limits: Limits,
@@ -214,7 +221,7 @@ def status_of(
     words = {one.name: one.words for one in artifact.feature_map.guaranteed_weights()}
     drift, kept = evidence.drift, evidence.kept
     tests = []
-    kinds: tuple[tuple[Literal["drift", "labelled"], Drift | Sampled], ...]
+    kinds: tuple[tuple[Literal["drift", "labelled"], Drift | LabelSamplingTest], ...]
     kinds = (("drift", drift), ("labelled", evidence.sampled))
     for kind, part in kinds:
         for place, (watched, group) in enumerate(drift.tests):
@@ -274,7 +281,7 @@ def called(watched: Watched) -> str:
     return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
 
 
-def _found(part: Drift | Kept | Sampled, place: int, level: float) -> dict[str, Any]:
+def _found(part: Drift | CoverageTest | LabelSamplingTest, place: int, level: float) -> dict[str, Any]:
     """Return what one of some tests has found, all of which share the level."""
     capital = part.capital
     peak = float(capital.peak[place])
@@ -291,10 +298,12 @@ def _found(part: Drift | Kept | Sampled, place: int, level: float) -> dict[str, 
 
 
 def _together(
-    drift: Drift, kept: Kept, sampled: Sampled, tests: Sequence[Test], level: float
+    drift: Drift, kept: CoverageTest, sampled: LabelSamplingTest, tests: Sequence[Test], level: float
 ) -> Iterator[Together]:
     """Return what the tests of each kind show together."""
-    kinds: tuple[tuple[Literal["drift", "rates", "labelled"], Drift | Kept | Sampled, set[str]], ...]
+    kinds: tuple[
+        tuple[Literal["drift", "rates", "labelled"], Drift | CoverageTest | LabelSamplingTest, set[str]], ...
+    ]
     kinds = (
         ("drift", drift, {"drift"}),
         ("rates", kept, {"kept", "right"}),
@@ -331,7 +340,7 @@ def _other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tup
     return tuple(one for one in served if one not in known)
 
 
-def _notes(artifact: CalibrationArtifact, evidence: Evidence, standing: Standing) -> list[str]:
+def _notes(artifact: CalibrationArtifact, evidence: Evidence, standing: ResultCounts) -> list[str]:
     notes = []
     if standing.unverified:
         notes.append(

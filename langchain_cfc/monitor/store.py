@@ -39,7 +39,7 @@ from langchain_cfc._internal.database import Database
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
-from langchain_cfc.monitor.sequential_tests import BLOCK, Drift, Kept, Label, Sampled
+from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, Drift, Label, LabelSamplingTest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -173,7 +173,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ResultCounts:
     """What a store holds of an artifact.
 
     Attributes:
@@ -216,15 +216,19 @@ class Evidence:
     """
 
     drift: Drift
-    kept: Kept
-    sampled: Sampled
+    kept: CoverageTest
+    sampled: LabelSamplingTest
     drifted: Curve
     broken: Curve
 
     @classmethod
     def begun(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
         """Nothing seen yet."""
-        parts = (Drift.begun(artifact, now), Kept.begun(artifact, now), Sampled.begun(artifact, now))
+        parts = (
+            Drift.begun(artifact, now),
+            CoverageTest.begun(artifact, now),
+            LabelSamplingTest.begun(artifact, now),
+        )
         return cls(*parts, Curve(), Curve())
 
     def after(self, one: Observed) -> Evidence:
@@ -246,8 +250,8 @@ class Evidence:
         """What `to_data` was made of."""
         return cls(
             Drift.from_data(artifact, data["drift"]),
-            Kept.from_data(artifact, data["kept"]),
-            Sampled.from_data(artifact, data["sampled"]),
+            CoverageTest.from_data(artifact, data["kept"]),
+            LabelSamplingTest.from_data(artifact, data["sampled"]),
             Curve.from_data(data["drifted"]),
             Curve.from_data(data["broken"]),
         )
@@ -414,7 +418,7 @@ class MonitorStore:
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
-    def standing(self, digest: str) -> Standing:
+    def standing(self, digest: str) -> ResultCounts:
         """What there is of an artifact.
 
         Raises:
@@ -435,7 +439,7 @@ class MonitorStore:
             failures = int(connection.execute(failed).scalar_one())
         took = [row.seconds for row in rows if row.seconds is not None]
         models = dict.fromkeys(model for row in rows for model in json.loads(row.models))
-        return Standing(
+        return ResultCounts(
             results=sum(counts.values()),
             answered=counts.get(ANSWERED, 0),
             flagged=counts.get(FLAGGED, 0),
@@ -592,7 +596,7 @@ def _unseen_labels(connection: Connection, digest: str) -> list[tuple[int, Obser
 
 
 def _block(
-    connection: Connection, sampled: Sampled, before: float
+    connection: Connection, sampled: LabelSamplingTest, before: float
 ) -> list[tuple[int, Observed, Label | None]]:
     """The next results whose labels have come, each with its label; none where there are too few yet."""
     query = (

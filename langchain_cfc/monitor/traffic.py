@@ -10,7 +10,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.observed import Observed
 from langchain_cfc.monitor.sequential_tests import Label
@@ -84,13 +84,13 @@ class Traffic:
         """The results that were asked for at one level."""
         return replace(self, results=tuple(one for one in self.results if one.alpha == alpha))
 
-    def table(self) -> LabelledDraws:
+    def table(self) -> LabelledBatch:
         """All results with their labels; candidates of which nobody says anything count as wrong."""
         n = self.artifact.n
         kinds = self.artifact.calibration.prompt_kinds
         truths = [_truths(self.labels.get(one.id), n) for one in self.results]
-        return LabelledDraws(
-            draws=Draws(
+        return LabelledBatch(
+            draws=CandidateBatch(
                 np.array([one.scores for one in self.results], dtype=np.float64).reshape(-1, n),
                 np.array([one.codes for one in self.results], dtype=np.int64).reshape(-1, n),
                 np.array([one.lengths for one in self.results], dtype=np.int64).reshape(-1, n),
@@ -110,7 +110,7 @@ class Traffic:
             prompt_kinds=None if kinds is None else frozenset(kinds),
         )
 
-    def scored_for(self, artifact: CalibrationArtifact) -> LabelledDraws:
+    def scored_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
         """The table with the scores that another artifact would see.
 
         Raises:

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import LabelledDraws, check_alike, check_slots
+from langchain_cfc.candidates import LabelledBatch, check_alike, check_slots
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, checked, missing_output
 from langchain_cfc.records.files import Records
@@ -18,13 +18,13 @@ from langchain_cfc.scoring import Combination, check_names
 
 
 def tabulate(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
     combination: Combination | None = None,
     weighted: bool = False,
-) -> LabelledDraws:
+) -> LabelledBatch:
     """Turn N records into arrays, without holding their texts.
 
     Args:
@@ -52,13 +52,13 @@ def tabulate(
 
 
 def tabulate_raw(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     names: Sequence[str],
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
     weighted: bool = False,
-) -> tuple[LabelledDraws, FloatArray]:
+) -> tuple[LabelledBatch, FloatArray]:
     """The same with the raw outputs of several verifiers beside it, for a combination to be fitted to them.
 
     Args:
@@ -81,7 +81,7 @@ def tabulate_raw(
     return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
 
 
-def with_scores(labelled: LabelledDraws, scores: FloatArray) -> LabelledDraws:
+def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     """The same prompts with other scores.
 
     Args:
@@ -96,14 +96,14 @@ def with_scores(labelled: LabelledDraws, scores: FloatArray) -> LabelledDraws:
 
 
 def _table(
-    records: Iterable[PromptRecord] | LabelledDraws,
+    records: Iterable[PromptRecord] | LabelledBatch,
     names: Sequence[str],
     n: int | None,
     provenance: Provenance | None,
     *,
     weighted: bool,
-) -> LabelledDraws:
-    if isinstance(records, LabelledDraws):
+) -> LabelledBatch:
+    if isinstance(records, LabelledBatch):
         if not weighted:
             check_alike(records)
         return _same(records, names, n, provenance)
@@ -114,12 +114,12 @@ def _table(
         batches = records.batches()
     else:
         batches = _batches(records, provenance)
-    return LabelledDraws.joined(_tables(batches, names, n))
+    return LabelledBatch.joined(_tables(batches, names, n))
 
 
 def _same(
-    labelled: LabelledDraws, names: Sequence[str], n: int | None, provenance: Provenance | None
-) -> LabelledDraws:
+    labelled: LabelledBatch, names: Sequence[str], n: int | None, provenance: Provenance | None
+) -> LabelledBatch:
     recorded = labelled.recorded or labelled.draws.n
     if provenance is not None and recorded != provenance.n:
         msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
@@ -132,7 +132,7 @@ def _same(
     return labelled if n is None or n == labelled.draws.n else labelled.first_slots(n)
 
 
-def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledDraws]:
+def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledBatch]:
     line = 1
     for batch in batches:
         if n is not None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import Draws, LabelledDraws, kinds_of_prompts
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, kinds_of_prompts
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import shown
 from langchain_cfc.records.schema import PromptRecord, Provenance
@@ -151,7 +151,7 @@ class Batch(Protocol):
     def recorded(self) -> int:
         """Their number of candidates."""
 
-    def table(self, n: int, names: Sequence[str]) -> LabelledDraws | None:
+    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """The records as arrays.
 
         Args:
@@ -190,18 +190,18 @@ class RecordBatch:
         """The records themselves."""
         return self._records
 
-    def table(self, n: int, names: Sequence[str]) -> LabelledDraws | None:
+    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """The records as arrays, as `Batch` says."""
         rows = [record.candidates[:n] for record in self._records]
         outputs = [[candidate.scores or {} for candidate in row] for row in rows]
         if any(name not in known for row in outputs for known in row for name in names):
             return None
-        draws = Draws.of(
+        draws = CandidateBatch.of(
             [[candidate.score for candidate in row] for row in rows],
             [[candidate.answer_key for candidate in row] for row in rows],
             [record.metadata for record in self._records],
         )
-        return LabelledDraws(
+        return LabelledBatch(
             draws,
             np.array([[candidate.correct for candidate in row] for row in rows], dtype=np.bool_),
             tuple(record.id for record in self._records),

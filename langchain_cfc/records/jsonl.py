@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import Draws, LabelledDraws, PromptKind, Scalar, answer_length, kinds_of_prompts
+from langchain_cfc.candidates import (
+    CandidateBatch,
+    LabelledBatch,
+    PromptKind,
+    Scalar,
+    answer_length,
+    kinds_of_prompts,
+)
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import json_object, numbered_lines
 from langchain_cfc.records.batches import (
@@ -121,7 +128,7 @@ class DecodedBatch:
         """The records themselves, which only errors need."""
         return [strict_record(content, "", 0) for content in self.lines]
 
-    def table(self, n: int, names: Sequence[str]) -> LabelledDraws | None:
+    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """The records as arrays, as `Batch` says."""
         used = {name: self._first_slots(values, n) for name, values in self.candidates.items()}
         raw: dict[str, FloatArray] = {}
@@ -136,13 +143,13 @@ class DecodedBatch:
         keys = used["answer"] if self.answered == {str} else _answer_keys(used)
         first: dict[str, int] = {}
         equal = _array(map(first.setdefault, keys, count()), np.int64, n)
-        draws = Draws(
+        draws = CandidateBatch(
             self.scores if n == self.recorded else self.scores[:, :n].copy(),
             first_slots(equal),
             _array(map(answer_length, keys), np.int64, n),
             self.metadata,
         )
-        return LabelledDraws(
+        return LabelledBatch(
             draws,
             _array(used["correct"], np.bool_, n),
             tuple(self.ids),

@@ -25,7 +25,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.optional import require
-from langchain_cfc.candidates import Draws, JsonMetadata, LabelledDraws, kinds_of_json_prompts
+from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, kinds_of_json_prompts
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import RepeatedKey, json_object, json_value
 from langchain_cfc.records.batches import (
@@ -175,7 +175,7 @@ class ParquetBatch:
         """The records themselves, which only errors need."""
         return list(strict_rows(self.rows, self.source, self.first))
 
-    def table(self, n: int, names: Sequence[str]) -> LabelledDraws | None:
+    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """The records as arrays, as `Batch` says."""
         raw = {name: self.outputs.of(name).reshape(self.scores.shape)[:, :n] for name in names}
         if any(np.isnan(outputs).any() for outputs in raw.values()):
@@ -183,14 +183,14 @@ class ParquetBatch:
         candidates = _candidates(self.rows)
         keys = _answer_keys(candidates)
         equal = self._used(keys.dictionary_encode().indices, n).astype(np.int64)
-        draws = Draws(
+        draws = CandidateBatch(
             np.ascontiguousarray(self.scores[:, :n]),
             first_slots(equal),
             self._used(_answer_lengths(keys), n).astype(np.int64),
             self.metadata,
         )
         answered = self._used(candidates["answer"].is_valid(), n)
-        return LabelledDraws(
+        return LabelledBatch(
             draws,
             self._used(candidates["correct"], n).astype(np.bool_),
             tuple(self.ids),

@@ -10,19 +10,19 @@ from langchain_cfc.report.hardest import (
     hardest_prompts,
 )
 from langchain_cfc.report.page import check_report, page, write_report
-from langchain_cfc.report.recommendations import Situation, Sources, Step, next_steps
+from langchain_cfc.report.recommendations import Recommendation, Situation, Sources, recommendations
 
 __all__ = [
     "MOST_PROMPTS",
     "HardAnswer",
     "HardPrompt",
     "HardestPrompts",
+    "Recommendation",
     "Situation",
     "Sources",
-    "Step",
     "check_report",
     "hardest_prompts",
-    "next_steps",
     "page",
+    "recommendations",
     "write_report",
 ]

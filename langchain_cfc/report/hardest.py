@@ -12,7 +12,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, held_out
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import naming
@@ -96,7 +96,7 @@ class HardestPrompts:
 
 def hardest_prompts(
     artifact: CalibrationArtifact,
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     alpha: Level | None = None,
     *,
     texts: Iterable[PromptRecord] | None = None,
@@ -161,7 +161,7 @@ def _records_of(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[str,
     return found
 
 
-def _prompt(tested: LabelledDraws, decisions: Decisions, row: int, record: PromptRecord | None) -> HardPrompt:
+def _prompt(tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None) -> HardPrompt:
     answers = sorted(
         _answers(tested, decisions, row, record),
         key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct),
@@ -180,7 +180,7 @@ def _prompt(tested: LabelledDraws, decisions: Decisions, row: int, record: Promp
 
 
 def _answers(
-    tested: LabelledDraws, decisions: Decisions, row: int, record: PromptRecord | None
+    tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None
 ) -> Iterator[HardAnswer]:
     codes = tested.draws.answer_codes
     own = range(tested.draws.n) if codes is None else (int(code) for code in codes[row])
@@ -228,7 +228,7 @@ def _message_text(message: object) -> str:
             return canonical(message)
 
 
-def _why(tested: LabelledDraws, decisions: Decisions, row: int) -> str:
+def _why(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
     correct = tested.correct[row]
     right = f"{int(correct.sum())} of its {counted(len(correct), 'candidate')}"
     if decisions.not_certifiable[row]:

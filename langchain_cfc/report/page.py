@@ -33,11 +33,11 @@ from langchain_cfc.report.plots import (
     plot_threshold_by_difficulty,
 )
 from langchain_cfc.report.recommendations import (
+    Recommendation,
     Situation,
     Sources,
-    Step,
     calibrate_step,
-    next_steps,
+    recommendations,
     suggest_step,
 )
 from langchain_cfc.report.summary import (
@@ -276,7 +276,7 @@ class _Told:
     facts: tuple[tuple[str, str], ...]
     data_figures: tuple[Figure, ...]
     parts: tuple[_Part, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Recommendation, ...]
     verdict: Verdict | None = None
     tiles: tuple[Tile, ...] = ()
     hardest_words: str = ""
@@ -375,7 +375,7 @@ def _about_artifact(
         hardest=tuple(
             _Hard(one, tables.hard_table(place, one)) for place, one in enumerate(prompts, start=1)
         ),
-        steps=tuple(next_steps(Situation.of(artifact, evaluation, sources))),
+        steps=tuple(recommendations(Situation.of(artifact, evaluation, sources))),
     )
 
 

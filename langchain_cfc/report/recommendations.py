@@ -64,7 +64,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Step:
+class Recommendation:
     """Something to do.
 
     Attributes:
@@ -208,7 +208,7 @@ class Situation:
         )
 
 
-def next_steps(situation: Situation) -> list[Step]:
+def recommendations(situation: Situation) -> list[Recommendation]:
     """What to do, the most urgent first.
 
     Args:
@@ -220,7 +220,7 @@ def next_steps(situation: Situation) -> list[Step]:
     return [step for rule in RULES for step in rule(situation)]
 
 
-def promise_broken(seen: Situation) -> Iterator[Step]:
+def promise_broken(seen: Situation) -> Iterator[Recommendation]:
     """The promise was kept too rarely for chance."""
     if seen.contradicted:
         yield _calibrate(
@@ -234,7 +234,7 @@ def promise_broken(seen: Situation) -> Iterator[Step]:
         )
 
 
-def wrong_too_often(seen: Situation) -> Iterator[Step]:
+def wrong_too_often(seen: Situation) -> Iterator[Recommendation]:
     """Bot mode answered wrongly too often for chance."""
     if seen.wrong_too_often:
         yield _calibrate(
@@ -245,7 +245,7 @@ def wrong_too_often(seen: Situation) -> Iterator[Step]:
         )
 
 
-def nothing_promised(seen: Situation) -> Iterator[Step]:
+def nothing_promised(seen: Situation) -> Iterator[Recommendation]:
     """No theorem stands behind the thresholds."""
     if seen.heuristic:
         rule = seen.config.threshold_rule
@@ -259,10 +259,10 @@ def nothing_promised(seen: Situation) -> Iterator[Step]:
         )
 
 
-def unbound(seen: Situation) -> Iterator[Step]:
+def unbound(seen: Situation) -> Iterator[Recommendation]:
     """Serving cannot check what serves."""
     if not seen.bound:
-        yield Step(
+        yield Recommendation(
             "Say which generator and verifier the records came from",
             "The artifact is unbound: its records have no header, so that serving cannot notice another "
             "model or verifier. Records that `collect` writes have one; then calibrate again.",
@@ -270,7 +270,7 @@ def unbound(seen: Situation) -> Iterator[Step]:
         )
 
 
-def many_flagged(seen: Situation) -> Iterator[Step]:
+def many_flagged(seen: Situation) -> Iterator[Recommendation]:
     """So many prompts are flagged that users will notice."""
     if seen.flagged <= MANY_FLAGGED:
         return
@@ -288,7 +288,7 @@ def many_flagged(seen: Situation) -> Iterator[Step]:
             "Overall that is enough, so another verifier, or features that tell hard prompts from easy ones "
             "more sharply, may flag fewer; more candidates would as well."
         )
-    yield Step(
+    yield Recommendation(
         "Draw more candidates, or have another verifier look at them",
         f"{percent(seen.flagged)} of the test prompts ({percent_interval(seen.flagged_ci)}) are flagged: "
         f"cannot be certified. {reach}. {ways} A plan says what each number of candidates would attain.",
@@ -296,7 +296,7 @@ def many_flagged(seen: Situation) -> Iterator[Step]:
     )
 
 
-def groups_out_of_reach(seen: Situation) -> Iterator[Step]:
+def groups_out_of_reach(seen: Situation) -> Iterator[Recommendation]:
     """In some groups too few prompts have a correct candidate."""
     if not seen.out_of_reach:
         return
@@ -308,7 +308,7 @@ def groups_out_of_reach(seen: Situation) -> Iterator[Step]:
         ways += f"; so would alpha = {larger:g}, for all of them"
     keys = [key[1] for group in worst if (key := re.match(r"group\(([\w.-]+)\)=", group.name))]
     by_group = ("--group", keys[0]) if keys else ()
-    yield Step(
+    yield Recommendation(
         "Decide what to do with the groups that cannot reach the target",
         f"Too few of their prompts have a correct candidate for {share_text(seen.target)}, whatever the "
         f"threshold: {_listed(named)}. Most of them are flagged, which keeps the promise and answers nobody. "
@@ -317,7 +317,7 @@ def groups_out_of_reach(seen: Situation) -> Iterator[Step]:
     )
 
 
-def repeated_answers(seen: Situation) -> Iterator[Step]:
+def repeated_answers(seen: Situation) -> Iterator[Recommendation]:
     """Sets hold the same answer several times."""
     if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
         yield _calibrate(
@@ -329,7 +329,7 @@ def repeated_answers(seen: Situation) -> Iterator[Step]:
         )
 
 
-def many_answers(seen: Situation) -> Iterator[Step]:
+def many_answers(seen: Situation) -> Iterator[Recommendation]:
     """Sets hold more distinct answers than people can use."""
     if seen.distinct <= MANY_ANSWERS or seen.combined:
         return
@@ -341,14 +341,14 @@ def many_answers(seen: Situation) -> Iterator[Step]:
     if len(names) > 1:
         yield _calibrate(seen, "Combine the verifiers that these records hold", why, combine=names)
     else:
-        yield Step(
+        yield Recommendation(
             "Record a second verifier, and combine the two",
             f"{why} A table `[verifiers.NAME]` for each in the configuration records them.",
             _command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
         )
 
 
-def no_certificate(seen: Situation) -> Iterator[Step]:
+def no_certificate(seen: Situation) -> Iterator[Recommendation]:
     """The promise is on average over calibration sets only."""
     if seen.certified or seen.heuristic:
         return
@@ -358,7 +358,7 @@ def no_certificate(seen: Situation) -> Iterator[Step]:
         if seen.certification_left
         else "It takes labelled prompts that have been used for nothing else."
     )
-    yield Step(
+    yield Recommendation(
         "Certify this very artifact",
         "The promise is on average over calibration sets: this one may do better or worse. A certificate "
         f"says how well it does at least, with confidence. {source}",
@@ -366,7 +366,7 @@ def no_certificate(seen: Situation) -> Iterator[Step]:
     )
 
 
-def answers_unknown(seen: Situation) -> Iterator[Step]:
+def answers_unknown(seen: Situation) -> Iterator[Recommendation]:
     """Nothing bounds how often an answer is wrong."""
     if seen.bot or seen.config.shift is not None:
         return  # certification prompts come from where it was calibrated, which a shift says nothing about
@@ -380,10 +380,10 @@ def answers_unknown(seen: Situation) -> Iterator[Step]:
     )
 
 
-def few_prompts(seen: Situation) -> Iterator[Step]:
+def few_prompts(seen: Situation) -> Iterator[Recommendation]:
     """Too few test prompts to see much."""
     if seen.tested < FEW_PROMPTS:
-        yield Step(
+        yield Recommendation(
             "Evaluate on more prompts",
             f"{counted(seen.tested, 'test prompt')} leave the kept promise anywhere from "
             f"{percent_interval(seen.kept_ci)}.",
@@ -391,7 +391,7 @@ def few_prompts(seen: Situation) -> Iterator[Step]:
         )
 
 
-Rule = Callable[[Situation], Iterator[Step]]
+Rule = Callable[[Situation], Iterator[Recommendation]]
 RULES: tuple[Rule, ...] = (
     promise_broken,
     wrong_too_often,
@@ -407,7 +407,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources) -> Step:
+def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources) -> Recommendation:
     """What to do with a comparison: nothing is promised until something is calibrated.
 
     Args:
@@ -419,7 +419,7 @@ def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources)
     Returns:
         The step.
     """
-    return Step(
+    return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
         "prompts than it is. New prompts make the promise honest.",
@@ -429,7 +429,7 @@ def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources)
     )
 
 
-def suggest_step(alpha: float, sources: Sources) -> Step:
+def suggest_step(alpha: float, sources: Sources) -> Recommendation:
     """What to do with a comparison before calibrating: choose where choosing costs nothing.
 
     Args:
@@ -439,7 +439,7 @@ def suggest_step(alpha: float, sources: Sources) -> Step:
     Returns:
         The step.
     """
-    return Step(
+    return Recommendation(
         "Choose features, set rule and verifiers on prompts that never calibrate",
         "It ends with a calibrate command whose calibration prompts the choice has not seen, so that these "
         "records can do both.",
@@ -447,7 +447,9 @@ def suggest_step(alpha: float, sources: Sources) -> Step:
     )
 
 
-def _calibrate(seen: Situation, title: str, why: str, *, recent: bool = False, **changes: Any) -> Step:
+def _calibrate(
+    seen: Situation, title: str, why: str, *, recent: bool = False, **changes: Any
+) -> Recommendation:
     """The step that makes such an artifact again beside the old one, with some options changed.
 
     Seed, shares and all else that decides on the parts of the records stay, so that no prompt that has tested
@@ -468,7 +470,7 @@ def _calibrate(seen: Situation, title: str, why: str, *, recent: bool = False, *
     if config.only_in_python:
         why = f"{why} The command line cannot say all of it: {_listed(config.only_in_python)}."
     old = PurePath(seen.sources.artifact)
-    return Step(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))
+    return Recommendation(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))
 
 
 def _without_tested_levels(config: CalibrationConfig) -> dict[str, Any]:

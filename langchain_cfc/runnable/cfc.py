@@ -17,27 +17,27 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
-    Bounds,
-    Limit,
+    CallLimits,
+    ConcurrencyLimiter,
     Progress,
     acomplete,
     ain_time,
-    bounded,
     child_of,
     complete,
     in_time,
     limit_of,
+    with_call_limits,
 )
-from langchain_cfc.execution.langgraph_compat import NOSTREAM, apart
+from langchain_cfc.execution.langgraph_compat import NOSTREAM, detached_from_graph
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, answering
 from langchain_cfc.runnable.binding import VersionWatch, bind, calibrated_models
 from langchain_cfc.runnable.policies import Answering
 from langchain_cfc.runnable.result import CFCResult
-from langchain_cfc.runnable.serving import Server, scoring
+from langchain_cfc.runnable.serving import ServingPipeline, scoring
 from langchain_cfc.sampling import Sampler, SamplingName, resolved
 from langchain_cfc.sampling.description import Description
 from langchain_cfc.thresholds import Level
-from langchain_cfc.verifiers import Panel
+from langchain_cfc.verifiers import VerifierEnsemble
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
@@ -120,8 +120,8 @@ class CFCRunnable(Answering[CFCResult]):
     show_rejected: bool = False
     on_abstain: Literal["return", "raise"] = "return"
 
-    _server: Server = PrivateAttr()
-    _limit: Limit | None = PrivateAttr()
+    _server: ServingPipeline = PrivateAttr()
+    _limit: ConcurrencyLimiter | None = PrivateAttr()
 
     @property
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
@@ -199,7 +199,7 @@ class CFCRunnable(Answering[CFCResult]):
     @field_validator("verifier", mode="before")
     @classmethod
     def _is_verifier(cls, verifier: Any) -> Any:
-        return Panel(verifier) if isinstance(verifier, Mapping) else verifier
+        return VerifierEnsemble(verifier) if isinstance(verifier, Mapping) else verifier
 
     def __init__(self, **fields: Any) -> None:
         """Check that what serves is what was calibrated."""
@@ -225,8 +225,8 @@ class CFCRunnable(Answering[CFCResult]):
                 "answer": (self.answer, self.answer_id),
             },
         )
-        self._limit = None if self.max_concurrency is None else Limit(self.max_concurrency)
-        self._server = Server(
+        self._limit = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
+        self._server = ServingPipeline(
             artifact=artifact,
             # Where the records say who answered, `VersionWatch` compares with that.
             sampler=Sampler(self.generator, self.sampling, watches_model=not calibrated_models(artifact)),
@@ -341,9 +341,9 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        child = apart(child_of(config, run_manager, NOSTREAM))
+        child = detached_from_graph(child_of(config, run_manager, NOSTREAM))
         steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
-        with bounded(self._bounds(config), child):
+        with with_call_limits(self._bounds(config), child):
             if self.timeout is None:
                 return self._returned(complete(steps))
             return self._returned(in_time(partial(complete, steps), self.timeout))
@@ -355,9 +355,9 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        child = apart(child_of(config, run_manager, NOSTREAM))
+        child = detached_from_graph(child_of(config, run_manager, NOSTREAM))
         steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
-        with bounded(self._bounds(config), child):
+        with with_call_limits(self._bounds(config), child):
             return self._returned(await ain_time(acomplete(steps), self.timeout))
 
     def _returned(self, result: CFCResult) -> CFCResult:
@@ -376,9 +376,9 @@ class CFCRunnable(Answering[CFCResult]):
             raise InputError(msg)
         return certified
 
-    def _bounds(self, config: RunnableConfig) -> Bounds:
+    def _bounds(self, config: RunnableConfig) -> CallLimits:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        return Bounds(self._limit or limit_of(config), deadline)
+        return CallLimits(self._limit or limit_of(config), deadline)
 
 
 def _kind(part: Any) -> str | None:

@@ -14,17 +14,17 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws, Scalar, answer_codes, answer_length
+from langchain_cfc.candidates import CandidateBatch, Scalar, answer_codes, answer_length
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps, tagged
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import VersionWatch
 from langchain_cfc.runnable.result import CFCResult
-from langchain_cfc.sampling import Draw, Sampler, Witness
+from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.description import Description
 from langchain_cfc.scoring import Combination
-from langchain_cfc.verifiers import Panel, VerifierInput
+from langchain_cfc.verifiers import VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers._prompts import as_calibrated
 from langchain_cfc.verifiers.base import ByOne, Scored
 
@@ -39,7 +39,7 @@ class Scoring(Protocol):
 class BySeveral:
     """The outputs of several verifiers, combined as in calibration."""
 
-    def __init__(self, panel: Panel, combination: Combination) -> None:
+    def __init__(self, panel: VerifierEnsemble, combination: Combination) -> None:
         self._panel = panel
         self._combination = combination
 
@@ -59,7 +59,7 @@ def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
     """What scores candidates for an artifact.
 
     Args:
-        verifier: A verifier, or a `Panel` of several.
+        verifier: A verifier, or a `VerifierEnsemble` of several.
         artifact: The calibration artifact; several verifiers need one that combines them.
 
     Returns:
@@ -69,10 +69,10 @@ def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
         FingerprintError: If the verifiers are not those that the artifact combines.
     """
     combination = artifact.combination
-    if combination is None and not isinstance(verifier, Panel):
+    if combination is None and not isinstance(verifier, VerifierEnsemble):
         return ByOne(verifier)
     wanted = combination.names if combination is not None else ()
-    panel = verifier if isinstance(verifier, Panel) else None
+    panel = verifier if isinstance(verifier, VerifierEnsemble) else None
     if panel is None or combination is None or set(panel.names) != set(wanted):
         given = f"several verifiers ({', '.join(panel.names)})" if panel is not None else "one verifier"
         needed = f"combines {', '.join(wanted)}: pass these as a mapping by name" if wanted else "takes one"
@@ -82,7 +82,7 @@ def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServingPipeline:
     """The parts of a runnable, made ready.
 
     Attributes:
@@ -124,7 +124,7 @@ class Server:
         """
         prompt = as_calibrated(prompt, self.artifact.calibration.prompt_kinds)
         metadata = yield from self.description.metadata(prompt, config)
-        witness = Witness()
+        witness = UsageRecorder()
         drawing = self.sampler.witnessed(config, witness)
         draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress, witness)
         self.versions.check(witness.versions)
@@ -152,17 +152,17 @@ class Server:
         self,
         level: str,
         *,
-        draws: Sequence[Draw],
+        draws: Sequence[DrawnCandidate],
         scored: Scored,
         texts: Sequence[str],
         metadata: Mapping[str, Scalar],
-        witness: Witness,
+        witness: UsageRecorder,
     ) -> CFCResult:
         """Decide, and say it."""
         matrix = np.array([scored.scores])
         decisions = decide(
             self.artifact,
-            Draws.of(matrix, [texts], [metadata]),
+            CandidateBatch.of(matrix, [texts], [metadata]),
             level,
             policy=self.policy,
             uniforms=self._uniforms(),
@@ -194,7 +194,7 @@ class Server:
         return self.artifact.feature_map.unknown_keys(decisions.features[0])
 
     def _candidates(
-        self, draws: Sequence[Draw], texts: Sequence[str], scored: Scored, decisions: Decisions
+        self, draws: Sequence[DrawnCandidate], texts: Sequence[str], scored: Scored, decisions: Decisions
     ) -> tuple[dict[str, Any], ...]:
         """The fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()

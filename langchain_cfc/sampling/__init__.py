@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from langchain_cfc.sampling.candidates import Draw
-from langchain_cfc.sampling.models import inside, quiet, resolved
+from langchain_cfc.sampling.candidates import DrawnCandidate
+from langchain_cfc.sampling.models import inside, resolved, without_streaming_and_cache
 from langchain_cfc.sampling.sampler import Sampler, SamplingName
-from langchain_cfc.sampling.usage import Witness
+from langchain_cfc.sampling.usage import UsageRecorder
 
-__all__ = ["Draw", "Sampler", "SamplingName", "Witness", "inside", "quiet", "resolved"]
+__all__ = [
+    "DrawnCandidate",
+    "Sampler",
+    "SamplingName",
+    "UsageRecorder",
+    "inside",
+    "resolved",
+    "without_streaming_and_cache",
+]

@@ -1,4 +1,4 @@
-"""`Draw`: one candidate as it was drawn."""
+"""`DrawnCandidate`: one candidate as it was drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEDIA = {"image", "audio", "video", "file", "text-plain"}
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawnCandidate:
     """One candidate as it was drawn.
 
     Attributes:
@@ -30,7 +30,7 @@ class Draw:
     data: dict[str, Any] | None = None
 
 
-def as_draw(slot: int, output: Any) -> Draw:
+def as_draw(slot: int, output: Any) -> DrawnCandidate:
     """A generator's output as a candidate.
 
     Args:
@@ -46,15 +46,15 @@ def as_draw(slot: int, output: Any) -> Draw:
     if isinstance(output, BaseMessage):
         called = _tool_calls(output)
         if called is None:
-            return Draw(_text(slot, output), output)
-        return Draw(_canonical(slot, called), output, called)
+            return DrawnCandidate(_text(slot, output), output)
+        return DrawnCandidate(_canonical(slot, called), output, called)
     if isinstance(output, str):
-        return Draw(output)
+        return DrawnCandidate(output)
     if output is None:
         msg = f"candidate {slot} is None: the generator returned nothing, as a parser that failed may do"
         raise DrawError(msg)
     data = _plain(slot, output)
-    return Draw(_canonical(slot, data), None, data if isinstance(data, dict) else None)
+    return DrawnCandidate(_canonical(slot, data), None, data if isinstance(data, dict) else None)
 
 
 def _text(slot: int, message: BaseMessage) -> str:

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import DescriptionError
 from langchain_cfc.execution import Call, Steps, Target, tagged
-from langchain_cfc.sampling.candidates import Draw
+from langchain_cfc.sampling.candidates import DrawnCandidate
 
 
 class Description:
@@ -31,7 +31,7 @@ class Description:
         """Whether there is an extractor."""
         return self._extract is not None
 
-    def answers(self, draws: Sequence[Draw], config: RunnableConfig) -> Steps[list[str]]:
+    def answers(self, draws: Sequence[DrawnCandidate], config: RunnableConfig) -> Steps[list[str]]:
         """The answer of each candidate; equal texts are extracted once.
 
         Args:

@@ -218,7 +218,7 @@ _SILENT: dict[str, Any] = {"disable_streaming": True, "streaming": False}
 _UNASKED = {"n", "candidate_count", "stream"}
 
 
-def quiet(part: Runnable[Any, Any], *, fresh: bool = True) -> Runnable[Any, Any]:
+def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True) -> Runnable[Any, Any]:
     """A copy of a generator or verifier whose models keep candidates to themselves.
 
     A streaming model would show rejected candidates' tokens to the user, and so would a judge that quotes
@@ -275,7 +275,7 @@ def _held_quieted(part: Any, *, fresh: bool) -> Any:
 
 
 def _made_quiet(factory: Callable[[], Runnable[Any, Any]], *, fresh: bool) -> Runnable[Any, Any]:
-    return quiet(factory(), fresh=fresh)
+    return without_streaming_and_cache(factory(), fresh=fresh)
 
 
 def _made_late(part: Runnable[Any, Any], settings: dict[str, Any], *, fresh: bool) -> Runnable[Any, Any]:
@@ -293,7 +293,7 @@ def _made_late(part: Runnable[Any, Any], settings: dict[str, Any], *, fresh: boo
 def _quieted(value: Any, *, fresh: bool) -> Any:
     """A field's value with quiet models; the value itself where it holds none."""
     if isinstance(value, Runnable):
-        return quiet(value, fresh=fresh)
+        return without_streaming_and_cache(value, fresh=fresh)
     if isinstance(value, BaseModel):
         return _held_quieted(value, fresh=fresh)
     if isinstance(value, Mapping):

@@ -27,13 +27,20 @@ from langchain_cfc.execution import (
     tagged,
 )
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling.candidates import Draw, as_draw
-from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, quiet, refuse_seed
+from langchain_cfc.sampling.candidates import DrawnCandidate, as_draw
+from langchain_cfc.sampling.models import (
+    functions,
+    hidden_models,
+    holds_model,
+    inside,
+    refuse_seed,
+    without_streaming_and_cache,
+)
 from langchain_cfc.sampling.requests import Choices, ChoosingModel, answering, choices_parameter, split
 from langchain_cfc.sampling.usage import (
     DRAW_TAG,
     SlotObserver,
-    Witness,
+    UsageRecorder,
     find_repetition,
     is_same_model,
     with_handler,
@@ -83,7 +90,7 @@ class Sampler:
         )
         self._asked: str | None = stated.get("model")
         self._other_models: set[str] = set()
-        parts = split(quiet(generator))
+        parts = split(without_streaming_and_cache(generator))
         # What runs once per prompt may have a seed, and stream: no candidate is in it.
         refuse_seed(parts.sampled)
         self._once = parts.once
@@ -104,7 +111,7 @@ class Sampler:
         self._told_of_streaming = bool(hidden)
         _warn_of_hidden(hidden)
 
-    def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[Draw]:
+    def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
         """Draw n candidates by themselves, as for calibration records.
 
         Args:
@@ -123,7 +130,7 @@ class Sampler:
         with bounded_by(given):
             return complete(self.draws(prompt, n, given, Progress()))
 
-    async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[Draw]:
+    async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
         """The same as `draw`, asynchronously."""
         given = ensure_config(config)
         with bounded_by(given):
@@ -135,10 +142,10 @@ class Sampler:
         n: int,
         config: RunnableConfig,
         progress: Progress,
-        witness: Witness | None = None,
+        witness: UsageRecorder | None = None,
         *,
         keeper: Keeper | None = None,
-    ) -> Steps[list[Draw]]:
+    ) -> Steps[list[DrawnCandidate]]:
         """Draw n candidates, as a part of something larger.
 
         Args:
@@ -157,7 +164,7 @@ class Sampler:
             DrawError: If fewer than n could be drawn, or one cannot be read as text.
         """
         if witness is None:
-            witness = Witness()
+            witness = UsageRecorder()
             config = self.witnessed(config, witness)
         self._warn_of_cache()
         self._warn_of_same_answers(n)
@@ -189,7 +196,7 @@ class Sampler:
             raise
         return draws
 
-    def _keep(self, keeper: Keeper, witness: Witness, slot: int, output: Any) -> None:
+    def _keep(self, keeper: Keeper, witness: UsageRecorder, slot: int, output: Any) -> None:
         """Give a candidate to its keeper, once its usage is counted."""
         if self._says_all:
             witness.note(output, drawn=True)
@@ -207,7 +214,7 @@ class Sampler:
             msg = f"what comes before the model failed with {described(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
-    def witnessed(self, config: RunnableConfig, witness: Witness) -> RunnableConfig:
+    def witnessed(self, config: RunnableConfig, witness: UsageRecorder) -> RunnableConfig:
         """The config of draws with somebody who listens to them, unless their messages say it all.
 
         Args:
@@ -216,7 +223,7 @@ class Sampler:
         """
         return config if self._says_all else witness.heard_in(config)
 
-    def _look(self, witness: Witness, outputs: Sequence[Any]) -> None:
+    def _look(self, witness: UsageRecorder, outputs: Sequence[Any]) -> None:
         """Look at what was seen; say it, once, where a model streamed all the same, as one in an agent does.
 
         Warns:
@@ -234,7 +241,9 @@ class Sampler:
             )
             warnings.warn(msg, SamplingWarning, stacklevel=2)
 
-    def _refuse_repetition(self, draws: Sequence[Draw], observers: Mapping[int, SlotObserver]) -> None:
+    def _refuse_repetition(
+        self, draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver]
+    ) -> None:
         """Refuse candidates that are visibly not n draws; the choices of one request are."""
         if self._first is not self._separate:
             return
@@ -282,10 +291,10 @@ class Sampler:
 class Keeper(Protocol):
     """Keeps candidates one by one, so that those of a prompt that is not finished need not be drawn again."""
 
-    def known(self, prepared: Any) -> Mapping[int, Draw]:
+    def known(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
         """Candidates by slot that were drawn with the same prepared input."""
 
-    def keep(self, slot: int, draw: Draw) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate) -> None:
         """Take in a candidate as soon as it is there."""
 
     def discard(self) -> None:

@@ -1,4 +1,4 @@
-"""`Witness`: which models answered, and what that cost."""
+"""`UsageRecorder`: which models answered, and what that cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.sampling.candidates import Draw
+from langchain_cfc.sampling.candidates import DrawnCandidate
 from langchain_cfc.sampling.models import seed_of
 
 # Marks the runs that draw.
@@ -32,7 +32,7 @@ def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> Runnab
     return {**config, "callbacks": callbacks}
 
 
-class Witness(BaseCallbackHandler):
+class UsageRecorder(BaseCallbackHandler):
     """Sees every model run of a prompt's draws, also of models deep in a chain whose messages a parser drops.
 
     Attributes:
@@ -154,7 +154,7 @@ class SlotObserver(BaseCallbackHandler):
 
 
 def find_repetition(
-    draws: Sequence[Draw], observers: Mapping[int, SlotObserver], *, is_model_expected: bool
+    draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver], *, is_model_expected: bool
 ) -> str | None:
     """Return why n candidates are not n draws, as far as that can be seen.
 

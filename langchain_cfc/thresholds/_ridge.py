@@ -58,7 +58,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._locality import Neighbourhood
 from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
-from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, Endless, Vertex
+from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import FIRST, Base, band_size, bounded, nearest
 from langchain_cfc.thresholds._windows import Start, Windows
 from langchain_cfc.thresholds.certificate import Certificate, certificate_of
@@ -199,7 +199,7 @@ class RidgeRegression:
         self._noise = noise[np.argsort(np.argsort(self._s, kind="stable"))]
         self._start = self._at(start or self._crash(penalty), NOISE[0])
 
-    def minimise(self, phi: FloatArray) -> RidgeFit | Endless:
+    def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
         """The minimiser with the smallest phi' beta.
 
         Args:
@@ -217,7 +217,7 @@ class RidgeRegression:
                 point = self._at(Active(point.rows, point.side < 0.0, point.beta), noise)
             ray = self._descend(point, phi)
             if ray is not None:
-                return Endless(ray)
+                return Unbounded(ray)
             if (fit := self._proven(point, phi, noise)) is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"

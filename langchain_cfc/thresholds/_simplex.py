@@ -298,7 +298,7 @@ class Leaving(NamedTuple):
     rate: float
 
 
-class Endless(NamedTuple):
+class Unbounded(NamedTuple):
     """A direction of beta in which the objective falls forever: the threshold is infinite."""
 
     ray: FloatArray
@@ -357,7 +357,7 @@ class QuantileSimplex:
         self._noise = self._spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
         self._start = self._search(start or self._crash(), NOISE[0])
 
-    def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
+    def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         """The minimiser with the smallest phi' beta.
 
         Args:
@@ -376,7 +376,7 @@ class QuantileSimplex:
                 search = self._search(Vertex(search.basis, search.side < 0.0), noise)
             ray = self._descend(search, noise, phi)
             if ray is not None:
-                return Endless(ray)
+                return Unbounded(ray)
             fit = self._proven(search, phi)
             if fit is not None:
                 return fit

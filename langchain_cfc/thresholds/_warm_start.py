@@ -17,7 +17,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangular
-from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, Endless, QuantileSimplex, Vertex
+from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
 
 FIRST = 2000
 # At most this many times more rows in one step.
@@ -85,9 +85,9 @@ def _spanning(features: FloatArray, sample: IntArray) -> IntArray:
     return np.unique(needed)
 
 
-def bounded(found: F | Endless) -> F:
+def bounded(found: F | Unbounded) -> F:
     """A regression on all rows without linear term: its loss is never negative, so it has a minimiser."""
-    if isinstance(found, Endless):
+    if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
     return found
@@ -107,7 +107,7 @@ def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, 
         rest = everyone - Rest.of(near, below[inside])
         start = Vertex(np.searchsorted(inside, basis), below[inside])
         found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
-        if isinstance(found, Endless) and not band.all():
+        if isinstance(found, Unbounded) and not band.all():
             # The rows that would end the descent lie outside a band so narrow.
             count *= BASE_GROWTH
             band |= nearest(residuals, count)

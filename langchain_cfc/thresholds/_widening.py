@@ -31,7 +31,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._rows import Rows, triangular
-from langchain_cfc.thresholds._simplex import Endless
+from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._warm_start import Base
 from langchain_cfc.thresholds._windows import Windows
 
@@ -123,7 +123,7 @@ class Moves:
                 guess = windows.unproven(phi)
                 again.append(phi)
                 self._open.append(self._way(near, guess))
-            elif not isinstance(found, Endless):
+            elif not isinstance(found, Unbounded):
                 self._proven.append(found.beta - self._beta)
             else:
                 again.append(phi)  # what proves it depends on the rows that are left out
@@ -150,7 +150,7 @@ class Moves:
 
     def _way(self, near: Neighbourhood, guess: Any) -> FloatArray:
         """The move to an answer that is not proven; beyond the radius where it has no end."""
-        if isinstance(guess, Endless):
+        if isinstance(guess, Unbounded):
             length = float(near.centre.lengths(guess.ray[np.newaxis])[0])
             return guess.ray * (2.0 * near.radius / length)
         return np.asarray(guess.beta - self._beta)

@@ -55,7 +55,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._rows import Rest, Rows, unique_rows
-from langchain_cfc.thresholds._simplex import EPS, Box, Endless, Fit, QuantileSimplex, Vertex
+from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import bounded
 from langchain_cfc.thresholds.certificate import Certificate, Problem, certificate_of
 
@@ -179,13 +179,13 @@ class Found(Protocol):
 
 
 # The optimal fit, a direction in which the problem is unbounded, or None outside the certified region.
-Answer: TypeAlias = Found | Endless | None
+Answer: TypeAlias = Found | Unbounded | None
 
 
 class Regression(Protocol):
     """Regressions on one data set that differ in their linear term only."""
 
-    def minimise(self, phi: FloatArray) -> Found | Endless:
+    def minimise(self, phi: FloatArray) -> Found | Unbounded:
         """The minimiser with the smallest phi' beta."""
 
 
@@ -217,13 +217,13 @@ class Window(Generic[R]):
     centre: Centre
     clusters: Clusters | None = None
 
-    def proves(self, found: Found | Endless, phi: FloatArray) -> bool:
+    def proves(self, found: Found | Unbounded, phi: FloatArray) -> bool:
         """Whether what was found for the window and a prompt holds for all rows."""
         if self.clusters is not None and not self._leaves_whole(self.clusters, found):
             return False
         if self.radius == np.inf:
             return True
-        if isinstance(found, Endless):
+        if isinstance(found, Unbounded):
             return self._falls_forever(found.ray, phi)
         if self.centre.way(found.beta, found.blur) < self.radius:
             return True
@@ -231,9 +231,9 @@ class Window(Generic[R]):
         basis = found.vertex.basis
         return len(basis) == len(phi) and not self.distances[basis].any()
 
-    def _leaves_whole(self, clusters: Clusters, found: Found | Endless) -> bool:
+    def _leaves_whole(self, clusters: Clusters, found: Found | Unbounded) -> bool:
         """Whether a fit or a ray leads no two rows of a cluster to different sides."""
-        if isinstance(found, Endless):
+        if isinstance(found, Unbounded):
             return clusters.are_whole(found.ray, 8 * EPS * float(np.abs(found.ray).sum()))
         size = np.abs(found.beta).sum() + np.abs(self.centre.beta).sum() + np.abs(self.rows.scores).max()
         tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.blur.sum())
@@ -310,7 +310,7 @@ class Windows(ABC, Generic[R]):
         _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
-    def unproven(self, phi: FloatArray) -> Found | Endless:
+    def unproven(self, phi: FloatArray) -> Found | Unbounded:
         """What the rows kept say of a prompt outside the certified region, right or wrong.
 
         Raises:
@@ -327,7 +327,7 @@ class Windows(ABC, Generic[R]):
         bounds = [-np.inf]
         for share in self.shares:
             found = self.find(share * linear)
-            if isinstance(found, Endless):
+            if isinstance(found, Unbounded):
                 return np.inf
             if found is not None:
                 value, error = found.value(phi)
@@ -428,7 +428,7 @@ class Windows(ABC, Generic[R]):
     def _from_mean(self, part: Rows, rest: Rest, start: Start | None) -> R:
         """The regression on some rows, started where most prompts are near: at the mean of the rows."""
         mean = self._regression(part, rest, start).minimise(part.mean())
-        if not isinstance(mean, Endless):
+        if not isinstance(mean, Unbounded):
             start = Start(mean.vertex, mean.beta)
         return self._regression(part, rest, start)
 
@@ -603,7 +603,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         window, vertices = self._window(number), self._vertices[number]
         simplex = window.regression
         try:
-            found: Fit | Endless | None = simplex.minimise(phi, start)
+            found: Fit | Unbounded | None = simplex.minimise(phi, start)
         except ThresholdError:
             if start is None:
                 raise

@@ -13,7 +13,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds._randomized import parts
 from langchain_cfc.thresholds._rows import LARGEST, Penalised, Rows
-from langchain_cfc.thresholds._simplex import Endless
+from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._windows import Windows
 from langchain_cfc.thresholds.base import (
     ThresholdRule,
@@ -151,7 +151,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         reduced = state.reduce_one(vector)
         if reduced is not None and 0.0 < weight < np.inf:
             answer = state.windows.find(reduced if weight == 1.0 else weight * reduced)
-            if isinstance(answer, Endless):
+            if isinstance(answer, Unbounded):
                 return np.inf
             if answer is not None:
                 value, error = answer.value(reduced)
@@ -276,7 +276,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         """The answer to one prompt, at a third of the cost; None for several, and where no fit answers."""
         reduced = state.reduce_one(features[0]) if len(features) == 1 else None
         answer = None if reduced is None else state.windows.find(reduced)
-        if reduced is None or answer is None or isinstance(answer, Endless):
+        if reduced is None or answer is None or isinstance(answer, Unbounded):
             return None
         value, error = answer.value(reduced)
         return Thresholds.capped(np.array([value]), np.array([error]), self.cap)
@@ -298,7 +298,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             answers, which = windows.find_each(asked[inside])
             for number, answer in enumerate(answers):
                 rows = inside[which == number]
-                if isinstance(answer, Endless):
+                if isinstance(answer, Unbounded):
                     values[rows] = windows.endless
                 elif answer is not None:
                     values[rows], errors[rows] = answer.values(reduced[rows])
@@ -315,7 +315,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         prompts share a vertex: of 10,000 all flagged, this answers all at once, in 1 % of the time.
         """
         base = windows.find(np.zeros(reduced.shape[1]))
-        if base is None or isinstance(base, Endless):
+        if base is None or isinstance(base, Unbounded):
             return np.zeros(len(reduced), dtype=np.bool_)
         return Thresholds.reaches(*base.values(reduced), self.cap)
 

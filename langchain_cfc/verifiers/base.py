@@ -30,19 +30,21 @@ from langchain_cfc.execution import (
     succeeded,
 )
 from langchain_cfc.fingerprints import fingerprint, is_identified
-from langchain_cfc.sampling import Draw, quiet
+from langchain_cfc.sampling import DrawnCandidate, without_streaming_and_cache
 
 
 class VerifierInput(TypedDict):
     """What a verifier that is a Runnable is invoked with: the prompt, and n candidates in draw order."""
 
     prompt: Any
-    candidates: list[Draw]
+    candidates: list[DrawnCandidate]
 
 
 Scores: TypeAlias = Sequence[float]
 Verifier: TypeAlias = (
-    Runnable[Any, Any] | Callable[[Any, list[Draw]], Scores] | Callable[[Any, list[Draw]], Awaitable[Scores]]
+    Runnable[Any, Any]
+    | Callable[[Any, list[DrawnCandidate]], Scores]
+    | Callable[[Any, list[DrawnCandidate]], Awaitable[Scores]]
 )
 
 _HINT = (
@@ -100,14 +102,14 @@ def verifier_call(verifier: Verifier) -> Call:
 
 def _target(verifier: Verifier) -> Target:
     if isinstance(verifier, Runnable):
-        return quiet(verifier, fresh=False)
+        return without_streaming_and_cache(verifier, fresh=False)
     if not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)
     return by_name(verifier, ("prompt", "candidates"))
 
 
-def distinct_texts(candidates: Sequence[Draw]) -> list[str]:
+def distinct_texts(candidates: Sequence[DrawnCandidate]) -> list[str]:
     """The texts of some candidates, each once, in draw order: equal texts get one judgement."""
     return list(dict.fromkeys(candidate.text for candidate in candidates))
 
@@ -192,7 +194,9 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def together(method: str, settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
+def combined_fingerprint(
+    method: str, settings: Mapping[str, Any], parts: Mapping[str, object]
+) -> dict[str, Any]:
     """What a verifier says of itself, its settings and its parts.
 
     Args:
@@ -233,7 +237,7 @@ class Pointwise(BaseVerifier):
         self.judge = judge
         self.fingerprint = fingerprint(judge)
         target = (
-            quiet(judge, fresh=False)
+            without_streaming_and_cache(judge, fresh=False)
             if isinstance(judge, Runnable)
             else by_name(judge, ("prompt", "candidate"))
         )
@@ -260,7 +264,7 @@ def pointwise(judge: Judge) -> Pointwise:
     return Pointwise(judge)
 
 
-class Panel:
+class VerifierEnsemble:
     """Asks several verifiers about the same candidates, at the same time.
 
     Args:
@@ -269,7 +273,7 @@ class Panel:
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
         self._calls = {name: verifier_call(verifier) for name, verifier in verifiers.items()}
-        self.fingerprint = together("+".join(verifiers), {}, verifiers)
+        self.fingerprint = combined_fingerprint("+".join(verifiers), {}, verifiers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -358,7 +362,7 @@ class ByFirst:
         panel: The verifiers.
     """
 
-    def __init__(self, panel: Panel) -> None:
+    def __init__(self, panel: VerifierEnsemble) -> None:
         self._panel = panel
 
     def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:

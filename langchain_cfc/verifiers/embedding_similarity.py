@@ -13,9 +13,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import Call, Steps, described, each, succeeded
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
 
 Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -54,10 +54,12 @@ class EmbeddingSimilarity(BaseVerifier):
         self.name = "embedding-similarity"
         self.embeddings = embeddings
         parts = {"embeddings": _Named(embeddings), **({} if context is None else {"context": context})}
-        self.fingerprint = together(
+        self.fingerprint = combined_fingerprint(
             self.name, {"context": "of the prompt" if context is None else "own"}, parts
         )
-        target = quiet(context, fresh=False) if isinstance(context, Runnable) else context
+        target = (
+            without_streaming_and_cache(context, fresh=False) if isinstance(context, Runnable) else context
+        )
         self._context = None if target is None else Call("context function", target, VerifierError)
 
     def __repr__(self) -> str:

@@ -14,8 +14,14 @@ from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, by_name
-from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, plain, together
+from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.verifiers.base import (
+    BaseVerifier,
+    VerifierInput,
+    combined_fingerprint,
+    distinct_texts,
+    plain,
+)
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 Arguments: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
@@ -49,10 +55,14 @@ class Evaluated(BaseVerifier):
         parts: dict[str, object] = {"evaluator": evaluator}
         if arguments is not None:
             parts["arguments"] = arguments
-        self.fingerprint = together(self.name, settings, parts)
+        self.fingerprint = combined_fingerprint(self.name, settings, parts)
         target, self._by_keyword = _target(evaluator)
         self._call = Call("evaluator", target, VerifierError)
-        further = quiet(arguments, fresh=False) if isinstance(arguments, Runnable) else arguments
+        further = (
+            without_streaming_and_cache(arguments, fresh=False)
+            if isinstance(arguments, Runnable)
+            else arguments
+        )
         self._arguments = None if further is None else Call("arguments function", further, VerifierError)
         if self._arguments is not None and not self._by_keyword:
             msg = "arguments= is for evaluators that take keywords, outputs= among them; this one does not"
@@ -150,7 +160,7 @@ def from_evaluator(
 def _target(evaluator: Evaluator) -> tuple[Target, bool]:
     """What to call with a mapping, and whether it takes keywords."""
     if isinstance(evaluator, Runnable):
-        return quiet(evaluator, fresh=False), False
+        return without_streaming_and_cache(evaluator, fresh=False), False
     if not callable(evaluator):
         msg = f"expected an evaluator, a function or Runnable, got a {type(evaluator).__name__}"
         raise InputError(msg)

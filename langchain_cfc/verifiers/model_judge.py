@@ -11,11 +11,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel, Field, ValidationError
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
-    Asking,
     Choice,
+    PromptedVerifier,
     Question,
     Token,
     against,
@@ -81,7 +81,7 @@ class ReasonedEstimate(BaseModel):
     percent: int = Field(strict=True, description=_PERCENT)
 
 
-class ModelJudge(Asking):
+class ModelJudge(PromptedVerifier):
     """Score = 1 - P(correct), in [0, 1], smaller is better, where P(correct) is a chat model's judgement.
 
     The model sees the question and one candidate. Costs one request per distinct text. How the probability is
@@ -195,7 +195,7 @@ def _is_structured(model: Runnable[Any, Any]) -> bool:
 
 def _called(model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs: int) -> Runnable[Any, Any]:
     """The model as it is called."""
-    silent = quiet(model, fresh=False)
+    silent = without_streaming_and_cache(model, fresh=False)
     if mode == "logprobs":
         return with_logprobs(silent, top_logprobs, short=not reasoning)
     if mode == "line":

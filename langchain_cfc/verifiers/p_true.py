@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
-    Asking,
     Choice,
+    PromptedVerifier,
     Question,
     against,
     checked_model,
@@ -50,7 +50,7 @@ CHOICES: Mapping[Wording, Choice] = {
 }
 
 
-class PTrue(Asking):
+class PTrue(PromptedVerifier):
     """Score = 1 - P(True), in [0, 1], smaller is better: how far from "true" a model judges a candidate.
 
     The model sees the question and one candidate, and is asked whether it is true. P(True) is the probability
@@ -89,7 +89,9 @@ class PTrue(Asking):
         if wording not in get_args(Wording):
             msg = f"wording is {wording!r}; expected one of {', '.join(get_args(Wording))}"
             raise InputError(msg)
-        asked = with_logprobs(quiet(checked_model(model), fresh=False), top_logprobs, short=True)
+        asked = with_logprobs(
+            without_streaming_and_cache(checked_model(model), fresh=False), top_logprobs, short=True
+        )
         super().__init__("p-true", model, asked, question)
         self.ideas = ideas
         self.wording: Wording = wording

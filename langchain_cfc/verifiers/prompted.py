@@ -27,9 +27,9 @@ from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, described
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
 
 Messages: TypeAlias = list[BaseMessage]
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
@@ -42,7 +42,7 @@ ABOVE = "The question is asked by the conversation above this message."
 _HINT = "pass question=, a function that makes text or messages of a prompt"
 
 
-class Asking(BaseVerifier):
+class PromptedVerifier(BaseVerifier):
     """Asks a model about each distinct text of a prompt's candidates, concurrently.
 
     Args:
@@ -64,7 +64,9 @@ class Asking(BaseVerifier):
         self.question = question
         self._asked = Call("judging model", asked, VerifierError)
         # A question may be made by a model as well, whose tokens are nobody's business either.
-        making = quiet(question, fresh=False) if isinstance(question, Runnable) else question
+        making = (
+            without_streaming_and_cache(question, fresh=False) if isinstance(question, Runnable) else question
+        )
         self._making = None if making is None else Call("question function", making, VerifierError)
 
     @abstractmethod
@@ -118,7 +120,7 @@ class Asking(BaseVerifier):
         digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()
         own = {} if self.question is None else {"question": self.question}
         source = {"instructions": f"sha256:{digest}", "question": "own" if own else "prompt"}
-        return together(self.get_name(), {**settings, **source}, {"model": self.model, **own})
+        return combined_fingerprint(self.get_name(), {**settings, **source}, {"model": self.model, **own})
 
     def _who(self) -> str:
         """The judging model, for `repr`."""

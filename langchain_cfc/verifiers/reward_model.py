@@ -24,9 +24,9 @@ from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, each, succeeded
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, together
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 
@@ -79,8 +79,12 @@ class RewardModel(BaseVerifier):
             "score": "1 - reward" if scale is None else f"1 / (1 + exp(reward / {float(scale)!r}))",
             "question": "of the prompt" if question is None else "own",
         }
-        self.fingerprint = together(self.name, settings, {} if question is None else {"question": question})
-        target = quiet(question, fresh=False) if isinstance(question, Runnable) else question
+        self.fingerprint = combined_fingerprint(
+            self.name, settings, {} if question is None else {"question": question}
+        )
+        target = (
+            without_streaming_and_cache(question, fresh=False) if isinstance(question, Runnable) else question
+        )
         self._question = None if target is None else Call("question function", target, VerifierError)
 
     def __repr__(self) -> str:

@@ -14,8 +14,14 @@ from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target
-from langchain_cfc.sampling import quiet
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, distinct_texts, plain, together
+from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.verifiers.base import (
+    BaseVerifier,
+    VerifierInput,
+    combined_fingerprint,
+    distinct_texts,
+    plain,
+)
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 Equivalence: TypeAlias = (
@@ -97,7 +103,7 @@ class SelfConsistency(BaseVerifier):
         }
         parts = {"answer": answer, "normalise": own, "equivalent": equivalent}
         given = {role: part for role, part in parts.items() if part is not None}
-        self.fingerprint = together(self.name, self._settings, given)
+        self.fingerprint = combined_fingerprint(self.name, self._settings, given)
         self._extract = None if answer is None else _reading("answer extractor", answer)
         self._normalise = None if own is None else _reading("normalisation", own)
         self._plainly = normalise is normalised
@@ -161,13 +167,17 @@ def grouped(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
 
 
 def _reading(part: str, target: Reading) -> Call:
-    return Call(part, quiet(target, fresh=False) if isinstance(target, Runnable) else target, VerifierError)
+    return Call(
+        part,
+        without_streaming_and_cache(target, fresh=False) if isinstance(target, Runnable) else target,
+        VerifierError,
+    )
 
 
 def _of_three(function: Equivalence) -> Target:
     """A function of prompt and two answers as one of a mapping that holds them by name."""
     if isinstance(function, Runnable):
-        return quiet(function, fresh=False)
+        return without_streaming_and_cache(function, fresh=False)
     # No closure, for those cannot be pickled.
     return partial(_acalled if is_async_callable(function) else _called, function)
 

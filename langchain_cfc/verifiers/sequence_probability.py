@@ -8,7 +8,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Steps
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput
 
 
@@ -45,7 +45,7 @@ class SequenceProbability(BaseVerifier):
         yield from ()  # nothing is called
         return [self._score(slot, candidate) for slot, candidate in enumerate(given["candidates"])]
 
-    def _score(self, slot: int, candidate: Draw) -> float:
+    def _score(self, slot: int, candidate: DrawnCandidate) -> float:
         logprobs = _logprobs(slot, candidate)
         total = math.fsum(logprobs)
         # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
@@ -63,7 +63,7 @@ class SequenceProbability(BaseVerifier):
 _ROUNDING = 1e-3
 
 
-def _logprobs(slot: int, candidate: Draw) -> list[float]:
+def _logprobs(slot: int, candidate: DrawnCandidate) -> list[float]:
     metadata = candidate.message.response_metadata if candidate.message is not None else {}
     tokens = (metadata.get("logprobs") or {}).get("content")
     if not tokens:

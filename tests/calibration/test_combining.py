@@ -18,7 +18,7 @@ from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate, evalua
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration.fit import RIDGE, fit_combination
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, RecordError
 from langchain_cfc.records import tabulate
@@ -34,10 +34,10 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def prompts_of(correct: BoolArray, clusters: Sequence[str | None] | None = None) -> LabelledDraws:
+def prompts_of(correct: BoolArray, clusters: Sequence[str | None] | None = None) -> LabelledBatch:
     size = len(correct)
-    draws = Draws.of(np.full(correct.shape, 0.5))
-    return LabelledDraws(draws, correct, tuple(map(str, range(size))), tuple(clusters or [None] * size))
+    draws = CandidateBatch.of(np.full(correct.shape, 0.5))
+    return LabelledBatch(draws, correct, tuple(map(str, range(size))), tuple(clusters or [None] * size))
 
 
 def drawn(seed: int, size: int, n: int = 5) -> tuple[FloatArray, BoolArray]:

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError, InputError, MissingExtraError
 from langchain_cfc.experiments import GroupPlan, Plan, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.experiments.plan import (
@@ -31,23 +31,23 @@ from langchain_cfc.thresholds import MarginalThreshold, conformal_rank, exact_ta
 
 def pilot(
     correct: BoolArray, topics: list[str] | None = None, clusters: list[str | None] | None = None
-) -> LabelledDraws:
+) -> LabelledBatch:
     size = len(correct)
-    draws = Draws.of(
+    draws = CandidateBatch.of(
         np.full(correct.shape, 0.5), metadata=None if topics is None else [{"topic": t} for t in topics]
     )
-    return LabelledDraws(
+    return LabelledBatch(
         draws, correct, tuple(map(str, range(size))), tuple(clusters) if clusters else (None,) * size
     )
 
 
-def single(hits: int, size: int) -> LabelledDraws:
+def single(hits: int, size: int) -> LabelledBatch:
     """A pilot with one candidate per prompt, `hits` of them correct."""
     return pilot((np.arange(size) < hits)[:, np.newaxis])
 
 
 @pytest.fixture(scope="module")
-def demo() -> LabelledDraws:
+def demo() -> LabelledBatch:
     with as_file(files("langchain_cfc") / "demo" / "facts.jsonl.gz") as path:
         return tabulate(read_records(path))
 
@@ -322,7 +322,7 @@ def test_one_prompt_of_each_cluster_counts() -> None:
     assert plan_from_pilot(pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
 
 
-def test_fewer_candidates_than_recorded(demo: LabelledDraws) -> None:
+def test_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
     """Planning with n < m uses pass@n of all m; the cost counts n."""
     costs: dict[str, Any] = {"cost_per_candidate": 0.01, "cost_per_prompt": 1.0}
     few = plan_from_pilot(demo, alpha=0.2, n=5, n_values=[5], **costs)
@@ -367,7 +367,7 @@ def test_shares_are_exact() -> None:
     assert (plan.groups[1].recommended_calibration, plan.groups[1].prompts_needed) == (9, 1000)
 
 
-def test_a_plan_survives_json(demo: LabelledDraws) -> None:
+def test_a_plan_survives_json(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.2, group="topic")
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
@@ -420,7 +420,7 @@ def test_advice_on_rare_groups_and_assumptions() -> None:
 # the recording
 
 
-def test_the_demo_recording(demo: LabelledDraws) -> None:
+def test_the_demo_recording(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.2, group="topic")
     groups = by_name(plan)
     assert len(groups) == 10
@@ -438,7 +438,7 @@ def test_the_demo_recording(demo: LabelledDraws) -> None:
     assert plan.labelled_prompts == math.ceil(Fraction(295 * 1224, 81) / Fraction("0.64")) == 6966
 
 
-def test_a_target_out_of_reach_overall_has_no_size(demo: LabelledDraws) -> None:
+def test_a_target_out_of_reach_overall_has_no_size(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.1, group="topic")
     assert (plan.labelled_prompts, plan.expected_cost) == (None, None)
     assert by_name(plan)["group(topic)=continent"].verdict == "attainable"
@@ -512,9 +512,9 @@ def test_a_missing_metadata_key_is_named() -> None:
 
 def test_keys_that_are_no_identifiers_and_a_single_category() -> None:
     correct = np.ones((3, 1), dtype=np.bool_)
-    draws = Draws.of(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
+    draws = CandidateBatch.of(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
     plan = plan_from_pilot(
-        LabelledDraws(draws, correct, ("a", "b", "c"), (None,) * 3), alpha=0.2, group='the "topic"'
+        LabelledBatch(draws, correct, ("a", "b", "c"), (None,) * 3), alpha=0.2, group='the "topic"'
     )
     assert [(group.pilot_size, group.share) for group in plan.groups] == [(3, 1.0), (3, 1.0)]
 

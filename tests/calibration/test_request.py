@@ -14,7 +14,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.request import POLICY_ALPHAS, STEPS, Request
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
 from langchain_cfc.guarantee.stability import PaperStability
@@ -325,10 +325,13 @@ def test_and_when_deciding(ratio: Any, prompts: Prompts) -> None:
     assert artifact.metadata_keys == ("ratio",)
     good, bad = {"ratio": 1.5}, {"ratio": ratio}
     with pytest.raises(FeatureError):
-        decide(artifact, Draws.of([[0.5] * 4] * 2, metadata=[good, bad]))
+        decide(artifact, CandidateBatch.of([[0.5] * 4] * 2, metadata=[good, bad]))
     with pytest.raises(FeatureError, match="no metadata 'ratio'"):
-        decide(artifact, Draws.of([[0.5] * 4] * 2, metadata=[good, {}]))
-    assert decide(artifact, Draws.of([[0.5] * 4] * 2, metadata=[good, good])).accepted.shape == (2, 4)
+        decide(artifact, CandidateBatch.of([[0.5] * 4] * 2, metadata=[good, {}]))
+    assert decide(artifact, CandidateBatch.of([[0.5] * 4] * 2, metadata=[good, good])).accepted.shape == (
+        2,
+        4,
+    )
 
 
 def test_a_shift_is_served_by_the_weighted_order_statistic(prompts: Prompts, tmp_path: Path) -> None:
@@ -343,11 +346,13 @@ def test_a_shift_is_served_by_the_weighted_order_statistic(prompts: Prompts, tmp
     for ratio in (0.5, 1.0, 30.0, 1000.0):
         reached = np.cumsum(weights[order]) >= 0.7 * (weights.sum() + ratio)
         expected = success[order][reached.argmax()] if reached.any() else np.inf
-        found = decide(artifact, Draws.of([[0.5] * 4], metadata=[{"ratio": ratio}])).thresholds
+        found = decide(artifact, CandidateBatch.of([[0.5] * 4], metadata=[{"ratio": ratio}])).thresholds
         assert found[0] == pytest.approx(expected)
     # Without the weights it is another.
-    plain = decide(calibrate(records, alpha="0.3", features="1"), Draws.of([[0.5] * 4])).thresholds[0]
-    shifted = decide(artifact, Draws.of([[0.5] * 4], metadata=[{"ratio": 30.0}])).thresholds[0]
+    plain = decide(calibrate(records, alpha="0.3", features="1"), CandidateBatch.of([[0.5] * 4])).thresholds[
+        0
+    ]
+    shifted = decide(artifact, CandidateBatch.of([[0.5] * 4], metadata=[{"ratio": 30.0}])).thresholds[0]
     assert shifted != plain
 
 
@@ -380,10 +385,12 @@ def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(pro
     # No calibration prompt is about lakes: all is kept where the number drawn is large, else nothing is.
     topics = ("capital", "lake", "river")
     groups = FeatureMap.parse("group(topic)").fit(
-        Draws.of([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
+        CandidateBatch.of([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
     )
     artifact = calibrate(prompts(0, 200), alpha="0.3", features=groups, randomised=True, never_empty=False)
-    asked = Draws.of([[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}])
+    asked = CandidateBatch.of(
+        [[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}]
+    )
     found = decide(artifact, asked, uniforms=np.array([0.29, 0.31, 0.5]))
     assert found.thresholds[:2].tolist() == [-np.inf, np.inf]
     assert found.not_certifiable.tolist() == [False, True, False]

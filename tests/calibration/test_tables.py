@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Provenance, Records, tabulate, tabulate_raw, write_records
@@ -73,7 +73,7 @@ def test_a_table_must_suit_its_provenance(records: Records) -> None:
 def test_rows_in_another_order_make_the_same_artifact(records: Records) -> None:
     table = tabulate(records)
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
-    assert isinstance(shuffled, LabelledDraws)
+    assert isinstance(shuffled, LabelledBatch)
     assert shuffled.ids != table.ids
     with pytest.warns(AttainabilityWarning):
         one, other = calibrate(table, alpha=0.35), calibrate(shuffled, alpha=0.35)

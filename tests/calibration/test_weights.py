@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate, evaluate
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import InputError, UnattainableTargetError
@@ -30,17 +30,17 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 
 @pytest.fixture(scope="module")
-def table() -> LabelledDraws:
+def table() -> LabelledBatch:
     return tabulate(recording())
 
 
 @pytest.fixture(scope="module")
-def weighted(table: LabelledDraws) -> LabelledDraws:
+def weighted(table: LabelledBatch) -> LabelledBatch:
     """Every other prompt was labelled four times as likely as the others."""
     return replace(table, weights=np.where(np.arange(len(table)) % 2, 1.0, 0.25))
 
 
-def test_weights_of_one_change_nothing(table: LabelledDraws) -> None:
+def test_weights_of_one_change_nothing(table: LabelledBatch) -> None:
     ones = replace(table, weights=np.ones(len(table)))
     expected, artifact = calibrate(table, **OPTIONS), calibrate(ones, **OPTIONS)
     assert artifact.arrays == expected.arrays
@@ -50,7 +50,7 @@ def test_weights_of_one_change_nothing(table: LabelledDraws) -> None:
     assert artifact.calibration.groups == expected.calibration.groups
 
 
-def test_the_artifact_says_what_its_labels_count(weighted: LabelledDraws) -> None:
+def test_the_artifact_says_what_its_labels_count(weighted: LabelledBatch) -> None:
     artifact = calibrate(weighted, **OPTIONS)
     facts, promise = artifact.calibration, artifact.guarantee(ALPHA)
     plan = facts.split
@@ -66,10 +66,10 @@ def test_the_artifact_says_what_its_labels_count(weighted: LabelledDraws) -> Non
     assert "chosen" not in alike.sentence + alike.assumptions[0]
 
 
-def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledDraws) -> None:
+def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBatch) -> None:
     """Four prompts of weight 1/4, equal but for their names, are one prompt."""
     part = table.take(np.arange(200))
-    four = LabelledDraws.joined(
+    four = LabelledBatch.joined(
         [
             replace(part, ids=tuple(f"{name}, time {time}" for name in part.ids), weights=np.full(200, 0.25))
             for time in range(4)
@@ -96,7 +96,7 @@ def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledD
         {"threshold_rule": "marginal", "confident": True},
     ],
 )
-def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledDraws, options: dict[str, Any]) -> None:
+def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledBatch, options: dict[str, Any]) -> None:
     artifact = calibrate(weighted, **OPTIONS | options)
     facts = artifact.calibration
     assert facts.weight is None
@@ -107,7 +107,7 @@ def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledDraws, opti
     assert "exchangeable with those of which" not in artifact.guarantee(ALPHA).sentence
 
 
-def test_all_but_the_threshold_rests_on_a_fair_sample(weighted: LabelledDraws) -> None:
+def test_all_but_the_threshold_rests_on_a_fair_sample(weighted: LabelledBatch) -> None:
     artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS)
     facts = artifact.calibration
     assert weighted.weights is not None
@@ -125,7 +125,7 @@ def test_all_but_the_threshold_rests_on_a_fair_sample(weighted: LabelledDraws) -
     assert sum(counted.counts["1"]) == stayed["calibration"] < facts.size
 
 
-def test_what_is_attainable_is_counted_by_weights(table: LabelledDraws) -> None:
+def test_what_is_attainable_is_counted_by_weights(table: LabelledBatch) -> None:
     few = table.take(np.arange(100))
     options: dict[str, Any] = {"alpha": "0.3", "features": "1", "fit_fraction": 0.0}
     reached = few.correct.any(axis=1)
@@ -136,7 +136,7 @@ def test_what_is_attainable_is_counted_by_weights(table: LabelledDraws) -> None:
         calibrate(hard, **options)
 
 
-def test_who_does_not_heed_weights_refuses_them(weighted: LabelledDraws) -> None:
+def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None:
     refused = pytest.raises(InputError, match="only calibrate, certify and evaluate heed")
     with refused:
         plan_from_pilot(weighted, alpha=ALPHA)
@@ -150,7 +150,7 @@ def test_who_does_not_heed_weights_refuses_them(weighted: LabelledDraws) -> None
     assert tabulate(split_plan(0, fit=0.0, test=0.0).fair(weighted)).weights is None
 
 
-def test_the_same_records_without_their_weights_are_refused(weighted: LabelledDraws) -> None:
+def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBatch) -> None:
     alike = replace(weighted, weights=None)
     for rule in ("conditional", "marginal"):
         artifact = calibrate(
@@ -167,7 +167,7 @@ def test_the_same_records_without_their_weights_are_refused(weighted: LabelledDr
 
 @pytest.mark.parametrize(("weight", "size"), [(0.5, 39), (0.1, 190), (0.1, 20)])
 def test_what_weighs_as_much_as_prompts_reaches_as_far(
-    table: LabelledDraws, weight: float, size: int
+    table: LabelledBatch, weight: float, size: int
 ) -> None:
     reached = np.flatnonzero(table.correct.any(axis=1))[:size]
     given = replace(table.take(reached), weights=np.full(size, weight))
@@ -180,7 +180,7 @@ def test_what_weighs_as_much_as_prompts_reaches_as_far(
         calibrate(given, alpha=f"{lowest - 1e-3:.4f}", **options)
 
 
-def test_without_a_fair_sample_only_the_comparison_is_lost(table: LabelledDraws) -> None:
+def test_without_a_fair_sample_only_the_comparison_is_lost(table: LabelledBatch) -> None:
     tiny = replace(table, weights=np.full(len(table), 1e-6))
     artifact = calibrate(tiny, alpha="0.3", features="1", fit_fraction=0.0, allow_unattainable=True)
     assert artifact.calibration.size == len(table)
@@ -188,7 +188,7 @@ def test_without_a_fair_sample_only_the_comparison_is_lost(table: LabelledDraws)
     assert all(sum(one.counts["1"]) == 0 for one in artifact.reference)
 
 
-def test_a_page_and_the_command_line_say_what_labels_weigh(weighted: LabelledDraws, tmp_path: Path) -> None:
+def test_a_page_and_the_command_line_say_what_labels_weigh(weighted: LabelledBatch, tmp_path: Path) -> None:
     artifact = calibrate(weighted, test_fraction=0.3, **OPTIONS)
     facts = artifact.calibration
     page = tmp_path / "page.html"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.records import tabulate
 
@@ -46,7 +46,7 @@ def prompts(
     ]
 
 
-def part_of(artifact: CalibrationArtifact, records: Sequence[PromptRecord], part: str) -> LabelledDraws:
+def part_of(artifact: CalibrationArtifact, records: Sequence[PromptRecord], part: str) -> LabelledBatch:
     """The records that a split puts into a part, one by one."""
     split = artifact.calibration.split
     return tabulate([one for one in records if split.part(one.id, one.cluster) == part])

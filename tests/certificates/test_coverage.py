@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.coverage import claims, outcomes, records_digest
 from langchain_cfc.errors import (
@@ -62,7 +62,7 @@ def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: st
     found: dict[str, Any] = {"topic": [], "size": [], "covered": [], "kept": []}
     for record in records:
         scores = [one.score for one in record.candidates]
-        draws = Draws.of([scores], metadata=[record.metadata])
+        draws = CandidateBatch.of([scores], metadata=[record.metadata])
         solved = artifact.solve(artifact.feature_map.transform(draws), alpha)
         threshold, error = float(solved.values[0]), float(solved.errors[0])
         inside = [one for one in record.candidates if one.score <= threshold + error and threshold < math.inf]
@@ -134,12 +134,12 @@ def test_flagged_prompts_are_kept_and_not_covered() -> None:
     assert art.covered == art.kept > 0
 
 
-def soft() -> tuple[CalibrationArtifact, LabelledDraws]:
+def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
     """An artifact of soft weightings and 20,000 prompts, whose labels play no role in who speaks for whom."""
     rng = np.random.default_rng(0)
     size = 20_000
     scores = rng.random((size, 4)) * rng.random((size, 1))
-    labelled = LabelledDraws.of(
+    labelled = LabelledBatch.of(
         [f"x{row}" for row in range(size)],
         scores,
         rng.random((size, 4)) < 0.5,
@@ -418,7 +418,7 @@ def test_more_candidates_than_calibrated_are_left_out() -> None:
 def test_a_weighting_nobody_speaks_for_is_certified_nothing() -> None:
     topics = ("art", "law", "sea", "sky")
     groups = FeatureMap.parse("group(topic)").fit(
-        Draws.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
+        CandidateBatch.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
     )
     artifact = calibrate(KNOWN, alpha="0.2", features=groups)
     last = certificate_of(artifact).shares[-1]

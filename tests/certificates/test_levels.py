@@ -17,7 +17,7 @@ from scipy import stats
 import langchain_cfc
 from langchain_cfc import CalibrationArtifact, PromptRecord
 from langchain_cfc.artifact import LevelState, PackedArray
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import tested_levels as levels_tested
 from langchain_cfc.certificates.coverage import records_digest
 from langchain_cfc.decision import decide
@@ -52,7 +52,7 @@ def fixed(alpha: str) -> CalibrationArtifact:
     )
 
 
-def missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: LabelledDraws) -> int:
+def missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: LabelledBatch) -> int:
     found = decide(artifact, prompts_of_test.draws, alpha)
     covered = (found.accepted & prompts_of_test.correct).any(axis=1)
     return int((~covered & ~found.not_certifiable).sum())
@@ -152,12 +152,12 @@ def crafted(quantiles: Mapping[str, float]) -> CalibrationArtifact:
     )
 
 
-def one_candidate(kept: int, lost: int) -> LabelledDraws:
+def one_candidate(kept: int, lost: int) -> LabelledBatch:
     """Prompts whose first candidate is right: at a threshold of 0.5 so many are kept and so many lost."""
     size = kept + lost
     scores = [[0.25, 1.0, 1.0, 1.0]] * kept + [[0.75, 1.0, 1.0, 1.0]] * lost
     correct = [[True, False, False, False]] * size
-    return LabelledDraws.of(
+    return LabelledBatch.of(
         [f"x{row}" for row in range(size)], scores, correct, [["a", "b", "c", "d"]] * size
     )
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc.artifact import TradeOff
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certified_policy, certify
 from langchain_cfc.certificates.coverage import outcomes, records_digest
 from langchain_cfc.decision import decide
@@ -45,12 +45,12 @@ def frozen() -> CalibrationArtifact:
 
 
 @pytest.fixture(scope="module")
-def tuning(frozen: CalibrationArtifact) -> LabelledDraws:
+def tuning(frozen: CalibrationArtifact) -> LabelledBatch:
     return part_of(frozen, KNOWN, "calibration")
 
 
 @pytest.fixture(scope="module")
-def tests(frozen: CalibrationArtifact) -> LabelledDraws:
+def tests(frozen: CalibrationArtifact) -> LabelledBatch:
     return part_of(frozen, KNOWN, "certification")
 
 
@@ -64,7 +64,7 @@ def certificate_of(artifact: CalibrationArtifact) -> WrongRateCertificate:
 
 
 def plainly(
-    artifact: CalibrationArtifact, labelled: LabelledDraws, alpha: str, policy: AnswerPolicy
+    artifact: CalibrationArtifact, labelled: LabelledBatch, alpha: str, policy: AnswerPolicy
 ) -> list[tuple[bool, bool]]:
     """Whether each prompt is answered, and wrongly, by loops over plain numbers."""
     solved = artifact.solve(artifact.feature_map.transform(labelled.draws), alpha)
@@ -94,7 +94,7 @@ def tally(found: Sequence[tuple[bool, bool]]) -> tuple[int, int]:
 
 
 def in_order(
-    artifact: CalibrationArtifact, tuning: LabelledDraws, curve: Sequence[TradeOff]
+    artifact: CalibrationArtifact, tuning: LabelledBatch, curve: Sequence[TradeOff]
 ) -> list[TradeOff]:
     """The policies in the order of their tests: each answers more tuning prompts than those before."""
     return sorted(curve, key=lambda one: tally(plainly(artifact, tuning, one.alpha, one.policy))[0])
@@ -102,7 +102,7 @@ def in_order(
 
 @pytest.mark.parametrize("rate", ["0.05", "0.1", "0.2"])
 def test_counts_and_bounds_are_those_of_an_independent_computation(
-    rate: str, frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    rate: str, frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     artifact = certified_policy(frozen, tuning, tests, max_wrong_rate=rate, delta="0.1")
     curve, certificate = curve_of(artifact), certificate_of(artifact)
@@ -131,7 +131,7 @@ def test_counts_and_bounds_are_those_of_an_independent_computation(
     assert certificate.artifact_digest == frozen.digest
 
 
-def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, tests: LabelledDraws) -> None:
+def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, tests: LabelledBatch) -> None:
     # Scores of one decimal tie often: the last of the best, or agreement within the set, are other policies.
     found = decide(frozen, tests.draws, "0.15")
     scores = np.where(found.accepted, tests.draws.scores, np.inf)
@@ -154,7 +154,7 @@ def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("never_empty", [True, False])
 def test_outcomes_are_what_plain_loops_find(
-    never_empty: bool, alpha: str, policy: AnswerPolicy, frozen: CalibrationArtifact, tests: LabelledDraws
+    never_empty: bool, alpha: str, policy: AnswerPolicy, frozen: CalibrationArtifact, tests: LabelledBatch
 ) -> None:
     frozen = frozen.model_copy(update={"never_empty": never_empty})
     seen = outcomes(frozen, tests, alpha, policy)
@@ -172,7 +172,7 @@ def test_outcomes_are_what_plain_loops_find(
 
 @pytest.mark.parametrize("set_rule", ["all", "unique(all)", "best_prefix"])
 def test_under_a_policy_a_prompt_alone_is_decided_upon_as_among_others(
-    set_rule: str, tests: LabelledDraws
+    set_rule: str, tests: LabelledBatch
 ) -> None:
     artifact = calibrate(KNOWN, alpha="0.15", features="mean_score + group(topic)", set_rule=set_rule)
     policy = AnswerPolicy(max_answers=2, min_agreement=2)
@@ -193,7 +193,7 @@ def test_under_a_policy_a_prompt_alone_is_decided_upon_as_among_others(
 
 
 def test_without_answers_nobody_can_agree(frozen: CalibrationArtifact) -> None:
-    draws = Draws.of([[0.1] * 4], metadata=[{"topic": "art"}])
+    draws = CandidateBatch.of([[0.1] * 4], metadata=[{"topic": "art"}])
     with pytest.raises(InputError, match="agreement needs the candidates' answers"):
         _ = decide(frozen, draws, "0.2", policy=AnswerPolicy(min_agreement=2)).answered
     # The number of accepted candidates is the most distinct answers that there can be.
@@ -201,20 +201,20 @@ def test_without_answers_nobody_can_agree(frozen: CalibrationArtifact) -> None:
     assert decide(frozen, draws, "0.2", policy=AnswerPolicy(max_answers=4)).answered[0]
 
 
-def relabelled(labelled: LabelledDraws, seed: int) -> LabelledDraws:
+def relabelled(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     """The same prompts with the labels of others."""
     order = np.random.default_rng(seed).permutation(len(labelled))
     return replace(labelled, correct=labelled.correct[order])
 
 
 def test_no_certification_label_has_a_say_in_what_is_tested(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
-    def tested(tune: LabelledDraws, test: LabelledDraws, rate: str) -> list[tuple[str, AnswerPolicy, int]]:
+    def tested(tune: LabelledBatch, test: LabelledBatch, rate: str) -> list[tuple[str, AnswerPolicy, int]]:
         artifact = certified_policy(frozen, tune, test, max_wrong_rate=rate, delta="0.1")
         return [(one.alpha, one.policy, one.answered) for one in curve_of(artifact)]
 
-    def wrongs(test: LabelledDraws) -> list[int]:
+    def wrongs(test: LabelledBatch) -> list[int]:
         artifact = certified_policy(frozen, tuning, test, max_wrong_rate="0.6", delta="0.1")
         return [one.wrong for one in curve_of(artifact)]
 
@@ -232,7 +232,7 @@ def test_no_certification_label_has_a_say_in_what_is_tested(
 
 
 def test_tests_stop_at_the_first_that_fails(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     rate, delta = 0.1, 0.1
     right = replace(tests, correct=np.ones_like(tests.correct))
@@ -260,7 +260,7 @@ def test_tests_stop_at_the_first_that_fails(
 
 
 def test_groups_have_half_of_delta_and_sequences_of_their_own(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     # On the sea nothing is answered rightly; elsewhere all is.
     sea = np.array([one["topic"] == "sea" for one in tests.draws.metadata])
@@ -340,7 +340,7 @@ def needed_of(message: str) -> int:
 
 
 def test_an_error_names_a_number_of_prompts_that_suffices(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     few = tests.take(np.arange(20))
     with pytest.raises(UnattainableTargetError) as caught:
@@ -363,7 +363,7 @@ def test_an_error_names_a_number_of_prompts_that_suffices(
 Counts = dict[tuple[str, str], tuple[int, int]]
 
 
-def two_policies(tuned: Counts, tested: Counts) -> tuple[CalibrationArtifact, LabelledDraws, LabelledDraws]:
+def two_policies(tuned: Counts, tested: Counts) -> tuple[CalibrationArtifact, LabelledBatch, LabelledBatch]:
     """Prompts whose sets hold one answer or two; of each kind and topic so many are right and wrong."""
     known = [
         PromptRecord(
@@ -376,13 +376,13 @@ def two_policies(tuned: Counts, tested: Counts) -> tuple[CalibrationArtifact, La
     ]
     artifact = calibrate(known, alpha="0.5", features="group(topic)")
 
-    def labelled(name: str, counts: Counts) -> LabelledDraws:
+    def labelled(name: str, counts: Counts) -> LabelledBatch:
         rows = [
             (kind, topic, row < right)
             for (kind, topic), (right, wrong) in counts.items()
             for row in range(right + wrong)
         ]
-        return LabelledDraws.of(
+        return LabelledBatch.of(
             [f"{name}{row}" for row in range(len(rows))],
             [[0.5, 0.5]] * len(rows),
             [[good, good] for _, _, good in rows],
@@ -420,7 +420,7 @@ def test_a_good_policy_behind_a_bad_one_is_no_reason_to_bring_more_prompts() -> 
 
 
 def test_where_no_number_would_do_it_says_so(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     wrong = replace(tests, correct=np.zeros_like(tests.correct))
     with pytest.raises(
@@ -471,7 +471,7 @@ def test_bot_mode_through_calibrate(tmp_path: Path) -> None:
 
 
 def test_an_artifact_with_a_policy_needs_answers_where_the_policy_looks_at_them(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     assert not frozen.needs_answers
     artifact = certified_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1")
@@ -497,7 +497,7 @@ def test_answers_that_only_some_candidates_have_are_refused() -> None:
 
 
 def test_a_level_that_is_served_by_itself_is_tested_by_itself(
-    frozen: CalibrationArtifact, tuning: LabelledDraws, tests: LabelledDraws
+    frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     artifact = certified_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1", keep_levels=False)
     for one in curve_of(artifact):

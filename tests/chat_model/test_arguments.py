@@ -19,7 +19,7 @@ from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputErro
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.runnable.chat_model import _KEPT
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.runnable.parts import N, ScriptedModel, chain_of, records
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -52,7 +52,7 @@ def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, a
     towns = ("Quito", "Lima", "Bogota", "Quito")
     answers = [Answer(tools=(("look_up", {"town": town}),)) for town in towns]
 
-    def by_town(_: Any, candidates: list[Draw]) -> list[float]:
+    def by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
         scores = {"Quito": 0.9, "Lima": 0.1, "Bogota": 0.3}
         return [scores[(one.data or {})["tool_calls"][0]["args"]["town"]] for one in candidates]
 
@@ -320,7 +320,7 @@ def test_images_reach_model_and_verifier_intact(
 ) -> None:
     seen: list[Any] = []
 
-    def verifier(prompt: Any, candidates: list[Draw]) -> list[float]:
+    def verifier(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         seen.append(prompt)
         return certain(prompt, candidates)
 

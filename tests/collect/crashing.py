@@ -13,13 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.collect.collecting import Options, Pace, collect
-from langchain_cfc.collect.executor import Parts
+from langchain_cfc.collect.collecting import CallPolicy, Options, collect
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.records import Example
 
 PROMPTS, N, CONCURRENCY = 120, 3, 4
 # Prompts under way: those that call, and eight that may wait for the disk meanwhile.
-AT_ONCE = Pace(CONCURRENCY).at_once
+AT_ONCE = CallPolicy(CONCURRENCY).at_once
 _SECONDS = 0.02
 
 
@@ -31,7 +31,7 @@ def examples(size: int = PROMPTS) -> list[Example]:
     ]
 
 
-def parts(log: Path, seconds: float = _SECONDS) -> Parts:
+def parts(log: Path, seconds: float = _SECONDS) -> Components:
     """Candidates of which the first is right; the calls are noted in a file."""
 
     async def generator(prompt: str) -> str:
@@ -48,7 +48,7 @@ def parts(log: Path, seconds: float = _SECONDS) -> Parts:
         del prompt
         return [slot == 0 and one.text == reference for slot, one in enumerate(candidates)]
 
-    return Parts(generator, verifier, labeler, N)
+    return Components(generator, verifier, labeler, N)
 
 
 def calls(log: Path) -> Counter[str]:
@@ -63,5 +63,5 @@ def quiet(notice: str) -> None:
 
 if __name__ == "__main__":
     store, log = sys.argv[1:]
-    collect(examples(), parts(Path(log)), store, Options(pace=Pace(CONCURRENCY), notice=quiet))
+    collect(examples(), parts(Path(log)), store, Options(pace=CallPolicy(CONCURRENCY), notice=quiet))
     os.write(1, b"done\n")

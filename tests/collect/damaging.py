@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import AIMessage
 
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Stage
+from langchain_cfc.collect.stages import Labels, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store, writes
 from langchain_cfc.errors import CFCError, DrawError
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import Scored
 
 N = 3
@@ -44,11 +44,13 @@ def example(number: int) -> Example:
     )
 
 
-def draws(number: int) -> list[Draw]:
+def draws(number: int) -> list[DrawnCandidate]:
     tokens = [{"token": f"t{k}", "logprob": -0.01 * k, "bytes": [k]} for k in range(20)]
     said = {"model_name": "model-1", "logprobs": {"content": tokens}}
     return [
-        Draw(f"It is {number + slot}.", AIMessage(f"It is {number + slot}.", response_metadata=said))
+        DrawnCandidate(
+            f"It is {number + slot}.", AIMessage(f"It is {number + slot}.", response_metadata=said)
+        )
         for slot in range(N)
     ]
 
@@ -56,7 +58,7 @@ def draws(number: int) -> list[Draw]:
 def make_store(path: Path, size: int) -> None:
     """Make a store: a fifth of its prompts is at an earlier stage, has failed, or is drawn in part."""
     chance = random.Random(1)  # noqa: S311 - a simulation
-    paid = Paid((ModelCalls("model-1", True, 30, 12, N),), N, 0)
+    paid = Usage((ModelCalls("model-1", True, 30, 12, N),), N, 0)
     with Store(path, create=True) as store:
         store.settle(CONFIGURATION)
         store.add(example(number) for number in range(size))
@@ -72,12 +74,12 @@ def make_store(path: Path, size: int) -> None:
             if number % 20 == 11:
                 continue
             scores = Scored([chance.random() for _ in range(N)], [{"p": chance.random()} for _ in range(N)])
-            store.write(writes.scored(number, scores, Paid()))
+            store.write(writes.scored(number, scores, Usage()))
             if number % 20 == 15:
                 continue
             answers = [f"{number + slot}" for slot in range(N)]
             labels = Labels([chance.random() < 0.5 for _ in range(N)], answers, {"easy": number % 3 == 0})
-            store.write(writes.labelled(number, labels, Paid(), without_nul=False))
+            store.write(writes.labelled(number, labels, Usage(), without_nul=False))
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

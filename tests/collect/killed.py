@@ -19,10 +19,10 @@ from langchain_openai import ChatOpenAI
 from sqlalchemy import Connection
 
 from langchain_cfc.cli._collection import run
-from langchain_cfc.collect.collecting import Options, Pace, acollect
+from langchain_cfc.collect.collecting import CallPolicy, Options, acollect
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.executor import Parts, Repeated
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.executor import Components, RetryPolicy
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Writer
 from langchain_cfc.collect.store.writes import Write, execute
 from langchain_cfc.labelers import NormalisedMatch
@@ -72,7 +72,7 @@ def commanded(url: str, path: str, size: int, max_tokens: int | None) -> None:
         "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
         "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
     }
-    hasty = mock.patch("langchain_cfc.collect.collecting.Repeated", partial(Repeated, first_wait=0.02))
+    hasty = mock.patch("langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, first_wait=0.02))
     try:
         with hasty:
             finished = run(read_config(None, settings, ()), None, None, retry_failed=True, as_json=False)
@@ -92,15 +92,15 @@ def collected(url: str, path: str, size: int, finished: Any, breaking: Break | N
         breaking: What is wrong with this one, to see that it shows.
     """
 
-    def tell(standing: Standing) -> None:
+    def tell(standing: CollectionStatus) -> None:
         finished.value = standing.labelled
 
     os.environ["NO_PROXY"] = "127.0.0.1"
     model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
-    parts = Parts(model, SequenceProbability(), NormalisedMatch(), N)
-    options = Options(pace=Pace(CONCURRENCY), progress=tell, notice=ignored)
+    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
+    options = Options(pace=CallPolicy(CONCURRENCY), progress=tell, notice=ignored)
     # A second between two attempts, as for real servers, would be most of the test.
-    hasty = mock.patch("langchain_cfc.collect.collecting.Repeated", partial(Repeated, first_wait=0.02))
+    hasty = mock.patch("langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, first_wait=0.02))
     with hasty, BREAKING[breaking]():
         found = asyncio.run(acollect(examples(size), parts, path, options))
     finished.value = found.standing.labelled

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from langchain_cfc.collect.costs import Budget
-from langchain_cfc.collect.run import Run, Watch
-from langchain_cfc.collect.stages import Journal, Labels, ModelCalls, Outcome, Paid
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.run import Run, RunObserver
+from langchain_cfc.collect.stages import Journal, Labels, ModelCalls, Outcome, Usage
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import Scored
 
 N = 3
@@ -28,10 +28,10 @@ def examples(size: int) -> list[Example]:
     return [Example(id=f"p{number}", input=f"question {number}") for number in range(size)]
 
 
-def paid(tokens: int, model: str = MODEL, *, drew: bool = True) -> Paid:
+def paid(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
     """One request that took so many tokens, half of them for the answer."""
     calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2, 1)
-    return Paid((calls,), answered=1, silent=0)
+    return Usage((calls,), answered=1, silent=0)
 
 
 @dataclass
@@ -45,18 +45,18 @@ class MemoryJournal:
         lost: How many requests failed that may have been answered.
     """
 
-    drawn: dict[int, Draw] = field(default_factory=dict)
+    drawn: dict[int, DrawnCandidate] = field(default_factory=dict)
     context: str | None = None
-    taken: list[Paid] = field(default_factory=list)
+    taken: list[Usage] = field(default_factory=list)
     lost: int = 0
 
-    def resume(self, context: str) -> Mapping[int, Draw]:
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Those that were drawn for the same."""
         if context != self.context:
             self.drawn, self.context = {}, context
         return dict(self.drawn)
 
-    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
         """One more."""
         self.drawn[slot] = draw
         self.taken.append(paid)
@@ -90,7 +90,7 @@ class ToldBench:
     texts: Callable[[str], Sequence[str]] = lambda name: [f"{name} {slot}" for slot in range(N)]
     scores: Callable[[str], Sequence[float]] = lambda name: [0.25] * N  # noqa: ARG005 - whatever it is
     correct: Callable[[str], Sequence[bool]] = lambda name: [True] + [False] * (N - 1)  # noqa: ARG005 - as above
-    costs: Callable[[str], Paid] = lambda name: paid(10)  # noqa: ARG005 - as above
+    costs: Callable[[str], Usage] = lambda name: paid(10)  # noqa: ARG005 - as above
     fails: dict[tuple[str, str], CFCError] = field(default_factory=dict)
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -104,15 +104,15 @@ class ToldBench:
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Candidates."""
         del journal
-        return await self._did("draw", example, [Draw(one) for one in self.texts(example.id)])
+        return await self._did("draw", example, [DrawnCandidate(one) for one in self.texts(example.id)])
 
-    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Scores."""
         del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
         return await self._did("score", example, Scored(self.scores(example.id)))
 
-    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Labels."""
         del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
@@ -121,7 +121,7 @@ class ToldBench:
     async def _did(self, stage: str, example: Example, result: Any) -> Outcome:
         self.done[stage, example.id] += 1
         await asyncio.sleep(self.seconds)
-        taken = self.costs(example.id) if stage == "draw" else Paid()
+        taken = self.costs(example.id) if stage == "draw" else Usage()
         return Outcome(self.fails.get((stage, example.id), result), taken)
 
     def count(self, stage: str) -> int:
@@ -140,7 +140,7 @@ class Ran:
     """
 
     complete: bool
-    standing: Standing
+    standing: CollectionStatus
     notices: list[str]
 
 
@@ -152,7 +152,7 @@ def run(
     at_once: int = 4,
     budget: Budget | None = None,
     begun: Callable[[Run], None] = lambda run: None,  # noqa: ARG005 - nobody wants it
-    progress: Callable[[Standing], None] = lambda standing: None,  # noqa: ARG005 - as above
+    progress: Callable[[CollectionStatus], None] = lambda standing: None,  # noqa: ARG005 - as above
 ) -> Ran:
     """Work on the prompts of a store, and on so many more."""
     notices: list[str] = []
@@ -167,7 +167,7 @@ def run(
                 per_prompt=1,
                 at_once=at_once,
                 budget=budget or Budget(),
-                watch=Watch(progress, notices.append),
+                watch=RunObserver(progress, notices.append),
             )
             begun(going)
             complete = await going.work()

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.calls.parts import until
+from tests.execution.parts import until
 
 _USER = "collector"
 # Where Debian keeps the programs that are not meant for everybody's path.

@@ -20,14 +20,14 @@ from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
 
 from langchain_cfc.collect import executor
-from langchain_cfc.collect.executor import Repeated, TokenTurns, request_turns, retry_after, transient
+from langchain_cfc.collect.executor import RetryPolicy, TokenTurns, request_turns, retry_after, transient
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
-from langchain_cfc.execution import Bounds, Limit
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from tests.collect.virtual import virtually
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
 
-FREE = Bounds()
+FREE = CallLimits()
 
 
 def raised(fault: Fault | None, **settings: Any) -> Exception:
@@ -190,7 +190,7 @@ class Failing:
         return item
 
 
-def outcome(repeated: Repeated, call: Any, within: Bounds = FREE) -> tuple[Any, float]:
+def outcome(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
     """What came of a call, and the virtual seconds that it took."""
     return virtually(repeated.aoutcome(call, "item", within))
 
@@ -209,7 +209,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_call_is_made_again_until_it_succeeds(waits: list[float]) -> None:
     call = Failing(Asking({}), ConnectionError())
-    assert outcome(Repeated(), call)[0] == "item"
+    assert outcome(RetryPolicy(), call)[0] == "item"
     assert call.calls == 3
     assert len(waits) == 2
 
@@ -219,7 +219,7 @@ def test_the_last_failure_is_the_outcome(waits: list[float]) -> None:
     for most in (1, 2, 5):
         waits.clear()
         call = Failing(*errors)
-        assert outcome(Repeated(most), call)[0] is errors[most - 1]
+        assert outcome(RetryPolicy(most), call)[0] is errors[most - 1]
         assert call.calls == most
         assert len(waits) == most - 1
 
@@ -227,7 +227,7 @@ def test_the_last_failure_is_the_outcome(waits: list[float]) -> None:
 def test_what_does_not_pass_is_not_repeated(waits: list[float]) -> None:
     refused = OfGoogle(401)
     call = Failing(ConnectionError(), refused, ConnectionError())
-    assert outcome(Repeated(), call)[0] is refused
+    assert outcome(RetryPolicy(), call)[0] is refused
     assert call.calls == 2
     assert len(waits) == 1
 
@@ -235,7 +235,7 @@ def test_what_does_not_pass_is_not_repeated(waits: list[float]) -> None:
 def test_waits_grow_with_full_jitter_and_are_capped(waits: list[float]) -> None:
     for seed in range(300):
         random.seed(seed)
-        outcome(Repeated(most=7, first_wait=1.0, longest_wait=10.0), Failing(*[ConnectionError()] * 7))
+        outcome(RetryPolicy(most=7, first_wait=1.0, longest_wait=10.0), Failing(*[ConnectionError()] * 7))
     # Between calls k and k + 1 uniform in [0, min(2^(k - 1), 10)]. The largest of 300 is below nine tenths of
     # the end with probability 0.9^300 < 2e-14, the smallest above a tenth with as little.
     for k, end in enumerate((1.0, 2.0, 4.0, 8.0, 10.0, 10.0)):
@@ -246,10 +246,10 @@ def test_waits_grow_with_full_jitter_and_are_capped(waits: list[float]) -> None:
 
 def test_no_call_comes_sooner_than_the_server_asked(waits: list[float]) -> None:
     for _ in range(50):
-        outcome(Repeated(most=2, first_wait=1.0), Failing(Asking({"Retry-After": "30"})))
+        outcome(RetryPolicy(most=2, first_wait=1.0), Failing(Asking({"Retry-After": "30"})))
     assert set(waits) == {30.0}
     waits.clear()
-    outcome(Repeated(most=2, longest_wait=5.0), Failing(Asking({"Retry-After": "3600"})))
+    outcome(RetryPolicy(most=2, longest_wait=5.0), Failing(Asking({"Retry-After": "3600"})))
     assert waits == [5.0]
 
 
@@ -259,7 +259,7 @@ def test_a_real_servers_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     with serving(script) as url:
         model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0)  # type: ignore[arg-type]  # pydantic makes a secret of it
-        found = asyncio.run(Repeated(first_wait=0.001).aoutcome(model.ainvoke, "where?", FREE))
+        found = asyncio.run(RetryPolicy(first_wait=0.001).aoutcome(model.ainvoke, "where?", FREE))
     assert found.text == "there"
     assert time.monotonic() - begun >= 1.0
     assert len(script.requests) == 2
@@ -274,7 +274,7 @@ def test_a_call_that_hangs_is_given_up_and_made_again() -> None:
             await asyncio.sleep(1000)
         return item
 
-    found, seconds = outcome(Repeated(timeout=5.0, first_wait=1.0), hang_once)
+    found, seconds = outcome(RetryPolicy(timeout=5.0, first_wait=1.0), hang_once)
     assert found == "item"
     assert 5.0 <= seconds <= 6.0
 
@@ -284,8 +284,8 @@ def test_a_call_that_always_hangs_says_for_how_long() -> None:
         del item
         await asyncio.sleep(1000)
 
-    limit = Limit(1)
-    found, _ = outcome(Repeated(most=2, timeout=5.0), hang, Bounds(limit))
+    limit = ConcurrencyLimiter(1)
+    found, _ = outcome(RetryPolicy(most=2, timeout=5.0), hang, CallLimits(limit))
     assert isinstance(found, TimeoutError)
     assert str(found) == "no answer within 5 seconds"
     assert limit._free == 1
@@ -295,7 +295,7 @@ def test_a_call_that_always_hangs_says_for_how_long() -> None:
 def test_a_time_limit_of_the_users_own_is_an_outcome_as_well(timeout: float | None) -> None:
     # It says nothing, as that of `asyncio.timeout`.
     call = Failing(*[asyncio.TimeoutError()] * 3)
-    found, _ = outcome(Repeated(most=3, timeout=timeout), call)
+    found, _ = outcome(RetryPolicy(most=3, timeout=timeout), call)
     assert isinstance(found, TimeoutError)
     assert str(found).startswith("no answer")
     assert call.calls == 3
@@ -303,7 +303,7 @@ def test_a_time_limit_of_the_users_own_is_an_outcome_as_well(timeout: float | No
 
 @pytest.mark.parametrize("after", [0.5, 3.0])
 def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> None:
-    limit, calls = Limit(1), 0
+    limit, calls = ConcurrencyLimiter(1), 0
 
     async def fail_slowly(item: Any) -> None:
         nonlocal calls
@@ -313,10 +313,10 @@ def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> 
         raise ConnectionError
 
     async def cancelled() -> None:
-        repeated = Repeated(most=5, first_wait=100.0, timeout=10.0)
+        repeated = RetryPolicy(most=5, first_wait=100.0, timeout=10.0)
         # The longest of waits, so that the second moment lies between two calls.
         with mock.patch("random.uniform", max):
-            going = asyncio.ensure_future(repeated.aoutcome(fail_slowly, 1, Bounds(limit)))
+            going = asyncio.ensure_future(repeated.aoutcome(fail_slowly, 1, CallLimits(limit)))
             await asyncio.sleep(after)
             going.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -328,7 +328,7 @@ def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> 
 
 
 def test_whoever_waits_to_call_again_holds_no_place() -> None:
-    limit = Limit(1)
+    limit = ConcurrencyLimiter(1)
     order: list[str] = []
 
     async def both() -> None:
@@ -338,8 +338,8 @@ def test_whoever_waits_to_call_again_holds_no_place() -> None:
             order.append(item)
             return str(await first(item)) if item == "first" else item
 
-        repeated = Repeated(first_wait=50.0)
-        bounds = Bounds(limit)
+        repeated = RetryPolicy(first_wait=50.0)
+        bounds = CallLimits(limit)
         with mock.patch("random.uniform", max):
             await asyncio.gather(*(repeated.aoutcome(note, one, bounds) for one in ("first", "second")))
 
@@ -353,7 +353,7 @@ def test_whoever_waits_to_call_again_holds_no_place() -> None:
 def test_requests_keep_their_rate() -> None:
     async def calls() -> None:
         turns = request_turns(200.0)
-        repeated = Repeated(turns=(turns,))
+        repeated = RetryPolicy(turns=(turns,))
         await asyncio.gather(*(repeated.aoutcome(Failing(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
@@ -381,7 +381,7 @@ async def spent(turns: TokenTurns, seed: int, stages: int = 300) -> list[tuple[f
     async def work() -> None:
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = Repeated(turns=(turns,)).billed()
+            billed = RetryPolicy(turns=(turns,)).billed()
             await asyncio.gather(*(billed.aoutcome(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 

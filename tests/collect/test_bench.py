@@ -14,9 +14,9 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
+from langchain_cfc.collect.collecting import CallPolicy, Collected, Options, collect
 from langchain_cfc.collect.costs import Budget
-from langchain_cfc.collect.executor import LocalBench, Parts, Repeated, TokenTurns
+from langchain_cfc.collect.executor import Components, LocalExecutor, RetryPolicy, TokenTurns
 from langchain_cfc.collect.stages import Labels, Outcome
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import (
@@ -28,10 +28,10 @@ from langchain_cfc.errors import (
     StoreError,
     VerifierError,
 )
-from langchain_cfc.execution import Limit
+from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from langchain_cfc.verifiers.base import Scored
 from tests.collect.making import MemoryJournal
@@ -84,9 +84,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def collected(path: Path, parts: Parts, **options: Any) -> Collected:
+def collected(path: Path, parts: Components, **options: Any) -> Collected:
     # One call at a time, so that the server's answers come in the order of slots.
-    given: dict[str, Any] = {"pace": Pace(concurrency=1), "notice": ignored, **options}
+    given: dict[str, Any] = {"pace": CallPolicy(concurrency=1), "notice": ignored, **options}
     return collect(examples(), parts, path, Options(**given))
 
 
@@ -127,7 +127,7 @@ def test_offline_and_online_make_the_same_of_the_same_answers(
         "verifier_id": "both" if several else None,
         "answer_id": "without-mark",
     }
-    assert collected(path, Parts(labeler=NormalisedMatch(), n=N, **made)).complete
+    assert collected(path, Components(labeler=NormalisedMatch(), n=N, **made)).complete
     found = records(path)
     with Store(path) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
@@ -165,7 +165,7 @@ class Labelling:
         self.word = word
         self.shown: list[list[str]] = []
 
-    def __call__(self, prompt: Any, reference: Any, candidates: list[Draw]) -> list[bool]:
+    def __call__(self, prompt: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
         del prompt, reference
         self.shown.append([one.text for one in candidates])
         return [self.word in one.text for one in candidates]
@@ -176,14 +176,14 @@ def letters(prompt: str) -> Iterator[str]:
     yield from ("a!", "b", "a", "b?")
 
 
-def flat(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+def flat(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
     del prompt
     return [0.5] * len(candidates)
 
 
 def labelled(labeler: Labelling, **parts: Any) -> Labels:
-    bench = LocalBench(Parts(lambda prompt: prompt, flat, labeler, N, **parts))
-    draws = [Draw(text) for text in letters("?")]
+    bench = LocalExecutor(Components(lambda prompt: prompt, flat, labeler, N, **parts))
+    draws = [DrawnCandidate(text) for text in letters("?")]
     found = asyncio.run(bench.label(examples(1)[0], draws, MemoryJournal())).result
     assert isinstance(found, Labels)
     return found
@@ -213,7 +213,7 @@ def test_of_each_answer_the_labeler_sees_the_whole_text_of_the_first_if_it_reads
 
 
 def test_metadata_of_a_function_joins_that_of_the_dataset(path: Path) -> None:
-    parts = Parts(
+    parts = Components(
         lambda prompt: prompt,
         flat,
         NormalisedMatch(),
@@ -228,11 +228,11 @@ def test_metadata_of_a_function_joins_that_of_the_dataset(path: Path) -> None:
 
 
 def test_of_several_verifiers_the_first_scores_and_all_are_kept(path: Path) -> None:
-    def other(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+    def other(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         return [-3.5 * slot for slot in range(len(candidates))]
 
-    parts = Parts(lambda prompt: prompt, {"flat": flat, "other": other}, NormalisedMatch(), N)
+    parts = Components(lambda prompt: prompt, {"flat": flat, "other": other}, NormalisedMatch(), N)
     collected(path, parts)
     for record in records(path):
         assert [one.score for one in record.candidates] == [0.5] * N
@@ -242,11 +242,11 @@ def test_of_several_verifiers_the_first_scores_and_all_are_kept(path: Path) -> N
 
 
 def test_an_output_of_the_first_that_is_no_score_is_a_failure(path: Path) -> None:
-    def beyond(prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+    def beyond(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         return [1.5] * len(candidates)
 
-    parts = Parts(lambda prompt: prompt, {"beyond": beyond, "flat": flat}, NormalisedMatch(), N)
+    parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": flat}, NormalisedMatch(), N)
     found = collected(path, parts)
     assert found.standing.failed == SIZE
     with Store(path) as store:
@@ -262,7 +262,7 @@ class Moody:
     def __init__(self) -> None:
         self.fails = True
 
-    def __call__(self, prompt: Any, candidates: Sequence[Draw]) -> list[float]:
+    def __call__(self, prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         if self.fails:
             msg = "in a bad mood"
@@ -272,7 +272,7 @@ class Moody:
 
 def test_a_verifier_that_fails_never_draws_again(path: Path, script: Script, model: ChatOpenAI) -> None:
     verifier = Moody()
-    parts = Parts(model, verifier, NormalisedMatch(), N)
+    parts = Components(model, verifier, NormalisedMatch(), N)
     notices: list[str] = []
     found = collected(path, parts, notice=notices.append)
     assert (found.standing.failed, found.complete) == (SIZE, True)
@@ -294,7 +294,8 @@ def test_calls_that_fail_are_made_again_and_nothing_else_is(
         Fault("status 500", on={9}),
     ]
     assert (
-        collected(path, Parts(model, SequenceProbability(), NormalisedMatch(), N)).standing.labelled == SIZE
+        collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).standing.labelled
+        == SIZE
     )
     assert len(script.requests) == SIZE * N + 3
 
@@ -306,9 +307,9 @@ def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
     with pytest.raises(CollectionError, match=r"25 prompts in a row failed, .*DrawError"):
         collect(
             [Example(id=f"p{number}", input="question 0") for number in range(60)],
-            Parts(model, flat, NormalisedMatch(), N),
+            Components(model, flat, NormalisedMatch(), N),
             path,
-            Options(pace=Pace(concurrency=1), notice=ignored),
+            Options(pace=CallPolicy(concurrency=1), notice=ignored),
         )
     assert 25 * N <= len(script.requests) <= 34 * N
     with Store(path) as store:
@@ -318,8 +319,8 @@ def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
 def test_what_failed_draws_took_is_known(path: Path, script: Script, model: ChatOpenAI) -> None:
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]
-    parts = Parts(model, SequenceProbability(), NormalisedMatch(), N)
-    options = Options(pace=Pace(concurrency=1), notice=ignored)
+    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
+    options = Options(pace=CallPolicy(concurrency=1), notice=ignored)
     found = collect(examples(1), parts, path, options)
     assert found.standing.failed == 1
     assert found.standing.spent.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
@@ -329,7 +330,7 @@ def test_what_failed_draws_took_is_known(path: Path, script: Script, model: Chat
 
 def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
     each = N * (TOKENS_IN + TOKENS_OUT)
-    parts = Parts(model, SequenceProbability(), NormalisedMatch(), N)
+    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
     found = collected(path, parts, budget=Budget(max_tokens=5 * each))
     assert not found.complete
     assert (found.standing.labelled, found.standing.spent.tokens) == (5, 5 * each)
@@ -339,13 +340,13 @@ def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
 def test_another_generator_is_refused_before_anything_is_paid(
     path: Path, script: Script, model: ChatOpenAI
 ) -> None:
-    collected(path, Parts(model, SequenceProbability(), NormalisedMatch(), N))
+    collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N))
     asked = len(script.requests)
     warmer = model.model_copy(update={"temperature": 1.3})
     with pytest.raises(StoreError, match=r"generator\.temperature"):
-        collected(path, Parts(warmer, SequenceProbability(), NormalisedMatch(), N))
+        collected(path, Components(warmer, SequenceProbability(), NormalisedMatch(), N))
     with pytest.raises(StoreError, match=f"n was {N} and is now {N + 1}"):
-        collected(path, Parts(model, SequenceProbability(), NormalisedMatch(), N + 1))
+        collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N + 1))
     assert len(script.requests) == asked
 
 
@@ -372,7 +373,9 @@ def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None
     busy = Busy()
 
     async def drawn() -> None:
-        bench = LocalBench(Parts(RunnableLambda(busy.__call__), flat, NormalisedMatch(), N), Limit(3))
+        bench = LocalExecutor(
+            Components(RunnableLambda(busy.__call__), flat, NormalisedMatch(), N), ConcurrencyLimiter(3)
+        )
         await asyncio.gather(*(bench.draw(one, MemoryJournal()) for one in examples(40)))
 
     asyncio.run(drawn())
@@ -388,13 +391,15 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
         raise KeyError(prompt, candidates)
 
     async def worked() -> list[Outcome]:
-        bench = LocalBench(
-            Parts(RunnableLambda(told), refused, NormalisedMatch(), N), Limit(2), Repeated(turns=(turns,))
+        bench = LocalExecutor(
+            Components(RunnableLambda(told), refused, NormalisedMatch(), N),
+            ConcurrencyLimiter(2),
+            RetryPolicy(turns=(turns,)),
         )
         example = examples(1)[0]
         return [
             await bench.draw(example, MemoryJournal()),
-            await bench.score(example, [Draw("x")] * N, MemoryJournal()),
+            await bench.score(example, [DrawnCandidate("x")] * N, MemoryJournal()),
         ]
 
     drawn, failed = asyncio.run(worked())
@@ -417,8 +422,8 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
         raise KeyError(prompt)
 
     async def worked() -> list[Any]:
-        bench = LocalBench(Parts(RunnableLambda(broken), wrong, wrong, N))
-        example, draws = examples(1)[0], [Draw("x")] * N
+        bench = LocalExecutor(Components(RunnableLambda(broken), wrong, wrong, N))
+        example, draws = examples(1)[0], [DrawnCandidate("x")] * N
         found = [
             await bench.draw(example, MemoryJournal()),
             await bench.score(example, draws, MemoryJournal()),
@@ -431,8 +436,8 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
 
 def test_scores_and_their_number_are_checked() -> None:
     async def scored(verifier: Any) -> Any:
-        bench = LocalBench(Parts(lambda prompt: prompt, verifier, NormalisedMatch(), N))
-        return (await bench.score(examples(1)[0], [Draw("x")] * N, MemoryJournal())).result
+        bench = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
+        return (await bench.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
 
     assert asyncio.run(scored(flat)) == Scored([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):
@@ -442,4 +447,4 @@ def test_scores_and_their_number_are_checked() -> None:
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
 def test_a_number_of_candidates_that_is_none_is_refused(n: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of candidates"):
-        LocalBench(Parts(lambda prompt: prompt, flat, NormalisedMatch(), n))
+        LocalExecutor(Components(lambda prompt: prompt, flat, NormalisedMatch(), n))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, Taken
-from langchain_cfc.collect.stages import Paid
+from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, TokensUsed
+from langchain_cfc.collect.stages import Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError
 from tests.collect.making import ToldBench, paid, run
@@ -45,17 +45,17 @@ def test_a_prompt_is_begun_only_if_it_would_fit(
     spent: int, dearest: int | None, under_way: int, allowed: bool
 ) -> None:
     for budget, scale in ((Budget(max_tokens=100), 1), (Budget(max_cost=1e-4, prices=ONE), 1e-6)):
-        known = None if dearest is None else Taken(dearest, scale * dearest)
+        known = None if dearest is None else TokensUsed(dearest, scale * dearest)
         assert budget.allows(paid(spent), known, under_way) == allowed
 
 
 def test_both_limits_are_kept_to_though_other_prompts_are_dearest() -> None:
     # Most tokens and highest cost need not be of one prompt.
-    dearest = Taken(90, 1.0).at_least(Taken(10, 9.0))
-    assert dearest == Taken(90, 9.0)
-    assert not Budget(max_tokens=80).allows(Paid(), dearest, 0)
-    assert not Budget(max_cost=8.0, prices=ONE).allows(Paid(), dearest, 0)
-    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).allows(Paid(), dearest, 0)
+    dearest = TokensUsed(90, 1.0).at_least(TokensUsed(10, 9.0))
+    assert dearest == TokensUsed(90, 9.0)
+    assert not Budget(max_tokens=80).allows(Usage(), dearest, 0)
+    assert not Budget(max_cost=8.0, prices=ONE).allows(Usage(), dearest, 0)
+    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).allows(Usage(), dearest, 0)
 
 
 def test_the_longest_beginning_of_a_models_name_gives_its_price() -> None:
@@ -84,7 +84,7 @@ def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
 
 
 def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> None:
-    silent = Paid((), answered=3, silent=2)
+    silent = Usage((), answered=3, silent=2)
     Budget().check(silent)
     with pytest.raises(CollectionError, match="2 of 3 answers do not say how many tokens"):
         Budget(max_tokens=1).check(silent)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc._internal.plugins import made
+from langchain_cfc._internal.plugins import load_object
 from langchain_cfc.collect.config import CollectionConfig, read_config
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import NormalisedMatch
@@ -236,10 +236,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_part_a_factory_and_a_class(module: str) -> None:
-    assert made(f"{module}:judge").__name__ == "judge"
-    assert made(f"{module}:make_judge") == ("judge", False)
-    assert made(f"{module}:make_judge", {"strict": True}) == ("judge", True)
-    assert type(made(f"{module}:Judge")).__name__ == "Judge"
+    assert load_object(f"{module}:judge").__name__ == "judge"
+    assert load_object(f"{module}:make_judge") == ("judge", False)
+    assert load_object(f"{module}:make_judge", {"strict": True}) == ("judge", True)
+    assert type(load_object(f"{module}:Judge")).__name__ == "Judge"
 
 
 @pytest.mark.parametrize(
@@ -253,4 +253,4 @@ def test_a_part_a_factory_and_a_class(module: str) -> None:
 )
 def test_what_cannot_be_made_says_why(module: str, path: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        made(path.format(module))
+        load_object(path.format(module))

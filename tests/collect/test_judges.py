@@ -10,13 +10,13 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.base import LangSmithParams
 
-from langchain_cfc.collect import Parts, collect
+from langchain_cfc.collect import Components, collect
 from langchain_cfc.collect.collecting import shared_judge
 from langchain_cfc.errors import CollectionWarning
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
 from langchain_cfc.records import Example
-from langchain_cfc.verifiers import ModelJudge, Panel, SelfConsistency
+from langchain_cfc.verifiers import ModelJudge, SelfConsistency, VerifierEnsemble
 
 
 class Judge(FakeListChatModel):
@@ -42,7 +42,7 @@ def told(verifier: object, labeler: object) -> str | None:
     [
         (ModelJudge(SMALL), JudgeLabels(SMALL)),
         (ModelJudge(SMALL), JudgeLabels(ModelJudge(SMALL), at_most=0.5)),
-        (Panel({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL)),
+        (VerifierEnsemble({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL)),
     ],
 )
 def test_the_same_model_is_told_of(verifier: object, labeler: object) -> None:
@@ -75,7 +75,7 @@ def test_a_collection_says_so_before_anything_is_paid_for(tmp_path: Path, same: 
         return [0.5 for _ in candidates]
 
     score.fingerprint = {"model": "small"}  # type: ignore[attr-defined]  # as above
-    parts = Parts(FakeListChatModel(responses=["Lima"]), score, JudgeLabels(verdict), n=2)
+    parts = Components(FakeListChatModel(responses=["Lima"]), score, JudgeLabels(verdict), n=2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CollectionWarning)
         collect([Example(id="p", input="Which?", reference="Lima")], parts, tmp_path / "store.db")

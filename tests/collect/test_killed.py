@@ -19,8 +19,8 @@ import pytest
 
 from langchain_cfc.collect.stages import Stage
 from langchain_cfc.collect.store import Store
-from tests.calls.parts import until
 from tests.collect.killed import CONCURRENCY, Break, N, collected, commanded
+from tests.execution.parts import until
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving

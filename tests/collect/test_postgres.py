@@ -17,17 +17,17 @@ import pytest
 from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
-from langchain_cfc.collect.collecting import Collected, Options, Pace, acollect, collect
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Stage
+from langchain_cfc.collect.collecting import CallPolicy, Collected, Options, acollect, collect
+from langchain_cfc.collect.stages import Labels, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import PAGE, Store, schema, writes
 from langchain_cfc.collect.store.writes import Write
 from langchain_cfc.errors import DrawError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import Scored
-from tests.calls.parts import auntil, until
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres
+from tests.execution.parts import auntil, until
 
 HALF_A_PAIR = "\ud800"
 ROOT = Path(__file__).parents[2]
@@ -63,13 +63,13 @@ def put(store: Store, rows: list[Write]) -> None:
     store.write([(statement, some) for statement, some in rows if some])
 
 
-def finish(store: Store, position: int, draws: Sequence[Draw], paid: Paid | None = None) -> None:
+def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
     n, nul = len(draws), store.without_nul
-    put(store, writes.drawn(position, draws, paid or Paid(), without_nul=nul))
-    put(store, writes.scored(position, Scored([0.25] * n), Paid()))
+    put(store, writes.drawn(position, draws, paid or Usage(), without_nul=nul))
+    put(store, writes.scored(position, Scored([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    put(store, writes.labelled(position, labels, Paid(), without_nul=nul))
+    put(store, writes.labelled(position, labels, Usage(), without_nul=nul))
 
 
 # The same as in SQLite
@@ -95,10 +95,14 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
     message = AIMessage(
         "one ü €", response_metadata={"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}
     )
-    draws = [Draw("one ü €", message), Draw('{"a":1}', None, {"a": 1}), Draw("")]
+    draws = [
+        DrawnCandidate("one ü €", message),
+        DrawnCandidate('{"a":1}', None, {"a": 1}),
+        DrawnCandidate(""),
+    ]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
-    put(store, writes.drawn(1, draws, Paid(), without_nul=store.without_nul))
-    put(store, writes.scored(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Paid()))
+    put(store, writes.drawn(1, draws, Usage(), without_nul=store.without_nul))
+    put(store, writes.scored(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
     first, second = store.unfinished()
     assert first.draws is None
     assert first.scores is None
@@ -107,7 +111,7 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
 
 def test_a_stage_cannot_be_written_twice(store: Store) -> None:
     store.add(examples(1))
-    rows = writes.drawn(0, [Draw("one")], Paid.drawn_by(["m"]), without_nul=False)
+    rows = writes.drawn(0, [DrawnCandidate("one")], Usage.drawn_by(["m"]), without_nul=False)
     put(store, rows)
     with pytest.raises(StoreError, match="cannot write"):
         put(store, rows)
@@ -117,10 +121,10 @@ def test_a_stage_cannot_be_written_twice(store: Store) -> None:
 
 def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
     store.add(examples(3))
-    finish(store, 0, [Draw("a")])
-    put(store, writes.failed(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Paid()))
-    put(store, writes.drawn(2, [Draw("b")], Paid(), without_nul=store.without_nul))
-    put(store, writes.failed(2, Stage.SCORED, VerifierError("no score"), Paid()))
+    finish(store, 0, [DrawnCandidate("a")])
+    put(store, writes.failed(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage()))
+    put(store, writes.drawn(2, [DrawnCandidate("b")], Usage(), without_nul=store.without_nul))
+    put(store, writes.failed(2, Stage.SCORED, VerifierError("no score"), Usage()))
     found = [(one.id, one.stage, one.error) for one in store.failures()]
     assert found == [
         ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
@@ -129,7 +133,7 @@ def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
     assert list(store.unfinished()) == []
     assert store.retry_failed() == 2
     assert store.failures() == []
-    assert [work.draws for work in store.unfinished()] == [None, [Draw("b")]]
+    assert [work.draws for work in store.unfinished()] == [None, [DrawnCandidate("b")]]
 
 
 def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
@@ -171,8 +175,8 @@ def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
     store.add(examples(3))
     much = 2**40
     for position, model in enumerate(["b", "a", "a"]):
-        paid = Paid((ModelCalls(model, position > 0, much, 1), ModelCalls("judge", False, 5, 7)))
-        finish(store, position, [Draw("x"), Draw("y")], paid)
+        paid = Usage((ModelCalls(model, position > 0, much, 1), ModelCalls("judge", False, 5, 7)))
+        finish(store, position, [DrawnCandidate("x"), DrawnCandidate("y")], paid)
     taken = {one.model: one for one in store.paid().calls}
     assert taken == {
         "a": ModelCalls("a", drew=True, input_tokens=2 * much, output_tokens=2),
@@ -190,7 +194,7 @@ def run(where: str, log: Path, size: int = 12, **changed: Any) -> Collected:
     made = parts(log, seconds=0.0)
     for name, value in changed.items():
         object.__setattr__(made, name, value)
-    return collect(examples(size), made, where, Options(pace=Pace(CONCURRENCY), notice=quiet))
+    return collect(examples(size), made, where, Options(pace=CallPolicy(CONCURRENCY), notice=quiet))
 
 
 def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) -> None:
@@ -427,7 +431,7 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
 
         async def run_and_stop() -> None:
             going = asyncio.ensure_future(
-                acollect(examples(), parts(log), url, Options(pace=Pace(CONCURRENCY), notice=quiet))
+                acollect(examples(), parts(log), url, Options(pace=CallPolicy(CONCURRENCY), notice=quiet))
             )
             await auntil(lambda: len(calls(log)) >= PROMPTS // 3)
             await asyncio.to_thread(server.stop, how)

@@ -26,7 +26,7 @@ from langchain_cfc.collect.review import LONGEST_CELL, write_review
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.labelers.human import read_sheet
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.collect.filling import Row, fill, numbered, record, rows_of, save
 
 FALSE_ALARM = 1e-6
@@ -70,7 +70,9 @@ def test_any_text_comes_back_as_it_was(rows: list[tuple[str, str, str]]) -> None
         write_review(records, len(records), path)
         people = HumanLabels(fill(path, lambda name, _: len(name) % 2 == 0))
         for name, asked, text in rows:
-            asking = LabelerInput(id=f"={name}", prompt=asked, reference=None, candidates=[Draw(text)])
+            asking = LabelerInput(
+                id=f"={name}", prompt=asked, reference=None, candidates=[DrawnCandidate(text)]
+            )
             assert people.invoke(asking) == [len(name) % 2 == 1]
 
 
@@ -269,7 +271,9 @@ def test_inputs_and_candidates_of_other_kinds_are_shown_as_text(tmp_path: Path) 
     assert len(rows["'d"][1]) == LONGEST_CELL + 1
     people = HumanLabels(fill(path, lambda *_: True))
     # As serving and collecting see it, the candidate is this text.
-    asked = LabelerInput(id="a", prompt=messages, reference=None, candidates=[Draw(called, None, tool)])
+    asked = LabelerInput(
+        id="a", prompt=messages, reference=None, candidates=[DrawnCandidate(called, None, tool)]
+    )
     assert people.invoke(asked) == [True]
 
 

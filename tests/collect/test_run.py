@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from langchain_cfc.collect.run import MOST_FAILURES_IN_A_ROW, Run
-from langchain_cfc.collect.stages import Paid, Stage
-from langchain_cfc.collect.status import Standing
+from langchain_cfc.collect.stages import Stage, Usage
+from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
 from tests.collect.making import N, ToldBench, paid, run
@@ -69,9 +69,9 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
         assert standing.spent.tokens == sum(range(60))
 
 
-def stood(path: Path) -> Standing:
+def stood(path: Path) -> CollectionStatus:
     with Store(path) as store:
-        return Standing.of(store)
+        return CollectionStatus.of(store)
 
 
 def test_an_empty_store_says_nothing(path: Path) -> None:
@@ -165,7 +165,7 @@ def test_whoever_stops_it_lets_it_finish_what_is_under_way(path: Path) -> None:
     bench = ToldBench(seconds=0.002)
     held: list[Run] = []
 
-    def stop(standing: Standing) -> None:
+    def stop(standing: CollectionStatus) -> None:
         if standing.labelled == 10:
             held[0].stop()
             assert held[0].stopping
@@ -190,7 +190,7 @@ def test_a_run_that_is_stopped_before_it_begins_begins_nothing(path: Path) -> No
 def test_a_run_that_is_cancelled_leaves_nothing_half_written(path: Path) -> None:
     bench = ToldBench(seconds=0.003)
 
-    def cancel(standing: Standing) -> None:
+    def cancel(standing: CollectionStatus) -> None:
         if standing.labelled == 5:
             task.cancel()
 
@@ -225,7 +225,7 @@ def test_a_store_that_cannot_be_written_stops_the_others_at_once(
 ) -> None:
     bench = ToldBench(seconds=0.01)
 
-    def break_it(standing: Standing) -> None:
+    def break_it(standing: CollectionStatus) -> None:
         if standing.labelled == 5:
             monkeypatch.setattr(Store, "transaction", _refusing)
 
@@ -321,5 +321,5 @@ def test_another_model_that_draws_shows_at_once_and_one_that_judges_does_not(pat
 
 
 def test_requests_that_say_nothing_are_no_other_model(path: Path) -> None:
-    bench = ToldBench(**GOOD, costs=lambda name: Paid() if int(name[1:]) % 2 else paid(10))
+    bench = ToldBench(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else paid(10))
     assert told(path, bench, 40) == []

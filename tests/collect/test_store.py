@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc.collect.stages import Labels, ModelCalls, Paid, Stage
+from langchain_cfc.collect.stages import Labels, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store, Writer, writes
 from langchain_cfc.errors import CollectionError, DrawError, StoreError
 from langchain_cfc.records import Example, Provenance
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import as_draw
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from langchain_cfc.verifiers.base import Scored
-from tests.calls.parts import until
 from tests.collect.making import examples
+from tests.execution.parts import until
 
 CONFIGURATION: dict[str, Any] = {
     "n": 3,
@@ -53,15 +53,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def drawn(store: Store, position: int, draws: Sequence[Draw], paid: Paid | None = None) -> None:
-    store.write(writes.drawn(position, draws, paid or Paid(), without_nul=False))
+def drawn(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
+    store.write(writes.drawn(position, draws, paid or Usage(), without_nul=False))
 
 
 def finished(store: Store, position: int, n: int = 3) -> None:
-    drawn(store, position, [Draw(f"{position} {slot}") for slot in range(n)])
-    store.write(writes.scored(position, Scored([0.5] * n), Paid()))
+    drawn(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
+    store.write(writes.scored(position, Scored([0.5] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    store.write(writes.labelled(position, labels, Paid(), without_nul=False))
+    store.write(writes.labelled(position, labels, Usage(), without_nul=False))
 
 
 # Examples
@@ -193,9 +193,12 @@ def test_a_verifier_scores_what_was_stored_as_it_would_have_before(path: Path) -
 
 
 def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None:
-    for wrong in (Draw("half \ud83d"), Draw("x", AIMessage("x", response_metadata={"o": object()}))):
+    for wrong in (
+        DrawnCandidate("half \ud83d"),
+        DrawnCandidate("x", AIMessage("x", response_metadata={"o": object()})),
+    ):
         with pytest.raises(CollectionError, match="candidate 1 cannot be stored"):
-            writes.drawn(0, [Draw("fine"), wrong], Paid(), without_nul=False)
+            writes.drawn(0, [DrawnCandidate("fine"), wrong], Usage(), without_nul=False)
     assert not path.exists()
 
 
@@ -203,12 +206,12 @@ def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None
 
 
 def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -> None:
-    draws = [Draw("a"), Draw("b"), Draw("c")]
+    draws = [DrawnCandidate("a"), DrawnCandidate("b"), DrawnCandidate("c")]
     with Store(path, create=True) as store:
         store.add(examples(2))
     for written, known in (
-        (writes.drawn(0, draws, Paid(), without_nul=False), (draws, None)),
-        (writes.scored(0, Scored([0.1, 0.2, 0.3]), Paid()), (draws, [0.1, 0.2, 0.3])),
+        (writes.drawn(0, draws, Usage(), without_nul=False), (draws, None)),
+        (writes.scored(0, Scored([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
     ):
         with Store(path) as store:
             store.write(written)
@@ -219,7 +222,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
             assert list(store.records()) == []
     with Store(path) as store:
         labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
-        store.write(writes.labelled(0, labels, Paid(), without_nul=False))
+        store.write(writes.labelled(0, labels, Usage(), without_nul=False))
         (record,) = store.records()
         (left,) = store.unfinished()
     assert left.example.id == "p1"
@@ -238,19 +241,21 @@ def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
         with pytest.raises(StoreError, match="UNIQUE constraint failed"):
             # Prompt 0 is new, prompt 1 is there.
             store.write(
-                writes.together(writes.drawn(one, [Draw("x")], Paid(), without_nul=False) for one in (0, 1))
+                writes.together(
+                    writes.drawn(one, [DrawnCandidate("x")], Usage(), without_nul=False) for one in (0, 1)
+                )
             )
         assert store.stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
         with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
-            drawn(store, 7, [Draw("of no prompt")])
+            drawn(store, 7, [DrawnCandidate("of no prompt")])
 
 
 def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(path: Path) -> None:
     with Store(path, create=True) as store:
         store.add(examples(3))
-        drawn(store, 0, [Draw("a")])
-        store.write(writes.failed(0, Stage.SCORED, CollectionError("the judge is ill"), Paid()))
-        store.write(writes.failed(2, Stage.DRAWN, DrawError("half \ud83d"), Paid()))
+        drawn(store, 0, [DrawnCandidate("a")])
+        store.write(writes.failed(0, Stage.SCORED, CollectionError("the judge is ill"), Usage()))
+        store.write(writes.failed(2, Stage.DRAWN, DrawError("half \ud83d"), Usage()))
         said = [(one.id, one.stage, one.error) for one in store.failures()]
         assert said == [
             ("p0", Stage.SCORED, "CollectionError: the judge is ill"),
@@ -261,15 +266,15 @@ def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(pa
         assert store.retry_failed() == 0
         found = list(store.unfinished())
         assert [work.example.id for work in found] == ["p0", "p1", "p2"]
-        assert found[0].draws == [Draw("a")]
+        assert found[0].draws == [DrawnCandidate("a")]
 
 
 def test_what_was_paid_adds_up(path: Path) -> None:
-    one = Paid((ModelCalls("a", True, 3, 2), ModelCalls("judge", False, 5, 1)), 2, 0)
+    one = Usage((ModelCalls("a", True, 3, 2), ModelCalls("judge", False, 5, 1)), 2, 0)
     with Store(path, create=True) as store:
         store.add(examples(2))
-        drawn(store, 0, [Draw("x")], one)
-        drawn(store, 1, [Draw("x")], one)
+        drawn(store, 0, [DrawnCandidate("x")], one)
+        drawn(store, 1, [DrawnCandidate("x")], one)
         store.write(writes.failed(0, Stage.SCORED, CollectionError("x"), one))
         found = store.paid()
     assert {(calls.model, calls.input_tokens, calls.output_tokens) for calls in found.calls} == {
@@ -482,7 +487,7 @@ def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) ->
             writer = Writer(store)
 
             async def one(position: int) -> None:
-                await writer.write(writes.drawn(position, [Draw("a")], Paid(), without_nul=False))
+                await writer.write(writes.drawn(position, [DrawnCandidate("a")], Usage(), without_nul=False))
                 # As soon as it goes on, others can read it.
                 with closing(sqlite3.connect(path)) as file:
                     (stage,) = file.execute(
@@ -503,11 +508,11 @@ def test_whoever_wrote_together_with_what_cannot_be_written_is_told(path: Path) 
         with Store(path, create=True) as store:
             store.add(examples(3))
             writer = Writer(store)
-            wrong = writes.drawn(9, [Draw("a")], Paid(), without_nul=False)
-            right = writes.drawn(0, [Draw("a")], Paid(), without_nul=False)
+            wrong = writes.drawn(9, [DrawnCandidate("a")], Usage(), without_nul=False)
+            right = writes.drawn(0, [DrawnCandidate("a")], Usage(), without_nul=False)
             found = await asyncio.gather(writer.write(right), writer.write(wrong), return_exceptions=True)
             # It goes on all the same.
-            await writer.write(writes.drawn(1, [Draw("a")], Paid(), without_nul=False))
+            await writer.write(writes.drawn(1, [DrawnCandidate("a")], Usage(), without_nul=False))
             await writer.close()
             return found
 
@@ -522,7 +527,7 @@ def test_what_nobody_waits_for_any_more_is_written_all_the_same(path: Path) -> N
             store.add(examples(1))
             writer = Writer(store)
             going = asyncio.ensure_future(
-                writer.write(writes.drawn(0, [Draw("a")], Paid(), without_nul=False))
+                writer.write(writes.drawn(0, [DrawnCandidate("a")], Usage(), without_nul=False))
             )
             await asyncio.sleep(0)
             going.cancel()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.collect import Store
 from langchain_cfc.collect.store import results
 from langchain_cfc.demo import recording
@@ -52,7 +52,7 @@ def datasets(draw: st.DrawFn) -> list[PromptRecord]:
     ]
 
 
-def assert_equal(one: LabelledDraws, other: LabelledDraws) -> None:
+def assert_equal(one: LabelledBatch, other: LabelledBatch) -> None:
     assert (one.ids, one.clusters, one.extracted) == (other.ids, other.clusters, other.extracted)
     assert [dict(row) for row in one.draws.metadata] == [dict(row) for row in other.draws.metadata]
     for name in ("scores", "answer_codes", "lengths"):

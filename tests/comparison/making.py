@@ -13,7 +13,7 @@ import numpy as np
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import LabelledDraws, Scalar
+from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.experiments.catalogue import methods_named
@@ -27,13 +27,13 @@ TOPICS = ("art", "law", "maths")
 
 
 @cache
-def facts() -> LabelledDraws:
+def facts() -> LabelledBatch:
     """The recording that ships, in the order of its file."""
     return tabulate(recording())
 
 
 @cache
-def raw_facts() -> LabelledDraws:
+def raw_facts() -> LabelledBatch:
     """The same with the raw outputs of its verifier."""
     return tabulate_raw(recording(), ["sequence_logprob"])[0]
 
@@ -46,7 +46,7 @@ def world(
     decimals: int = 9,
     hopeless: Sequence[float] = (0.0, 0.1, 0.3),
     clusters: Sequence[str | None] | None = None,
-) -> LabelledDraws:
+) -> LabelledBatch:
     """Independent prompts of three topics: right candidates tend to score lower, some prompts have none.
 
     Args:
@@ -71,10 +71,10 @@ def world(
         {"topic": TOPICS[one], "even": one % 2 == 0} for one in topic.tolist()
     ]
     ids = [f"{one:x}" for one in rng.integers(2**63, size=size).tolist()]
-    return LabelledDraws.of(ids, scores, correct, answers.tolist(), metadata=metadata, clusters=clusters)
+    return LabelledBatch.of(ids, scores, correct, answers.tolist(), metadata=metadata, clusters=clusters)
 
 
-def records_of(labelled: LabelledDraws) -> list[PromptRecord]:
+def records_of(labelled: LabelledBatch) -> list[PromptRecord]:
     """The same prompts as records, with texts that are told apart as the answers are."""
     codes = labelled.draws.answer_codes
     assert codes is not None
@@ -97,7 +97,7 @@ def records_of(labelled: LabelledDraws) -> list[PromptRecord]:
     ]
 
 
-def shuffled(labelled: LabelledDraws, seed: int) -> LabelledDraws:
+def shuffled(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     """The same prompts in another order."""
     return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
 
@@ -133,7 +133,7 @@ def split_of(comparison: Comparison, number: int) -> Split:
 
 
 def parts(
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     fit: Iterable[int],
     calibration: Iterable[int],
     test: Iterable[int],

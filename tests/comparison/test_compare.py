@@ -12,7 +12,7 @@ import pytest
 
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError, RecordError
 from langchain_cfc.experiments import ComparisonReport, compare
 from langchain_cfc.experiments.methods import OURS, ThresholdMethod
@@ -328,7 +328,7 @@ def test_a_long_risk_curve_is_thinned_and_ends_with_everybody() -> None:
 # Odd records -----------------------------------------------------------------------------------------------
 
 
-def with_labels(labelled: LabelledDraws, correct: BoolArray) -> LabelledDraws:
+def with_labels(labelled: LabelledBatch, correct: BoolArray) -> LabelledBatch:
     return replace(labelled, correct=correct)
 
 

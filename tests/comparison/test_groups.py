@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, groups_of, properties
@@ -16,9 +16,9 @@ from langchain_cfc.features.statistics import STATISTICS
 from .making import protocol, world
 
 
-def described(metadata: list[dict[str, Scalar]]) -> Draws:
+def described(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
     """Prompts that differ in metadata alone."""
-    return measured(Draws.of([[0.5, 0.25]] * len(metadata), None, metadata))
+    return measured(CandidateBatch.of([[0.5, 0.25]] * len(metadata), None, metadata))
 
 
 def test_means_of_groups_by_hand() -> None:
@@ -172,7 +172,7 @@ def test_what_not_all_prompts_have_is_no_property() -> None:
         del some[row]["a"]
         assert [groups.text for groups in properties(described(some))] == ["group(b)"]
     assert properties(described([{} for _ in range(4)])) == ()
-    assert properties(measured(Draws(np.empty((0, 2)), None, None, ()))) == ()
+    assert properties(measured(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
 
 
 def test_constants_and_names_are_no_property() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.experiments.baselines import BackOffRule
 from langchain_cfc.experiments.catalogue import OURS_SHOWN, methods_named, ours, outside, paper
-from langchain_cfc.experiments.methods import Made, Method, Split, ThresholdMethod, TopK
+from langchain_cfc.experiments.methods import Method, MethodOutput, Split, ThresholdMethod, TopK
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
 
@@ -39,7 +39,7 @@ def named(name: str) -> Method:
 
 
 def served(
-    labelled: LabelledDraws,
+    labelled: LabelledBatch,
     name: str,
     alpha: str,
     split: Split,
@@ -64,10 +64,10 @@ def served(
         test_fraction=0.5,
         allow_unattainable=True,
     )
-    return decide(artifact, split.test_draws)
+    return decide(artifact, split.test_candidates)
 
 
-def same(made: Made, decisions: Decisions) -> bool:
+def same(made: MethodOutput, decisions: Decisions) -> bool:
     return (
         np.array_equal(made.sets.accepted, decisions.accepted)
         and np.array_equal(made.sets.not_certifiable, decisions.not_certifiable)
@@ -342,10 +342,10 @@ def test_top_k_by_hand(reaching: bool) -> None:
     assert unreachable > 20
 
 
-def ranked(places: list[int], n: int) -> LabelledDraws:
+def ranked(places: list[int], n: int) -> LabelledBatch:
     """Prompts whose only correct candidate is the one of this rank; 0 for none."""
     size = len(places)
-    return LabelledDraws.of(
+    return LabelledBatch.of(
         [f"p{number:03}" for number in range(size)],
         np.tile(np.arange(n) / n, (size, 1)),
         [[slot + 1 == place for slot in range(n)] for place in places],
@@ -451,7 +451,7 @@ def test_back_off_is_its_rule_on_all_development_prompts() -> None:
         assert made.thresholds is None
 
 
-def orders_of(labelled: LabelledDraws) -> list[IntArray]:
+def orders_of(labelled: LabelledBatch) -> list[IntArray]:
     """Its own order, and one in which easy and hard prompts alternate."""
     score = labelled.draws.scores.mean(axis=1)
     easy, hard = np.array_split(np.argsort(score), 2)
@@ -469,7 +469,8 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
         rule = split.made["sampling",]
         assert rule.tested == 150
         assert np.array_equal(
-            made.drawn, rule.sets(split.test_draws.scores, split.test_draws.answer_codes, "0.25").draws
+            made.drawn,
+            rule.sets(split.test_candidates.scores, split.test_candidates.answer_codes, "0.25").draws,
         )
         # The cuts are quantiles of the ordering half: of scores of all prompts, not of easy ones.
         shares.append(float((pool.draws.scores[:300] <= rule.cuts[len(rule.cuts) // 2]).mean()))
@@ -528,7 +529,7 @@ def test_a_name_alone_is_not_read_letter_by_letter() -> None:
 
 def test_scores_alone_suffice_where_answers_play_no_role() -> None:
     full = world(13, 200)
-    scores_only = replace(full, draws=Draws(full.draws.scores, None, None, full.draws.metadata))
+    scores_only = replace(full, draws=CandidateBatch(full.draws.scores, None, None, full.draws.metadata))
     for name in EVERY:
         split = parts(scores_only, range(40), range(40, 150), range(150, 200), features="hat(mean_score, 3)")
         made = named(name).make(split, "0.25")

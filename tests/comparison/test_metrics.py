@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import AnswerSets
-from langchain_cfc.experiments.methods import Made
+from langchain_cfc.experiments.methods import MethodOutput
 from langchain_cfc.experiments.metrics import (
     FEWEST_IN_STRATUM,
     FIGURES,
@@ -36,14 +36,16 @@ def groups_by(member: FloatArray) -> Groups:
 
 
 def made_of(
-    draws: Draws,
+    draws: CandidateBatch,
     accepted: BoolArray,
     flagged: BoolArray,
     thresholds: FloatArray | None = None,
     drawn: IntArray | None = None,
-) -> Made:
+) -> MethodOutput:
     everything = np.full(len(draws), draws.n)
-    return Made(AnswerSets(draws, accepted, flagged), thresholds, everything if drawn is None else drawn)
+    return MethodOutput(
+        AnswerSets(draws, accepted, flagged), thresholds, everything if drawn is None else drawn
+    )
 
 
 # Every figure by its definition ----------------------------------------------------------------------------
@@ -62,7 +64,7 @@ def stratum(distinct: int) -> int:
     return min(math.ceil(math.log2(distinct)), 6)
 
 
-def plainly(made: Made, correct: BoolArray, member: FloatArray) -> dict[str, float]:
+def plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[str, float]:
     """The figures of one run but for slabs, prompt by prompt."""
     draws = made.sets.draws
     sizes: list[float] = []
@@ -120,9 +122,9 @@ def test_every_figure_by_its_definition(answers: bool) -> None:
         if answers:
             codes = np.array([rng.integers(0, slot + 1) for slot in range(n)])
             codes = np.array([one if codes[one] == one else slot for slot, one in enumerate(codes)])
-            draws = Draws(draws.scores, np.tile(codes, (size, 1)), None, draws.metadata)
+            draws = CandidateBatch(draws.scores, np.tile(codes, (size, 1)), None, draws.metadata)
         else:
-            draws = Draws(draws.scores, None, None, draws.metadata)
+            draws = CandidateBatch(draws.scores, None, None, draws.metadata)
         member = np.eye(5)[rng.integers(0, 3 if number % 2 else 5, size)]
         runs = []
         for likely in (0.0, rng.random(), 1.0):
@@ -147,7 +149,7 @@ def test_every_figure_by_its_definition(answers: bool) -> None:
 
 
 def test_figures_by_hand() -> None:
-    draws = Draws.of(
+    draws = CandidateBatch.of(
         [[0.2, 0.1, 0.3], [0.5, 0.5, 0.9], [0.1, 0.2, 0.3], [0.4, 0.4, 0.4]],
         [["x", "y", "x"], ["x", "y", "z"], ["x", "x", "x"], ["x", "y", "y"]],
     )
@@ -205,7 +207,7 @@ def test_a_method_without_thresholds_has_none_in_any_group_and_spoils_no_other()
 def test_strata_of_set_size() -> None:
     # Sets of 1, 2, 3-4, 5-8, 9-16, 17-32 and more; each size alone, with 20 prompts and with 19.
     n = 40
-    draws = Draws(np.full((20, n), 0.5), None, None, ({},) * 20)
+    draws = CandidateBatch(np.full((20, n), 0.5), None, None, ({},) * 20)
     flagged = np.zeros(20, np.bool_)
     for size in range(1, n + 1):
         accepted = np.tile(np.arange(n) < size, (20, 1))
@@ -243,7 +245,7 @@ def test_strata_of_set_size() -> None:
 
 def test_a_rule_that_covers_by_huge_sets_is_seen_by_strata() -> None:
     # Half of the prompts get everything, half a useless single candidate: 50 % on average, 0 % in a stratum.
-    draws = Draws(np.full((100, 8), 0.5), None, None, ({},) * 100)
+    draws = CandidateBatch(np.full((100, 8), 0.5), None, None, ({},) * 100)
     accepted = np.ones((100, 8), np.bool_)
     accepted[:50, 1:] = False
     correct = np.zeros((100, 8), np.bool_)
@@ -373,12 +375,12 @@ def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
         if len(np.unique(draws.measured[name])) == 1000:
             assert np.bincount(bins[:, place], minlength=SLAB_BINS).tolist() == [50] * SLAB_BINS
     assert slab_bins(world(8, 1000, 5).draws) is None  # nothing measured
-    flat = Draws(np.full((9, 3), 0.5), None, None, ({},) * 9)
+    flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)
     assert slab_bins(measured(flat)) is None
 
 
 def test_scores_at_the_edge_of_numbers_have_no_direction_of_their_own() -> None:
     scores = np.zeros((30, 2))
     scores[::3] = 1e-200  # whose square is nothing
-    bins = slab_bins(measured(Draws(scores, None, None, ({},) * 30)))
+    bins = slab_bins(measured(CandidateBatch(scores, None, None, ({},) * 30)))
     assert bins is None or ((bins >= 0) & (bins < SLAB_BINS)).all()

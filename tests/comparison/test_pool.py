@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.experiments.methods import Pool
 from langchain_cfc.features import FeatureMap
@@ -40,7 +40,7 @@ def test_what_splits_share_is_what_each_would_make(decimals: int) -> None:
 
 
 def test_success_scores_by_hand() -> None:
-    labelled = LabelledDraws.of(
+    labelled = LabelledBatch.of(
         ["a", "b", "c"],
         [[0.5, 0.25, 0.75], [0.1, 0.2, 0.3], [0.25, 0.25, 0.0]],
         [[True, False, True], [False, False, False], [True, True, False]],
@@ -60,7 +60,7 @@ def test_a_map_sees_the_rows_that_it_is_fitted_on_and_no_others() -> None:
     some = np.arange(0, 200, 2)
     changed = np.array(labelled.draws.scores)
     changed[1::2] = changed[1::2] / 2
-    other = LabelledDraws.of(
+    other = LabelledBatch.of(
         labelled.ids, changed, labelled.correct, [["x"] * 4] * 200, metadata=labelled.draws.metadata
     )
     for text in ("bins(mean_score, 4)", "hat(max_score, 5)", "hard(max_score, 0.9)"):
@@ -85,7 +85,7 @@ def test_a_split_makes_things_once() -> None:
     assert split.development.tolist() == [*range(40), *range(41, 100)]
     assert split.rows("development") is split.development
     assert split.rows("fit").tolist() == list(range(40))
-    assert split.test_draws.scores.tolist() == split.pool.draws.scores[split.test].tolist()
+    assert split.test_candidates.scores.tolist() == split.pool.draws.scores[split.test].tolist()
     assert split.test_correct.tolist() == split.pool.correct[split.test].tolist()
     assert split.all_drawn.tolist() == [4] * 81
     numbers = iter(range(3))

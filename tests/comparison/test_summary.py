@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.compare import Summary, compare, spread
 from langchain_cfc.experiments.comparison_report import Spread
@@ -76,13 +76,13 @@ def test_one_split_knows_nothing_of_its_spread() -> None:
 POOLS, SPLITS, ATTAINABLE = 300, 10, 0.8
 
 
-def pool(rng: np.random.Generator, size: int = 100) -> LabelledDraws:
+def pool(rng: np.random.Generator, size: int = 100) -> LabelledBatch:
     correct = np.zeros((size, 2), np.bool_)
     correct[np.arange(size), rng.integers(0, 2, size)] = rng.random(size) < ATTAINABLE
     scores = rng.random((size, 2))
     topics = [{"topic": "ab"[one]} for one in rng.integers(0, 2, size).tolist()]
     ids = [f"{one:x}" for one in rng.integers(2**63, size=size).tolist()]
-    return LabelledDraws.of(
+    return LabelledBatch.of(
         ids, scores, correct, np.where(correct, "right", "wrong").tolist(), metadata=topics
     )
 

@@ -54,7 +54,7 @@ from langchain_cfc import (
     PromptRecord,
     calibrate,
 )
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -227,7 +227,7 @@ def score_of(text: str) -> float:
     return float(text.rpartition("|")[2]) if text else 1.0
 
 
-def verify(prompt: Any, candidates: list[Draw]) -> list[float]:
+def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """The verifier."""
     del prompt
     return [score_of(one.text) for one in candidates]

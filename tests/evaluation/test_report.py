@@ -10,7 +10,7 @@ from scipy import stats
 
 from langchain_cfc import FeatureMap, PromptRecord, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.evaluation import EvaluationReport
 
@@ -34,7 +34,7 @@ def artifact(prompt: Prompt) -> CalibrationArtifact:
     hopeless); 0.6 for all (the third of five).
     """
     topics = FeatureMap.parse("group(topic)").fit(
-        Draws.of([[0.5]] * 3, metadata=[{"topic": topic} for topic in "abc"])
+        CandidateBatch.of([[0.5]] * 3, metadata=[{"topic": topic} for topic in "abc"])
     )
     success = [("a", 0.2), ("a", 0.4), ("a", 0.6), ("b", 0.8), ("c", None)]
     records = [
@@ -138,7 +138,9 @@ def test_soft_groups_weigh_prompts(prompt: Prompt) -> None:
             update={"metadata": {"t": t}}
         )
 
-    hats = FeatureMap.parse("hat(meta(t), 2)").fit(Draws.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}]))
+    hats = FeatureMap.parse("hat(meta(t), 2)").fit(
+        CandidateBatch.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}])
+    )
     artifact = calibrate([at(f"q{row}", row % 5 / 4, 0.5) for row in range(60)], alpha="0.5", features=hats)
     # Covered, missed, covered; t = 1.5 lies beyond the last knot and counts as 1.
     report = evaluate(artifact, [at("t0", 0.0, 0.5), at("t1", 0.25, 0.6), at("t2", 1.5, 0.1)])

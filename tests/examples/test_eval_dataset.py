@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
-from langchain_cfc._internal.plugins import imported
+from langchain_cfc._internal.plugins import import_object
 from langchain_cfc.demo import recording
 from langchain_cfc.labelers import normal_form
 from langchain_cfc.verifiers import SequenceProbability
@@ -70,7 +70,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
 def served(tried: Tried) -> CFCRunnable:
     """The artifact that the tutorial ends with, as a chain."""
     return CFCRunnable(
-        generator=imported("eval_dataset_parts:generator")(),
+        generator=import_object("eval_dataset_parts:generator")(),
         verifier=SequenceProbability(),
         artifact=CalibrationArtifact.load(tried.folder / "artifact.json"),
     )

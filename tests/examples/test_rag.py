@@ -114,7 +114,7 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
 
     from langchain_cfc.fingerprints import fingerprint
     from langchain_cfc.labelers import LabelerInput, NormalisedMatch
-    from langchain_cfc.sampling import Draw
+    from langchain_cfc.sampling import DrawnCandidate
 
     assert shipped.provenance is not None
     assert shipped.provenance.n == 8
@@ -129,11 +129,11 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
         assert (record.input, record.reference) == (question.input, question.reference)
         assert record.metadata == described(str(record.input))
         assert record.metadata["topic"] == record.id.partition("-")[0]
-        draws = [Draw(str(one.text)) for one in record.candidates]
+        draws = [DrawnCandidate(str(one.text)) for one in record.candidates]
         assert [one.answer for one in record.candidates] == [answer_of(one.text) for one in draws]
         again = verifier(record.input, draws)
         assert [(one.scores or {})["groundedness"] for one in record.candidates] == pytest.approx(again)
-        said = [Draw(str(one.answer)) for one in record.candidates]
+        said = [DrawnCandidate(str(one.answer)) for one in record.candidates]
         given = LabelerInput(id=record.id, prompt=record.input, reference=record.reference, candidates=said)
         assert [one.correct for one in record.candidates] == labeler.invoke(given)
 
@@ -239,7 +239,7 @@ def test_support_is_of_words_that_the_passage_holds_near_the_question() -> None:
     from rag_retrieval import retriever
     from rag_verifier import Groundedness, supports
 
-    from langchain_cfc.sampling import Draw
+    from langchain_cfc.sampling import DrawnCandidate
 
     question = "In which year was neon discovered?"
     passages = retriever().invoke(question)
@@ -250,7 +250,11 @@ def test_support_is_of_words_that_the_passage_holds_near_the_question() -> None:
     assert 0.0 < max(supports(question, "1898 1899", passages)) < 1.0
     assert max(supports(question, "neon", passages)) == 0.5
     assert max(supports(question, "...", passages)) == 0.0
-    assert Groundedness()(question, [Draw("1898"), Draw("1899"), Draw("")]) == [0.0, 1.0, 1.0]
+    assert Groundedness()(question, [DrawnCandidate("1898"), DrawnCandidate("1899"), DrawnCandidate("")]) == [
+        0.0,
+        1.0,
+        1.0,
+    ]
 
 
 def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_ones_keep_it(

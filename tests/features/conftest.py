@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 
 TOPICS = ("capital", "river", "new york", "2020", "true")
 
 
-def random_draws(seed: int, size: int = 40, n: int = 6) -> Draws:
+def random_draws(seed: int, size: int = 40, n: int = 6) -> CandidateBatch:
     """Draws with ties and without, with metadata of every kind; five prompts in a row have all topics."""
     rng = np.random.default_rng(seed)
     scores = rng.random((size, n))
@@ -29,10 +29,10 @@ def random_draws(seed: int, size: int = 40, n: int = 6) -> Draws:
         }
         for row in range(size)
     ]
-    return Draws.of(scores, answers, metadata)
+    return CandidateBatch.of(scores, answers, metadata)
 
 
 @pytest.fixture(scope="session")
-def draw() -> Callable[..., Draws]:
+def draw() -> Callable[..., CandidateBatch]:
     """The function above: `draw(seed, size, n)`."""
     return random_draws

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.statistics import Statistic
@@ -20,12 +20,12 @@ X = Statistic("meta", "x")
 Y = Statistic("meta", "y")
 
 
-def with_x(values: Sequence[Scalar]) -> Draws:
-    return Draws.of([[0.0]] * len(values), metadata=[{"x": value} for value in values])
+def with_x(values: Sequence[Scalar]) -> CandidateBatch:
+    return CandidateBatch.of([[0.0]] * len(values), metadata=[{"x": value} for value in values])
 
 
-def with_xy(x: Sequence[float], y: Sequence[float]) -> Draws:
-    return Draws.of([[0.0]] * len(x), metadata=[{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
+def with_xy(x: Sequence[float], y: Sequence[float]) -> CandidateBatch:
+    return CandidateBatch.of([[0.0]] * len(x), metadata=[{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
 
 
 def test_polynomial_columns_are_powers_clipped_to_the_fitted_range() -> None:
@@ -180,7 +180,7 @@ def test_group_refuses_what_it_does_not_know() -> None:
     with pytest.raises(FeatureError, match="x of prompt 0 is true"):
         term.transform(with_x([True]))
     with pytest.raises(FeatureError, match="prompt 0 has no metadata 'x'"):
-        term.transform(Draws.of([[0.0]]))
+        term.transform(CandidateBatch.of([[0.0]]))
     with pytest.raises(FeatureError, match=r"'x' of prompt 0 is 0.5.* bins\(meta\(x\), 5\)"):
         term.transform(with_x([0.5]))
 
@@ -191,10 +191,10 @@ def test_group_error_lists_twenty_categories() -> None:
         term.transform(with_x(["other"]))
 
 
-def direct_hard(fit: Draws, new: Draws, fraction: float) -> FloatArray:
+def direct_hard(fit: CandidateBatch, new: CandidateBatch, fraction: float) -> FloatArray:
     """The paper's construction, with ranks divided by N and NumPy's quantile: (N,) True where hard."""
 
-    def largest_rank(draws: Draws) -> FloatArray:
+    def largest_rank(draws: CandidateBatch) -> FloatArray:
         ranks = [(part.values(fit)[None, :] <= part.values(draws)[:, None]).mean(axis=1) for part in (X, Y)]
         return np.asarray(np.max(ranks, axis=0))
 
@@ -268,7 +268,7 @@ TERMS = [
 
 
 @pytest.mark.parametrize("text", TERMS)
-def test_terms_share_one_shape(draw: Callable[..., Draws], text: str) -> None:
+def test_terms_share_one_shape(draw: Callable[..., CandidateBatch], text: str) -> None:
     (term,) = parse_terms(text)
     assert not term.fitted
     fitted = term.fit(draw(1))

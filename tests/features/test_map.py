@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features import FeatureMap
 
@@ -47,7 +47,7 @@ seeds = st.integers(0, 2**32 - 1)
     ],
 )
 def test_an_intercept_comes_first_exactly_when_no_term_sums_to_one(
-    draw: Callable[..., Draws], text: str, names: list[str]
+    draw: Callable[..., CandidateBatch], text: str, names: list[str]
 ) -> None:
     features = FeatureMap.parse(text).fit(draw(0))
     assert list(features.names) == names
@@ -57,14 +57,14 @@ def test_an_intercept_comes_first_exactly_when_no_term_sums_to_one(
 
 def test_the_papers_quadratic_map() -> None:
     # [1, T, T^2], with T clipped to [0.25, 0.75].
-    features = FeatureMap.parse("mean_score^2").fit(Draws.of([[0.25, 0.25], [0.5, 1.0]]))
-    columns = features.transform(Draws.of([[0.25, 0.75], [0.0, 0.25], [1.0, 1.0]]))
+    features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.of([[0.25, 0.25], [0.5, 1.0]]))
+    columns = features.transform(CandidateBatch.of([[0.25, 0.75], [0.0, 0.25], [1.0, 1.0]]))
     assert columns.tolist() == [[1.0, 0.5, 0.25], [1.0, 0.25, 0.0625], [1.0, 0.75, 0.5625]]
 
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_the_constant_is_in_the_span(draw: Callable[..., Draws], text: str, seed: int) -> None:
+def test_the_constant_is_in_the_span(draw: Callable[..., CandidateBatch], text: str, seed: int) -> None:
     columns = FeatureMap.parse(text).fit(draw(seed)).transform(draw(seed + 1, 200))
     solution = np.linalg.lstsq(columns, np.ones(200), rcond=None)[0]
     np.testing.assert_allclose(columns @ solution, 1.0, rtol=0, atol=1e-9)
@@ -72,7 +72,9 @@ def test_the_constant_is_in_the_span(draw: Callable[..., Draws], text: str, seed
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_data_round_trip_is_exact_to_the_last_bit(draw: Callable[..., Draws], text: str, seed: int) -> None:
+def test_data_round_trip_is_exact_to_the_last_bit(
+    draw: Callable[..., CandidateBatch], text: str, seed: int
+) -> None:
     features = FeatureMap.parse(text).fit(draw(seed))
     again = FeatureMap.from_data(json.loads(json.dumps(features.to_data(), allow_nan=False)))
     assert again == features
@@ -86,7 +88,7 @@ def test_data_round_trip_is_exact_to_the_last_bit(draw: Callable[..., Draws], te
 @settings(derandomize=True, max_examples=30)
 @given(maps, seeds, st.sampled_from([1, 7, 50]))
 def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
-    draw: Callable[..., Draws], text: str, seed: int, n: int
+    draw: Callable[..., CandidateBatch], text: str, seed: int, n: int
 ) -> None:
     # Fitted on the very prompts that are transformed, so that many of them sit on cut-offs and knots.
     batch = draw(seed, 300, n)
@@ -104,13 +106,13 @@ def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
         assert alone.tobytes() == columns[row].tobytes()
 
 
-def test_no_prompts_have_no_features(draw: Callable[..., Draws]) -> None:
+def test_no_prompts_have_no_features(draw: Callable[..., CandidateBatch]) -> None:
     features = FeatureMap.parse(" + ".join(TERMS)).fit(draw(3))
     empty = draw(3).take(np.array([], dtype=np.int64))
     assert features.transform(empty).shape == (0, features.dimension)
 
 
-def test_fitting_returns_a_new_map(draw: Callable[..., Draws]) -> None:
+def test_fitting_returns_a_new_map(draw: Callable[..., CandidateBatch]) -> None:
     features = FeatureMap.parse("mean_score")
     fitted = features.fit(draw(4))
     assert (features.fitted, fitted.fitted) == (False, True)
@@ -124,13 +126,13 @@ def test_the_constant_map_learns_nothing() -> None:
     features = FeatureMap.parse("1")
     assert features.fitted
     assert not features.needs_fit
-    assert features.fit(Draws.of(np.zeros((0, 3)))) == features
-    assert features.transform(Draws.of([[0.5, 0.5]])).tolist() == [[1.0]]
+    assert features.fit(CandidateBatch.of(np.zeros((0, 3)))) == features
+    assert features.transform(CandidateBatch.of([[0.5, 0.5]])).tolist() == [[1.0]]
     assert features.to_data() == {"text": "1", "terms": [{}]}
     assert FeatureMap.from_data(features.to_data()) == features
 
 
-def test_unfitted_maps_are_refused(draw: Callable[..., Draws]) -> None:
+def test_unfitted_maps_are_refused(draw: Callable[..., CandidateBatch]) -> None:
     features = FeatureMap.parse("1 + bins(mean_score, 3)")
     assert features.needs_fit
     uses: list[Callable[[], object]] = [
@@ -146,7 +148,7 @@ def test_unfitted_maps_are_refused(draw: Callable[..., Draws]) -> None:
 
 
 @pytest.mark.parametrize("text", TERMS[1:])
-def test_fitting_on_no_prompts_is_refused(draw: Callable[..., Draws], text: str) -> None:
+def test_fitting_on_no_prompts_is_refused(draw: Callable[..., CandidateBatch], text: str) -> None:
     with pytest.raises(FeatureError, match="cannot be fitted on 0 prompts"):
         FeatureMap.parse(text).fit(draw(7).take(np.array([], dtype=np.int64)))
 
@@ -192,13 +194,13 @@ def test_whole_numbers_in_data_are_numbers() -> None:
     # Other writers of JSON shorten 1.0 to 1.
     features = FeatureMap.from_data({"text": "mean_score", "terms": [{"range": [0, 1]}]})
     assert features.to_data() == {"text": "mean_score", "terms": [{"range": [0.0, 1.0]}]}
-    assert features.transform(Draws.of([[0.5]])).tolist() == [[1.0, 0.5]]
+    assert features.transform(CandidateBatch.of([[0.5]])).tolist() == [[1.0, 0.5]]
 
 
 def test_unknown_categories_are_zeros_in_all_columns_of_their_term() -> None:
-    known = Draws.of([[0.1], [0.9]], metadata=[{"a": "x", "b": 1}, {"a": "y", "b": 2}])
+    known = CandidateBatch.of([[0.1], [0.9]], metadata=[{"a": "x", "b": 1}, {"a": "y", "b": 2}])
     fitted = FeatureMap.parse("group(a) + mean_score + group(b)").fit(known)
-    asked = Draws.of(
+    asked = CandidateBatch.of(
         [[0.5]] * 4, metadata=[{"a": a, "b": b} for a, b in (("x", 1), ("z", 1), ("y", 3), ("z", 3))]
     )
     with pytest.raises(FeatureError, match="a of prompt 1 is 'z'"):

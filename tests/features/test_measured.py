@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, Statistic, measured
 from langchain_cfc.features.statistics import SCORE_STATISTICS, STATISTICS
 from langchain_cfc.records import with_scores
 
-Draw = Callable[..., Draws]
+Draw = Callable[..., CandidateBatch]
 
 TEXTS = (
     *STATISTICS,
@@ -25,7 +25,7 @@ TEXTS = (
 )
 
 
-def fitted_on(given: FeatureMap, draws: Draws) -> FeatureMap | str:
+def fitted_on(given: FeatureMap, draws: CandidateBatch) -> FeatureMap | str:
     """The fitted map, or why there is none."""
     try:
         return given.fit(draws) if given.needs_fit else given
@@ -52,8 +52,8 @@ def test_features_are_the_same_to_the_last_bit(text: str, n: int, draw: Draw) ->
 
 def test_what_is_measured() -> None:
     scores = [[0.5, 0.25], [0.0, 1.0]]
-    assert set(measured(Draws.of(scores, [["a", "b"], ["c", "c"]])).measured) == set(STATISTICS)
-    without = measured(Draws.of(scores))
+    assert set(measured(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).measured) == set(STATISTICS)
+    without = measured(CandidateBatch.of(scores))
     assert set(without.measured) == set(SCORE_STATISTICS)
     with pytest.raises(FeatureError, match="need the candidates' answers"):
         Statistic("entropy").values(without)
@@ -90,17 +90,17 @@ def test_taking_rows_takes_what_was_measured(rows: list[int], draw: Draw) -> Non
             assert values.tolist() == Statistic(name).values(alone).tolist()
 
 
-def labelled(draws: Draws) -> LabelledDraws:
+def labelled(draws: CandidateBatch) -> LabelledBatch:
     size = len(draws)
     names = tuple(f"p{row}" for row in range(size))
-    return LabelledDraws(
+    return LabelledBatch(
         draws, np.ones(draws.scores.shape, np.bool_), names, (None,) * size, draws.n, False, {}
     )
 
 
 def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
     known = measured(draw(4, 10, 4))
-    assert not Draws.joined([known, known]).measured
+    assert not CandidateBatch.joined([known, known]).measured
     fewer = labelled(known).first_slots(2).draws
     assert not fewer.measured
     assert np.array_equal(Statistic("max_score").values(fewer), known.scores[:, :2].max(axis=1))
@@ -122,7 +122,7 @@ def test_measuring_again_measures_again(draw: Draw) -> None:
 
 
 def test_answers_of_unknown_length_have_the_other_statistics() -> None:
-    draws = Draws.of([[0.5, 0.25]], [["a", "b"]])
+    draws = CandidateBatch.of([[0.5, 0.25]], [["a", "b"]])
     known = measured(replace(draws, lengths=None)).measured
     assert known["entropy"].tolist() == measured(draws).measured["entropy"].tolist()
     assert "mean_length" not in known

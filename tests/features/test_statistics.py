@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
     ANSWER_STATISTICS,
@@ -21,7 +21,7 @@ from langchain_cfc.features.statistics import (
     _total,
 )
 
-EXAMPLE = Draws.of(
+EXAMPLE = CandidateBatch.of(
     [[0.5, 0.25, 1.0, 0.25], [0.0, 0.0, 0.0, 0.0]],
     [["a", "bbb", "a", "cc"], ["xx", "xx", "xx", "xx"]],
 )
@@ -61,12 +61,12 @@ def test_every_statistic_is_hand_computed() -> None:
 
 
 def test_score_gap_is_between_the_two_smallest() -> None:
-    gaps = Statistic("score_gap").values(Draws.of([[0.75, 0.25, 0.5], [1.0, 1.0, 0.0]]))
+    gaps = Statistic("score_gap").values(CandidateBatch.of([[0.75, 0.25, 0.5], [1.0, 1.0, 0.0]]))
     assert gaps.tolist() == [0.25, 1.0]
 
 
 def test_a_single_candidate() -> None:
-    draws = Draws.of([[0.3]], [["four"]])
+    draws = CandidateBatch.of([[0.3]], [["four"]])
     values = {name: Statistic(name).values(draws)[0] for name in STATISTICS}
     assert values == {
         "mean_score": 0.3,
@@ -87,7 +87,7 @@ def test_a_single_candidate() -> None:
 @pytest.mark.parametrize("n", [3, 7, 10, 49])
 def test_equal_scores_have_exactly_their_mean_and_no_deviation(n: int) -> None:
     # 0.1 + 0.1 + 0.1 is not 0.3: without care, such prompts would differ in the last bit.
-    draws = Draws.of([[0.1] * n, [0.7] * n])
+    draws = CandidateBatch.of([[0.1] * n, [0.7] * n])
     assert Statistic("mean_score").values(draws).tolist() == [0.1, 0.7]
     assert Statistic("std_score").values(draws).tolist() == [0.0, 0.0]
 
@@ -99,18 +99,18 @@ def test_equal_scores_have_exactly_their_mean_and_no_deviation(n: int) -> None:
     st.sampled_from([1, 3, 64, 3000]),
 )
 def test_one_prompt_alone_gives_the_same_bits_as_in_a_batch(
-    draw: Callable[..., Draws], seed: int, n: int, size: int
+    draw: Callable[..., CandidateBatch], seed: int, n: int, size: int
 ) -> None:
     batch = draw(seed, size, n)
     assert batch.answer_codes is not None
     assert batch.lengths is not None
-    fortran = Draws(
+    fortran = CandidateBatch(
         np.asfortranarray(batch.scores),
         np.asfortranarray(batch.answer_codes),
         np.asfortranarray(batch.lengths),
         batch.metadata,
     )
-    strided = Draws(
+    strided = CandidateBatch(
         np.repeat(batch.scores, 2, axis=1)[:, ::2],
         np.repeat(batch.answer_codes, 2, axis=1)[:, ::2],
         np.repeat(batch.lengths, 2, axis=1)[:, ::2],
@@ -139,7 +139,7 @@ def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
     scores = rng.random(n).tolist()
     answers = ["abc"[k] * int(k) for k in rng.integers(0, 3, n)]
     order = rng.permutation(n)
-    draws = Draws.of([scores, [scores[k] for k in order]], [answers, [answers[k] for k in order]])
+    draws = CandidateBatch.of([scores, [scores[k] for k in order]], [answers, [answers[k] for k in order]])
     for name in STATISTICS:
         first, second = Statistic(name).values(draws)
         assert first == second, name
@@ -148,7 +148,7 @@ def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
 @settings(derandomize=True, max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_agrees_with_numpy_within_rounding_and_keeps_its_range(
-    draw: Callable[..., Draws], seed: int, n: int
+    draw: Callable[..., CandidateBatch], seed: int, n: int
 ) -> None:
     draws = draw(seed, 30, n)
     assert draws.lengths is not None
@@ -170,7 +170,7 @@ def test_agrees_with_numpy_within_rounding_and_keeps_its_range(
 
 
 def test_metadata_numbers() -> None:
-    draws = Draws.of([[0.0], [0.0]], metadata=[{"year": 1999}, {"year": 0.5}])
+    draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1999}, {"year": 0.5}])
     assert Statistic("meta", "year").values(draws).tolist() == [1999.0, 0.5]
 
 
@@ -178,17 +178,17 @@ def test_metadata_numbers() -> None:
     "value", [True, "7", math.nan, math.inf, -math.inf, 10**400, 1e101], ids=lambda value: str(value)[:8]
 )
 def test_metadata_that_is_no_finite_number_is_refused(value: Scalar) -> None:
-    draws = Draws.of([[0.0], [0.0]], metadata=[{"year": 1}, {"year": value}])
+    draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1}, {"year": value}])
     with pytest.raises(FeatureError, match=r"'year' of prompt 1 .* finite number.* group\(year\)"):
         Statistic("meta", "year").values(draws)
 
 
 def test_missing_metadata_is_refused() -> None:
-    draws = Draws.of([[0.0], [0.0]], metadata=[{"year": 1}, {"month": 2, "day": 3}])
+    draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1}, {"month": 2, "day": 3}])
     with pytest.raises(FeatureError, match=r"prompt 1 has no metadata 'year'.* month, day"):
         Statistic("meta", "year").values(draws)
     with pytest.raises(FeatureError, match=r"prompt 0 has no metadata 'year'.* none"):
-        Statistic("meta", "year").values(Draws.of([[0.0]]))
+        Statistic("meta", "year").values(CandidateBatch.of([[0.0]]))
 
 
 @pytest.mark.parametrize("name", sorted(ANSWER_STATISTICS))
@@ -196,7 +196,7 @@ def test_missing_answers_are_refused(name: str) -> None:
     statistic = Statistic(name)
     assert statistic.needs_answers
     with pytest.raises(FeatureError, match=r"need the candidates' answers.*mean_score, min_score"):
-        statistic.values(Draws.of([[0.0, 1.0]]))
+        statistic.values(CandidateBatch.of([[0.0, 1.0]]))
 
 
 def test_scores_and_metadata_need_no_answers() -> None:

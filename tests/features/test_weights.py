@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import Draws, Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight
 from langchain_cfc.features.statistics import Statistic
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-9
 
 
-def wide_draws(seed: int, size: int, spread: float) -> Draws:
+def wide_draws(seed: int, size: int, spread: float) -> CandidateBatch:
     """Draws whose statistics lie far beyond those of a fit split with a smaller spread."""
     rng = np.random.default_rng(seed)
     scores = np.clip(0.5 + spread * rng.normal(scale=0.2, size=(size, 4)), 0.0, 1.0)
@@ -38,10 +38,10 @@ def wide_draws(seed: int, size: int, spread: float) -> Draws:
         {"x": float(rng.normal() * spread), "y": float(rng.normal() * spread + 1), "topic": "ab"[row % 2]}
         for row in range(size)
     ]
-    return Draws.of(scores, metadata=metadata)
+    return CandidateBatch.of(scores, metadata=metadata)
 
 
-def independently(features: FeatureMap, weight: GuaranteedWeight, draws: Draws) -> FloatArray:
+def independently(features: FeatureMap, weight: GuaranteedWeight, draws: CandidateBatch) -> FloatArray:
     """The weight's function computed from what its term learned, without any features."""
     if weight.kind == "constant":
         return np.ones(len(draws))
@@ -68,7 +68,7 @@ def independently(features: FeatureMap, weight: GuaranteedWeight, draws: Draws) 
     return np.asarray(hard if weight.name.endswith("=hard") else ~hard, dtype=float)
 
 
-def values_of(statistic: str, draws: Draws) -> FloatArray:
+def values_of(statistic: str, draws: CandidateBatch) -> FloatArray:
     named = Statistic("meta", statistic[5]) if statistic.startswith("meta") else Statistic(statistic)
     return named.values(draws)
 
@@ -98,13 +98,15 @@ def test_each_weight_has_prompts_on_the_fit_split(text: str, seed: int) -> None:
 
 def test_without_clipping_a_bernstein_polynomial_turns_negative() -> None:
     # The reason for clipping: on [0.25, 0.75], 2 u (1 - u) at T = 1 is 2 * 1.5 * (-0.5).
-    features = FeatureMap.parse("mean_score^2").fit(Draws.of([[0.25], [0.75]]))
+    features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.of([[0.25], [0.75]]))
     middle = features.guaranteed_weights()[2]
     assert middle.values(np.array([[1.0, 1.0, 1.0]])).tolist() == pytest.approx([-1.5])
-    assert middle.values(features.transform(Draws.of([[1.0]]))).tolist() == pytest.approx([0.0], abs=1e-12)
+    assert middle.values(features.transform(CandidateBatch.of([[1.0]]))).tolist() == pytest.approx(
+        [0.0], abs=1e-12
+    )
 
 
-def test_the_constant_comes_first_and_once(draw: Callable[..., Draws]) -> None:
+def test_the_constant_comes_first_and_once(draw: Callable[..., CandidateBatch]) -> None:
     for text in ("1", "1 + group(topic)", "mean_score", "hat(mean_score, 3) + mean_score"):
         weights = FeatureMap.parse(text).fit(draw(1)).guaranteed_weights()
         assert (weights[0].name, weights[0].kind, weights[0].words) == ("1", "constant", "all prompts")
@@ -112,7 +114,7 @@ def test_the_constant_comes_first_and_once(draw: Callable[..., Draws]) -> None:
 
 
 def test_partition_coefficients_by_hand() -> None:
-    fit = Draws.of([[0.2], [0.4], [0.6], [0.8]])
+    fit = CandidateBatch.of([[0.2], [0.4], [0.6], [0.8]])
     features = FeatureMap.parse("mean_score + bins(mean_score, 2)").fit(fit)
     assert [weight.coefficients for weight in features.guaranteed_weights()] == [
         (0.0, 1.0, 1.0),
@@ -125,7 +127,7 @@ def test_partition_coefficients_by_hand() -> None:
 
 
 def test_words_and_names() -> None:
-    draws = Draws.of(
+    draws = CandidateBatch.of(
         [[0.1, 0.3], [0.2, 0.6], [0.5, 0.9]],
         [["a", "b"], ["a", "a"], ["ab", "c"]],
         [

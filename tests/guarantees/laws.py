@@ -29,7 +29,7 @@ import langchain_cfc
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws, Scalar
+from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
@@ -44,7 +44,7 @@ ALARM = -math.log(FALSE_ALARM)
 ROUND_OFF = 1e-12
 
 
-def calibrate(records: Iterable[PromptRecord] | LabelledDraws, **options: Any) -> CalibrationArtifact:
+def calibrate(records: Iterable[PromptRecord] | LabelledBatch, **options: Any) -> CalibrationArtifact:
     """An artifact whose sets follow their thresholds alone, as the laws of thresholds want it.
 
     Sets that are never empty hold these sets, under the same flags: `test_never_empty` is about that. With
@@ -138,7 +138,7 @@ def _power(t: FloatArray) -> FloatArray:
 
 def prompts(
     rng: np.random.Generator, size: int, *, shares: FloatArray = EQUAL, hopeless: bool = False
-) -> LabelledDraws:
+) -> LabelledBatch:
     """Independent prompts by the generator of the paper's synthetic tables, with few candidates.
 
     A candidate is correct with probability 0.3 + 0.65 (1 - T); scores are U(0, 1) if wrong and U^(1 / k) if
@@ -165,14 +165,14 @@ def prompts(
 
 def labelled(
     rng: np.random.Generator, place: IntArray, scores: FloatArray, correct: BoolArray, wrong: IntArray
-) -> LabelledDraws:
+) -> LabelledBatch:
     """Prompts of difficulties `GRID[place]`; right candidates share one answer, wrong ones are told apart."""
     size = len(place)
     answers = np.where(correct, "right", np.char.add("wrong ", wrong.astype(str)))
     metadata: list[dict[str, Scalar]] = [
         {"difficulty": float(GRID[one]), "tier": str(TIERS[one]), "ratio": float(RATIO[one])} for one in place
     ]
-    return LabelledDraws.of(fresh_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata)
+    return LabelledBatch.of(fresh_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata)
 
 
 def fresh_ids(rng: np.random.Generator, size: int) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ class World:
             np.tile(answers, (count, 1)),
         )
 
-    def sample(self, rng: np.random.Generator, size: int) -> LabelledDraws:
+    def sample(self, rng: np.random.Generator, size: int) -> LabelledBatch:
         """Independent prompts."""
         rows = rng.choice(len(self.chances), size, p=self.chances)
         return replace(self.everything.take(rows), ids=fresh_ids(rng, size))
@@ -317,7 +317,7 @@ def broken(
 # What is served -------------------------------------------------------------------------------------------
 
 
-def records_of(table: LabelledDraws) -> list[PromptRecord]:
+def records_of(table: LabelledBatch) -> list[PromptRecord]:
     """The same prompts as records, the id of each its input."""
     codes = table.draws.answer_codes
     assert codes is not None
@@ -339,7 +339,7 @@ def records_of(table: LabelledDraws) -> list[PromptRecord]:
     ]
 
 
-def serve(artifact: CalibrationArtifact, table: LabelledDraws, **options: Any) -> list[CFCResult]:
+def serve(artifact: CalibrationArtifact, table: LabelledBatch, **options: Any) -> list[CFCResult]:
     """What `CFCRunnable` returns for recorded prompts."""
     records = records_of(table)
     chain = CFCRunnable(
@@ -361,6 +361,6 @@ def same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:
     )
 
 
-def kept_by(decisions: Decisions, table: LabelledDraws) -> BoolArray:
+def kept_by(decisions: Decisions, table: LabelledBatch) -> BoolArray:
     """(N,) covered or flagged."""
     return np.asarray((decisions.accepted & table.correct).any(axis=1) | decisions.not_certifiable)

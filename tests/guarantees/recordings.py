@@ -18,7 +18,7 @@ import numpy as np
 
 from langchain_cfc import FeatureMap, PromptRecord, read_records
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.splits import split_plan
 
@@ -46,11 +46,11 @@ class Recording:
     shipped: bool
     records: tuple[PromptRecord, ...]
     provenance: Provenance | None
-    table: LabelledDraws
+    table: LabelledBatch
     groups: str
     alpha: str
-    fit: LabelledDraws
-    pool: LabelledDraws
+    fit: LabelledBatch
+    pool: LabelledBatch
 
     def feature_map(self, text: str) -> FeatureMap:
         """The map of this text, fitted on prompts that are in no split."""
@@ -78,7 +78,7 @@ def load(path: str) -> Recording:
     )
 
 
-def part(artifact: CalibrationArtifact, pool: LabelledDraws, *names: str) -> LabelledDraws:
+def part(artifact: CalibrationArtifact, pool: LabelledBatch, *names: str) -> LabelledBatch:
     """The prompts of some parts of an artifact's split, in the pool's order."""
     rows = artifact.calibration.split.rows(pool)
     chosen: Sequence[np.ndarray] = [found for name, found in rows.items() if name in names]

@@ -15,7 +15,7 @@ from scipy import stats
 
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 
 from .laws import FALSE_ALARM, calibrate, fresh_ids, kept_by
@@ -25,16 +25,16 @@ N, PROMPTS, ALPHA, TAU = 2, 8000, "0.4", 0.6
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def drawn(rng: np.random.Generator, hard: BoolArray) -> LabelledDraws:
+def drawn(rng: np.random.Generator, hard: BoolArray) -> LabelledBatch:
     """Fresh draws for prompts."""
     sure = ~hard | (rng.random(hard.size) < 0.5)
     scores = np.where(sure, 0.1, 0.9)[:, np.newaxis].repeat(N, axis=1)
     correct = np.repeat(~hard[:, np.newaxis], N, axis=1)
     texts = np.where(correct, "right", "wrong").tolist()
-    return LabelledDraws.of(fresh_ids(rng, hard.size), scores, correct, texts)
+    return LabelledBatch.of(fresh_ids(rng, hard.size), scores, correct, texts)
 
 
-def made(table: LabelledDraws) -> CalibrationArtifact:
+def made(table: LabelledBatch) -> CalibrationArtifact:
     return calibrate(table, alpha=ALPHA, features="mean_score", allow_unattainable=True)
 
 

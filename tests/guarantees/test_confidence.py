@@ -18,7 +18,7 @@ from scipy import stats
 from langchain_cfc import FeatureMap
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify, levels
 from langchain_cfc.certificates.bounds import at_least
 from langchain_cfc.decision import decide
@@ -118,7 +118,7 @@ def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law(reload
 GROUPS = ("easy", "middle", "hard")
 
 
-def joint(calibration: LabelledDraws, delta: str) -> tuple[float, dict[str, Any]]:
+def joint(calibration: LabelledBatch, delta: str) -> tuple[float, dict[str, Any]]:
     """The probability that some group fails, given how many prompts each has; and the laws of coverage."""
     sizes = {name: sum(one["tier"] == name for one in calibration.draws.metadata) for name in GROUPS}
     share = (1 - exact_tau(delta)) / len(GROUPS)
@@ -131,7 +131,7 @@ def by_group(coverages: FloatArray) -> dict[str, float]:
     return {name: float(coverages[name == TIERS].mean()) for name in GROUPS}
 
 
-def members(table: LabelledDraws, name: str) -> LabelledDraws:
+def members(table: LabelledBatch, name: str) -> LabelledBatch:
     return table.take(np.array([row for row, one in enumerate(table.draws.metadata) if one["tier"] == name]))
 
 

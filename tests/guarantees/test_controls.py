@@ -19,7 +19,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_cfc import CFCRunnable, FeatureMap
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.errors import AttainabilityWarning, InputError
@@ -62,11 +62,11 @@ def worst(rounds: Sequence[dict[str, float]], evidence: Evidence) -> float:
 # A cache at serving -----------------------------------------------------------------------------------------
 
 
-def copied(table: LabelledDraws) -> LabelledDraws:
+def copied(table: LabelledBatch) -> LabelledBatch:
     """Every prompt's first candidate n times: what a cache returns."""
     first = np.zeros(table.correct.shape, dtype=np.int64)
     scores = np.take_along_axis(table.draws.scores, first, axis=1)
-    draws = Draws(scores, first, None, table.draws.metadata)
+    draws = CandidateBatch(scores, first, None, table.draws.metadata)
     return replace(table, draws=draws, correct=np.take_along_axis(table.correct, first, axis=1))
 
 
@@ -146,14 +146,14 @@ def one_by_one(_: object, __: object, reduced: FloatArray) -> BoolArray:
     return np.zeros(len(reduced), dtype=np.bool_)
 
 
-def certain(rng: np.random.Generator, size: int) -> LabelledDraws:
+def certain(rng: np.random.Generator, size: int) -> LabelledBatch:
     """All candidates are right, so that the success score is the feature `min_score`, and the threshold."""
     scores = rng.random((size, 3))
     answers = [["right"] * 3] * size
-    return LabelledDraws.of(fresh_ids(rng, size), scores, np.ones((size, 3), dtype=np.bool_), answers)
+    return LabelledBatch.of(fresh_ids(rng, size), scores, np.ones((size, 3), dtype=np.bool_), answers)
 
 
-def doubtful(rng: np.random.Generator, size: int) -> LabelledDraws:
+def doubtful(rng: np.random.Generator, size: int) -> LabelledBatch:
     """Four prompts in five are hopeless, whatever they look like, so that every threshold is the cap."""
     table = prompts(rng, size)
     return replace(table, correct=table.correct & (rng.random(size) > 0.8)[:, np.newaxis])
@@ -169,7 +169,7 @@ def doubtful(rng: np.random.Generator, size: int) -> LabelledDraws:
     ],
 )
 def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_the_cap(
-    sampled: Callable[[np.random.Generator, int], LabelledDraws],
+    sampled: Callable[[np.random.Generator, int], LabelledBatch],
     features: str,
     *,
     reloaded: Reloaded,

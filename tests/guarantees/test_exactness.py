@@ -17,7 +17,7 @@ import pytest
 from langchain_cfc import FeatureMap
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from tests.lengths import repetitions
@@ -284,7 +284,7 @@ def test_weighted_calibration_keeps_the_promise_where_it_is_served(
 CHOSEN = 1.0 - 0.9 * GRID
 
 
-def chosen(rng: np.random.Generator, size: int) -> LabelledDraws:
+def chosen(rng: np.random.Generator, size: int) -> LabelledBatch:
     """The labelled ones of so many prompts, with their weights."""
     asked = prompts(rng, size)
     chances = CHOSEN[[round(8 * float(one["difficulty"])) for one in asked.draws.metadata]]

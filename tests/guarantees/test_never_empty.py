@@ -17,7 +17,7 @@ import pytest
 
 from langchain_cfc import FeatureMap, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import FEATURES, SET_RULE, recording
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
@@ -150,7 +150,7 @@ RATE, DELTA = "0.1", "0.1"
 
 
 def certified(
-    records: LabelledDraws, features: FeatureMap, *, never_empty: bool
+    records: LabelledBatch, features: FeatureMap, *, never_empty: bool
 ) -> CalibrationArtifact | None:
     """None where the rate is refused."""
     try:

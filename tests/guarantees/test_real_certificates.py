@@ -30,7 +30,7 @@ from scipy import stats
 from langchain_cfc import CFCRunnable
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify, outcomes
 from langchain_cfc.certificates.bounds import at_least, rare_p_value
 from langchain_cfc.certificates.coverage import Outcomes, claims
@@ -55,7 +55,7 @@ def recording(request: pytest.FixtureRequest) -> Recording:
     return load(request.param)
 
 
-def held_out(artifact: CalibrationArtifact, pool: LabelledDraws) -> LabelledDraws:
+def held_out(artifact: CalibrationArtifact, pool: LabelledBatch) -> LabelledBatch:
     """The R prompts that stand for the population."""
     return part(artifact, pool, "certification", "test")
 
@@ -173,7 +173,7 @@ class Bound(NamedTuple):
 def bounds_of(
     artifact: CalibrationArtifact,
     certificate: CoverageCertificate,
-    population: LabelledDraws,
+    population: LabelledBatch,
     seen: Outcomes,
 ) -> list[Bound]:
     """Both bounds of every weighting, all prompts first."""
@@ -261,7 +261,7 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
 TESTED = "0.1"
 
 
-def misses_too_many(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+def misses_too_many(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     kept = outcomes(artifact, held_out(artifact, pool), artifact.alphas[0]).kept
     return Fraction(int((~kept).sum()), len(kept)) > Fraction(artifact.alphas[0])
 
@@ -314,7 +314,7 @@ def test_tested_levels_keep_the_promise_over_splits(recording: Recording) -> Non
 RATE, DELTA = "0.1", "0.05"
 
 
-def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Whether of the held-out prompts that are answered more than the certified share gets a wrong answer."""
     certificate = artifact.certified_policy.certificate
     seen = outcomes(artifact, held_out(artifact, pool), certificate.alpha, certificate.policy)
@@ -327,7 +327,7 @@ def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
     return found
 
 
-def sets_are_worse(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+def sets_are_worse(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Whether a bound fails that the same prompts certify about the sets of some level."""
     population = held_out(artifact, pool)
     return any(
@@ -339,7 +339,7 @@ def sets_are_worse(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
     )
 
 
-def best_looking(artifact: CalibrationArtifact, pool: LabelledDraws) -> bool:
+def best_looking(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Control: of all policies that the third split shows wrong seldom enough, the one that answers most."""
     looked_at, population = part(artifact, pool, "certification"), held_out(artifact, pool)
     most, found = 0, False

@@ -20,7 +20,7 @@ from scipy import stats
 from langchain_cfc import FeatureMap, evaluate
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import outcomes
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
@@ -233,7 +233,7 @@ class Counts(NamedTuple):
         return np.asarray(law.pmf(np.arange(self.tested + 1)))
 
 
-def counts_of_splits(recording: Recording, pool: LabelledDraws, rule: str) -> list[list[Counts]]:
+def counts_of_splits(recording: Recording, pool: LabelledBatch, rule: str) -> list[list[Counts]]:
     """By split, by group."""
     features = recording.feature_map(recording.groups)
     found = []
@@ -251,7 +251,7 @@ def counts_of_splits(recording: Recording, pool: LabelledDraws, rule: str) -> li
     return found
 
 
-def counts_of(artifact: CalibrationArtifact, pool: LabelledDraws, *, confident: bool) -> list[Counts]:
+def counts_of(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident: bool) -> list[Counts]:
     calibration, test = part(artifact, pool, "calibration"), part(artifact, pool, "test")
     groups = artifact.feature_map.transform(calibration.draws).T == 1.0
     tested = artifact.feature_map.transform(test.draws).T == 1.0
@@ -345,7 +345,7 @@ def short_of(rounds: list[list[Counts]], tau: Fraction) -> tuple[int, list[float
     return failures, chances
 
 
-def without_ties(recording: Recording) -> LabelledDraws:
+def without_ties(recording: Recording) -> LabelledBatch:
     """The pool's prompts with a success score that no other has, and below the cap."""
     pool = recording.pool
     scores = parse_set_rule(SET_RULE).success_scores(pool, 2.0)

@@ -17,7 +17,7 @@ import pytest
 
 from langchain_cfc import FeatureMap, certificates
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certified_policy
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
@@ -90,7 +90,7 @@ SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 
 
 def certified(
-    records: LabelledDraws, features: FeatureMap, rate: str, delta: str = DELTA, **options: Any
+    records: LabelledBatch, features: FeatureMap, rate: str, delta: str = DELTA, **options: Any
 ) -> CalibrationArtifact | None:
     """None where the rate is refused."""
     try:
@@ -166,7 +166,7 @@ def test_policies_that_look_good_and_those_tested_where_they_were_tuned_are_not(
 
 
 def best_looking_exceeds(
-    world: World, artifact: CalibrationArtifact, held_out: LabelledDraws, rate: float
+    world: World, artifact: CalibrationArtifact, held_out: LabelledBatch, rate: float
 ) -> bool:
     """Control: of all policies whose wrong answers on the third split are few enough, the most helpful."""
     found: list[tuple[int, str, AnswerPolicy]] = []
@@ -228,13 +228,13 @@ def plain_share(wrong: int, answered: int, rate: float) -> float:
 # certification prompts certify about the sets. With Z = coverage - tau
 # counted as 0 where no policy is found, 800 repetitions resolve x = 0.012.
 LEVEL, TAU = "0.3", 0.7
-ONE = Draws.of([[0.5, 0.5]], [["a", "b"]])
+ONE = CandidateBatch.of([[0.5, 0.5]], [["a", "b"]])
 
 
-def telling(rng: np.random.Generator, size: int) -> LabelledDraws:
+def telling(rng: np.random.Generator, size: int) -> LabelledBatch:
     scores = rng.random((size, 2))
     correct = rng.random((size, 2)) < 1.0 - scores
-    return LabelledDraws.of(fresh_ids(rng, size), scores, correct, [["a", "b"]] * size)
+    return LabelledBatch.of(fresh_ids(rng, size), scores, correct, [["a", "b"]] * size)
 
 
 def kept_share(artifact: CalibrationArtifact) -> float:

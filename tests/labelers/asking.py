@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from langchain_cfc.labelers import BaseLabeler, LabelerInput
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 Ask = Callable[[BaseLabeler, LabelerInput], list[bool]]
 
 
 def given(reference: Any, *texts: str, prompt: Any = "Where do llamas live?") -> LabelerInput:
-    return LabelerInput(prompt=prompt, reference=reference, candidates=[Draw(text) for text in texts])
+    return LabelerInput(
+        prompt=prompt, reference=reference, candidates=[DrawnCandidate(text) for text in texts]
+    )
 
 
 def invoked(labeler: BaseLabeler, asked: LabelerInput) -> list[bool]:

@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.labelers.asking import Ask, both_ways, given
 
 
@@ -21,7 +21,9 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
 
 
 def of_id(name: str, *texts: str) -> LabelerInput:
-    return LabelerInput(id=name, prompt="?", reference=None, candidates=[Draw(text) for text in texts])
+    return LabelerInput(
+        id=name, prompt="?", reference=None, candidates=[DrawnCandidate(text) for text in texts]
+    )
 
 
 LINES = [

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JudgeLabels
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked, is_correct
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -252,5 +252,5 @@ def test_what_a_model_says_of_a_candidate_is_kept_from_streams() -> None:
 
 
 def test_drawn_candidates_need_no_reference() -> None:
-    asked = {"prompt": "where?", "reference": None, "candidates": [Draw("1")]}
+    asked = {"prompt": "where?", "reference": None, "candidates": [DrawnCandidate("1")]}
     assert JudgeLabels(share).invoke(asked) == [True]  # type: ignore[arg-type]

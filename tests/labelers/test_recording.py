@@ -9,7 +9,7 @@ import pytest
 from langchain_cfc.demo import recording
 from langchain_cfc.labelers import BaseLabeler, NormalisedMatch, NumericMatch, compare_labels
 from langchain_cfc.records import PromptRecord
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 NUMBERS = {"addition", "multiplication", "atomic number"}
 
@@ -21,7 +21,7 @@ def records() -> list[PromptRecord]:
 
 def labelled(labeler: BaseLabeler, record: PromptRecord, reference: object) -> list[bool]:
     """Labels of what the recording's answer extractor made of each candidate."""
-    candidates = [Draw(candidate.answer_key) for candidate in record.candidates]
+    candidates = [DrawnCandidate(candidate.answer_key) for candidate in record.candidates]
     return labeler.invoke({"prompt": record.input, "reference": reference, "candidates": candidates})
 
 

@@ -10,7 +10,7 @@ import pytest
 from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
-    Capital,
+    EProcess,
     counted,
     rank_factors,
     ranks,
@@ -43,7 +43,7 @@ def test_spreading_moves_capital_and_makes_none() -> None:
     """Over all outcomes of fair coins, the mean of the capital is 1, to round-off."""
     means = []
     for outcomes in np.ndindex(*[2] * 8):
-        capital = Capital.stakes([], RATE_EXPERTS)
+        capital = EProcess.stakes([], RATE_EXPERTS)
         for time, kept in enumerate(outcomes):
             capital = capital.after(rate_factors(np.array(bool(kept)), np.array(0.5)), float(time))
         assert capital.shares.sum() == pytest.approx(1.0)
@@ -52,7 +52,7 @@ def test_spreading_moves_capital_and_makes_none() -> None:
 
 
 def test_the_peak_stays_and_says_since_when() -> None:
-    capital = Capital.stakes([2], RATE_EXPERTS, now=100.0)
+    capital = EProcess.stakes([2], RATE_EXPERTS, now=100.0)
     stated, seen = np.array([0.9, 0.9]), np.array([True, False])
     for time, kept in enumerate([*[True] * 50, *[False] * 20, *[True] * 500], start=101):
         capital = capital.after(rate_factors(np.array([kept, kept]), stated), float(time), seen)
@@ -69,7 +69,7 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
 
     def delay(quiet: int) -> int:
         rng = np.random.default_rng(0)
-        capital = Capital.stakes([], RANK_EXPERTS)
+        capital = EProcess.stakes([], RANK_EXPERTS)
         for time in range(quiet + 2000):
             rank = rng.random() if time < quiet else 1.0 - 0.5 * rng.random()
             capital = capital.after(rank_factors(np.array(rank)), float(time))
@@ -83,10 +83,10 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
 
 def test_what_is_stored_is_read_again_to_the_bit() -> None:
     rng = np.random.default_rng(1)
-    capital = Capital.stakes([3], RANK_EXPERTS)
+    capital = EProcess.stakes([3], RANK_EXPERTS)
     for time in range(20):
         capital = capital.after(rank_factors(rng.random(3)), float(time), rng.random(3) < 0.5)
-    again = Capital.from_data(json.loads(json.dumps(capital.to_data())))
+    again = EProcess.from_data(json.loads(json.dumps(capital.to_data())))
     for name in ("shares", "log", "lowest", "lowest_at", "peak", "since", "outcomes"):
         assert np.array_equal(getattr(again, name), getattr(capital, name))
 

@@ -15,8 +15,8 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
-    Capital,
-    MeanCapital,
+    EProcess,
+    MixtureEProcess,
     counted,
     rank_factors,
     ranks,
@@ -65,7 +65,7 @@ def watched(change: float, *, refresh: bool = True, results: int = RESULTS) -> t
     after[:, -3:] += change / 3.0
     calibration = rng.multinomial(CALIBRATION, before)
     counts = calibration.astype(np.int64)
-    capital = Capital.stakes([STREAMS], RANK_EXPERTS)
+    capital = EProcess.stakes([STREAMS], RANK_EXPERTS)
     naive = np.zeros(STREAMS, dtype=np.bool_)
     stream = np.zeros_like(counts)
     for time in range(results):
@@ -131,7 +131,7 @@ def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
     counts = np.zeros((STREAMS, 6, BINS), dtype=np.int64)
     for _ in range(CALIBRATION):
         counts = counted(counts, *prompts())
-    capital, mean = Capital.stakes([STREAMS, 6], RANK_EXPERTS), MeanCapital.stakes([STREAMS])
+    capital, mean = EProcess.stakes([STREAMS, 6], RANK_EXPERTS), MixtureEProcess.stakes([STREAMS])
     for time in range(results):
         bins, seen = prompts()
         factors = rank_factors(ranks(counts, bins, rng.random(bins.shape)))
@@ -172,7 +172,7 @@ def test_tests_that_say_the_same_alarm_as_rarely_and_small_calibration_sets_do_n
     counts = np.zeros((streams, tests, bins_of), dtype=np.int64)
     for _ in range(30):
         counts = counted(counts, prompts())
-    capital, mean = Capital.stakes([streams, tests], RANK_EXPERTS), MeanCapital.stakes([streams])
+    capital, mean = EProcess.stakes([streams, tests], RANK_EXPERTS), MixtureEProcess.stakes([streams])
     for time in range(200):
         bins = prompts()
         capital = capital.after(rank_factors(ranks(counts, bins, rng.random(bins.shape))), float(time))
@@ -185,7 +185,7 @@ def test_the_mean_finds_sooner_what_several_tests_show() -> None:
     """Eight independent rates of 0.9 fall to 0.75; Bonferroni waits for one of them to reach 8 / level."""
     rng = np.random.default_rng(29)
     streams, tests = 200, 8
-    capital, mean = Capital.stakes([streams, tests], RATE_EXPERTS), MeanCapital.stakes([streams])
+    capital, mean = EProcess.stakes([streams, tests], RATE_EXPERTS), MixtureEProcess.stakes([streams])
     together, alone = np.full(streams, np.inf), np.full(streams, np.inf)
     stated = np.full((streams, tests), 0.9)
     for time in range(300):
@@ -211,7 +211,7 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
     """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
     rng = np.random.default_rng(17)
     size, blocks = 40, 25
-    capital = Capital.stakes([STREAMS], RANK_EXPERTS)
+    capital = EProcess.stakes([STREAMS], RANK_EXPERTS)
     of = shares(rng)
     for _ in range(blocks):
         bins = np.stack([drawn(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
@@ -235,7 +235,7 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
 def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
     """(streams,) peaks of the logarithm of capital that bets against stated rates."""
     rng = np.random.default_rng(11)
-    capital = Capital.stakes([STREAMS], RATE_EXPERTS)
+    capital = EProcess.stakes([STREAMS], RATE_EXPERTS)
     for time in range(results):
         capital = capital.after(rate_factors(rng.random(STREAMS) < kept, stated), float(time))
     return capital.peak

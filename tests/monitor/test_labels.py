@@ -22,8 +22,8 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.monitor import CFCMonitor, Label, read_labels
 from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.store import MonitorStore
 from langchain_cfc.monitor.sequential_tests import stated
+from langchain_cfc.monitor.store import MonitorStore
 from tests.monitor.watching import truths
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, recording
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
@@ -126,7 +126,7 @@ def test_traffic_is_what_was_recorded(
     assert np.array_equal(table.draws.scores, expected.draws.scores)
     assert np.array_equal(table.correct, expected.correct)
     answers = [[first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
-    packed = Draws.of(expected.draws.scores, answers)
+    packed = CandidateBatch.of(expected.draws.scores, answers)
     for name in ("answer_codes", "lengths"):
         assert np.array_equal(getattr(table.draws, name), getattr(packed, name))
     # Of the metadata, only what the artifact reads is kept.

@@ -17,10 +17,10 @@ from langchain_core.messages import convert_to_messages
 from pyarrow import parquet
 
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.executor import Parts
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.labelers.base import LabelerInput
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.cli.running import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "paper"
@@ -112,13 +112,13 @@ def test_the_examples_of_each_dataset(folder: Path) -> None:
 
 
 def labels(labeler: Any, reference: Any, texts: list[str]) -> list[bool]:
-    candidates = [Draw(text=text, message=None) for text in texts]
+    candidates = [DrawnCandidate(text=text, message=None) for text in texts]
     given = LabelerInput(prompt="?", reference=reference, candidates=candidates)
     found: list[bool] = labeler.invoke(given)
     return found
 
 
-def extracted(parts: Parts, texts: list[str]) -> list[str]:
+def extracted(parts: Components, texts: list[str]) -> list[str]:
     assert callable(parts.answer)
     return [parts.answer(text) for text in texts]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import read_records
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import STUDIES, StudyName, StudyReport, published_cells, reproduce_study
 from langchain_cfc.experiments.studies import _patterns
@@ -21,12 +21,12 @@ LEVELS = ("0.25", "0.4")
 
 
 @pytest.fixture(scope="module")
-def table() -> LabelledDraws:
+def table() -> LabelledBatch:
     return tabulate(read_records(RECORDING))
 
 
 @pytest.fixture(scope="module")
-def trivia(table: LabelledDraws) -> StudyReport:
+def trivia(table: LabelledBatch) -> StudyReport:
     return reproduce_study("triviaqa", table, alpha=LEVELS, splits=4)
 
 
@@ -54,14 +54,14 @@ def test_hard_prompts_are_about_as_many_as_the_paper_says(trivia: StudyReport) -
     assert hard.n / (easy.n + hard.n) >= 0.075
 
 
-def test_budgets_are_cut_to_what_was_recorded(table: LabelledDraws) -> None:
+def test_budgets_are_cut_to_what_was_recorded(table: LabelledBatch) -> None:
     found = reproduce_study("gsm8k", table, alpha=LEVELS, splits=2)
     assert [one.n_candidates for one in found.ablations] == [5, 10]
     assert found.comparison.n_candidates == 5
     assert any("The ablation with 20 candidates uses the 10" in note for note in found.notes)
 
 
-def test_too_few_candidates_are_refused(table: LabelledDraws) -> None:
+def test_too_few_candidates_are_refused(table: LabelledBatch) -> None:
     with pytest.raises(InputError, match="needs 5 candidates a prompt, and 4 are recorded"):
         reproduce_study("gsm8k", table.first_slots(4))
 
@@ -105,8 +105,8 @@ def test_a_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> Non
     assert found["cutting sets makes them smaller (CFC below CFC-FULL; by construction)"].here == (0, 2)
 
 
-def test_out_of_reach_is_said(table: LabelledDraws) -> None:
-    hopeless = LabelledDraws(
+def test_out_of_reach_is_said(table: LabelledBatch) -> None:
+    hopeless = LabelledBatch(
         table.draws, table.correct & (np.arange(len(table)) % 2 == 0)[:, None], table.ids, table.clusters
     )
     found = reproduce_study("flickr8k", hopeless, splits=2)

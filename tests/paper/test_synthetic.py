@@ -19,7 +19,7 @@ import pytest
 from scipy import integrate, stats
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.paper import SyntheticWorld
 
@@ -32,15 +32,15 @@ OTHER_SHAPES = [replace(WORLD, shape=0.72), replace(WORLD, growth=0.17)]
 
 
 @pytest.fixture(scope="module")
-def drawn() -> LabelledDraws:
+def drawn() -> LabelledBatch:
     return WORLD.draw(PROMPTS, N, np.random.default_rng(20_260_101))
 
 
-def difficulty(labelled: LabelledDraws) -> FloatArray:
+def difficulty(labelled: LabelledBatch) -> FloatArray:
     return np.array([float(one["difficulty"]) for one in labelled.draws.metadata])
 
 
-def success(labelled: LabelledDraws) -> FloatArray:
+def success(labelled: LabelledBatch) -> FloatArray:
     """(N,) the paper's S, but infinite where no candidate is correct."""
     return np.asarray(np.where(labelled.correct, labelled.draws.scores, np.inf).min(axis=1))
 
@@ -60,7 +60,7 @@ def far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> boo
     return bool(off > math.sqrt(math.log(2 / FALSE_ALARM) / (2 * size)))
 
 
-def test_what_a_draw_holds(drawn: LabelledDraws) -> None:
+def test_what_a_draw_holds(drawn: LabelledBatch) -> None:
     assert drawn.draws.scores.shape == drawn.correct.shape == (PROMPTS, N)
     assert drawn.ids[0] == "0"
     assert drawn.ids[-1] == str(PROMPTS - 1)
@@ -74,7 +74,7 @@ def test_what_a_draw_holds(drawn: LabelledDraws) -> None:
     assert (other.draws.scores != drawn.draws.scores).any()
 
 
-def rates_fit(world: SyntheticWorld, drawn: LabelledDraws) -> bool:
+def rates_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     """Correct candidates of the easiest and of the hardest fifth of prompts, and of all."""
     hard = difficulty(drawn)
     parts = [(0.0, 0.2), (0.8, 1.0), (0.0, 1.0)]
@@ -88,13 +88,13 @@ def rates_fit(world: SyntheticWorld, drawn: LabelledDraws) -> bool:
     return True
 
 
-def test_candidates_are_correct_as_often_as_difficulty_says(drawn: LabelledDraws) -> None:
+def test_candidates_are_correct_as_often_as_difficulty_says(drawn: LabelledBatch) -> None:
     assert rates_fit(WORLD, drawn)
     for other in OTHER_RATES:
         assert not rates_fit(other, drawn)
 
 
-def shapes_fit(world: SyntheticWorld, drawn: LabelledDraws) -> bool:
+def shapes_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     """V^k(T) of correct candidates is uniform, in the easier and in the harder half."""
     rows, slots = np.nonzero(drawn.correct)
     hard = difficulty(drawn)[rows]
@@ -102,7 +102,7 @@ def shapes_fit(world: SyntheticWorld, drawn: LabelledDraws) -> bool:
     return not any(far_from(uniform[part], lambda v: v) for part in (hard < 0.5, hard >= 0.5))
 
 
-def test_scores_follow_the_stated_laws(drawn: LabelledDraws) -> None:
+def test_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
     assert shapes_fit(WORLD, drawn)
     for other in OTHER_SHAPES:
         assert not shapes_fit(other, drawn)
@@ -129,7 +129,7 @@ def over_all(world: SyntheticWorld) -> Callable[[FloatArray], FloatArray]:
     return lambda threshold: world.coverage(threshold, N)
 
 
-def test_the_success_score_over_all_prompts(drawn: LabelledDraws) -> None:
+def test_the_success_score_over_all_prompts(drawn: LabelledBatch) -> None:
     found = success(drawn)
     covered = int(np.isfinite(found).sum())
     assert not far_from(found, over_all(WORLD))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import SyntheticReport, SyntheticWorld, reproduce_synthetic
 from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, SyntheticExperiment, methods
@@ -36,7 +36,7 @@ def one_seed() -> dict[tuple[int, int], Measured]:
     return SyntheticExperiment().measured(0)
 
 
-def drawn(seed: int = 0) -> LabelledDraws:
+def drawn(seed: int = 0) -> LabelledBatch:
     """The prompts of a seed, drawn as the experiment says."""
     return SyntheticWorld().draw(20_000, 150, np.random.default_rng([0, seed]))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import PromptRecord, tabulate, tabulate_raw
 
@@ -20,7 +20,7 @@ def outcome(records: Iterable[PromptRecord], **options: Any) -> object:
         return type(error), str(error)
 
 
-def parts(table: LabelledDraws) -> list[object]:
+def parts(table: LabelledBatch) -> list[object]:
     draws = table.draws
     assert draws.answer_codes is not None
     assert draws.lengths is not None

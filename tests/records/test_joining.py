@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import Draws, JsonMetadata, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, tabulate, tabulate_raw
 from tests.records.same import parts
@@ -38,7 +38,7 @@ def records(size: int = 50) -> list[PromptRecord]:
     ]
 
 
-def batch(several: list[PromptRecord], **changes: Any) -> LabelledDraws:
+def batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
     rows = [one.candidates for one in several]
     given: dict[str, Any] = {
         "ids": [one.id for one in several],
@@ -50,16 +50,16 @@ def batch(several: list[PromptRecord], **changes: Any) -> LabelledDraws:
         "raw": {"judge": [[(one.scores or {})["judge"] for one in row] for row in rows]},
         "extracted": True,
     }
-    return LabelledDraws.of(**given | changes)
+    return LabelledBatch.of(**given | changes)
 
 
 def test_batches_become_the_table_of_their_records() -> None:
     data = records()
-    joined = LabelledDraws.joined(batch(data[start : start + 7]) for start in range(0, len(data), 7))
+    joined = LabelledBatch.joined(batch(data[start : start + 7]) for start in range(0, len(data), 7))
     labelled, _ = tabulate_raw(data, ["judge"])
     assert parts(joined) == parts(labelled)
     # Batches in another order are another table.
-    other = LabelledDraws.joined([batch(data[7:]), batch(data[:7])])
+    other = LabelledBatch.joined([batch(data[7:]), batch(data[:7])])
     assert parts(other) != parts(labelled)
 
 
@@ -114,11 +114,11 @@ def test_parts_that_differ_are_refused() -> None:
     shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
     for other in (batch(shorter), batch(data[3:], raw={})):
         with pytest.raises(InputError, match="with equal n and the same raw outputs"):
-            LabelledDraws.joined([batch(data[:3]), other])
+            LabelledBatch.joined([batch(data[:3]), other])
     with pytest.raises(InputError, match="at least one"):
-        LabelledDraws.joined([])
+        LabelledBatch.joined([])
     with pytest.raises(InputError, match="the id 'q2' comes 2 times"):
-        LabelledDraws.joined([batch(data[:3]), batch(data[2:])])
+        LabelledBatch.joined([batch(data[:3]), batch(data[2:])])
 
 
 def test_extracted_answers_and_texts_together_are_neither() -> None:
@@ -130,13 +130,13 @@ def test_extracted_answers_and_texts_together_are_neither() -> None:
         (None, True, None),
     ):
         one, other = batch(data[:3], extracted=first), batch(data[3:], extracted=second)
-        assert LabelledDraws.joined([one, other]).extracted is both
+        assert LabelledBatch.joined([one, other]).extracted is both
 
 
 def test_answers_are_known_only_where_all_parts_know_them() -> None:
-    known, unknown = Draws.of([[0.5]], [["a"]]), Draws.of([[0.5]])
-    assert Draws.joined([known, unknown]).answer_codes is None
-    assert Draws.joined([known, known]).answer_codes is not None
+    known, unknown = CandidateBatch.of([[0.5]], [["a"]]), CandidateBatch.of([[0.5]])
+    assert CandidateBatch.joined([known, unknown]).answer_codes is None
+    assert CandidateBatch.joined([known, known]).answer_codes is not None
 
 
 def test_metadata_is_parsed_when_it_is_looked_at() -> None:
@@ -152,5 +152,7 @@ def test_metadata_is_parsed_when_it_is_looked_at() -> None:
     with pytest.raises(TypeError):
         metadata[0]["a"] = 2  # type: ignore[index]
     # Together with metadata of another kind it is metadata still.
-    mixed = Draws.joined([Draws.of([[0.5]], metadata=[{"b": 2}]), Draws.of([[0.5]] * 4, metadata=metadata)])
+    mixed = CandidateBatch.joined(
+        [CandidateBatch.of([[0.5]], metadata=[{"b": 2}]), CandidateBatch.of([[0.5]] * 4, metadata=metadata)]
+    )
     assert [dict(one) for one in mixed.metadata] == [{"b": 2}, *map(dict, metadata)]

@@ -31,7 +31,7 @@ from langchain_cfc.calibration.request import Request
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
-from langchain_cfc.report import Situation, Sources, Step, next_steps
+from langchain_cfc.report import Recommendation, Situation, Sources, recommendations
 from langchain_cfc.report.recommendations import RECENT_RECORDS
 from tests.cli.running import run
 
@@ -115,12 +115,12 @@ def situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> S
     return replace(Situation.of(artifact, report, sources), **changes)
 
 
-def advised(seen: Situation, title: str) -> Step:
-    (step,) = [one for one in next_steps(seen) if one.title.startswith(title)]
+def advised(seen: Situation, title: str) -> Recommendation:
+    (step,) = [one for one in recommendations(seen) if one.title.startswith(title)]
     return step
 
 
-def carried_out(step: Step) -> CalibrationArtifact:
+def carried_out(step: Recommendation) -> CalibrationArtifact:
     """The artifact that the command of a step writes, by the command line itself."""
     words = shlex.split(step.command)
     assert words[:2] == ["langchain-cfc", "calibrate"]
@@ -201,7 +201,9 @@ def test_all_advice_can_be_carried_out(name: str, records: Path) -> None:
     """Every command asks for options that go together, and drops none that it does not speak of."""
     seen = situation(calibrated(records, **ARTIFACTS[name]), records, **EVERYTHING)
     seen = replace(seen, sources=replace(seen.sources, verifiers=("judge", "p_true")))
-    commands = [one.command for one in next_steps(seen) if one.command.startswith("langchain-cfc calibrate")]
+    commands = [
+        one.command for one in recommendations(seen) if one.command.startswith("langchain-cfc calibrate")
+    ]
     assert len(commands) >= 3
     for command in commands:
         config = parsed(command, records)

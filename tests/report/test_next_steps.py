@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.app import app
-from langchain_cfc.report import Situation, Sources, next_steps
+from langchain_cfc.report import Situation, Sources, recommendations
 from langchain_cfc.report.recommendations import (
     MANY_FLAGGED,
     RULES,
@@ -103,7 +103,7 @@ def test_every_rule_is_tested() -> None:
 
 
 def test_where_all_is_well_nothing_is_said() -> None:
-    assert next_steps(FINE) == []
+    assert recommendations(FINE) == []
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_a_rule_speaks_where_it_should_and_nowhere_else(
     (step,) = rule(replace(FINE, **change))
     assert said in step.why
     assert list(rule(replace(FINE, **near))) == []
-    assert next_steps(replace(FINE, **change)) == [step], "no other rule looks at this"
+    assert recommendations(replace(FINE, **change)) == [step], "no other rule looks at this"
 
 
 def test_what_is_urgent_comes_first() -> None:
     everything = replace(FINE, **{key: value for _, change, *_ in SPEAKS for key, value in change.items()})
-    titles = [step.title for step in next_steps(everything)]
+    titles = [step.title for step in recommendations(everything)]
     assert titles[0].startswith("Do not serve this artifact")
     assert titles[1].startswith("Do not serve bot mode")
     # Without a promise there is nothing to certify; all others speak.
@@ -238,7 +238,7 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
     assert seen.distinct == pytest.approx(own.mean_distinct_answers / (1 - own.abstention_rate))
     assert seen.config.features == "mean_score + hard(mean_score, 0.8) + group(topic)"
     assert seen.held_out_part
-    titles = [step.title for step in next_steps(seen)]
+    titles = [step.title for step in recommendations(seen)]
     assert titles == [
         "Decide what to do with the groups that cannot reach the target",
         "Certify this very artifact",

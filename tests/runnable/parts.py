@@ -30,8 +30,8 @@ from langchain_cfc import (
     PromptRecord,
     calibrate,
 )
-from langchain_cfc.candidates import Draws, PromptKind
-from langchain_cfc.sampling import Draw
+from langchain_cfc.candidates import CandidateBatch, PromptKind
+from langchain_cfc.sampling import DrawnCandidate
 
 N = 4
 # Half of the candidates lie below the threshold 0.75 of the artifacts below.
@@ -146,13 +146,13 @@ def answer_of(text: str) -> str:
     return text.partition("|")[0]
 
 
-def verify(prompt: Any, candidates: list[Draw]) -> list[float]:
+def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """The verifier: each candidate's score as it states it."""
     del prompt
     return [score_of(candidate.text) for candidate in candidates]
 
 
-async def averify(prompt: Any, candidates: list[Draw]) -> list[float]:
+async def averify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """The same verifier, async."""
     return verify(prompt, candidates)
 
@@ -197,7 +197,7 @@ def hopeless_records(topic: str = "hopeless", size: int = 39) -> list[PromptReco
 
 def by_topic(*topics: str) -> FeatureMap:
     """`group(topic)`, fitted on prompts of these topics."""
-    draws = Draws.of([[0.5] * N] * len(topics), metadata=[{"topic": topic} for topic in topics])
+    draws = CandidateBatch.of([[0.5] * N] * len(topics), metadata=[{"topic": topic} for topic in topics])
     return FeatureMap.parse("group(topic)").fit(draws)
 
 

@@ -10,10 +10,10 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.records import Provenance
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact, verify
 
@@ -34,7 +34,7 @@ class NamedVerifier:
     def __init__(self, **fingerprint: Any) -> None:
         self.fingerprint = fingerprint
 
-    def __call__(self, prompt: Any, candidates: list[Draw]) -> list[float]:
+    def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         return verify(prompt, candidates)
 
 
@@ -178,7 +178,7 @@ def test_a_fallback_is_not_taken_for_the_model_before_it() -> None:
 
 def distinct_answers() -> FeatureMap:
     # Fitted on 1 to 5 answers; the calibration prompts have 4.
-    draws = Draws.of([[0.5] * 5] * 2, answers=[["a"] * 5, ["a", "b", "c", "d", "e"]])
+    draws = CandidateBatch.of([[0.5] * 5] * 2, answers=[["a"] * 5, ["a", "b", "c", "d", "e"]])
     return FeatureMap.parse("distinct_answers").fit(draws)
 
 

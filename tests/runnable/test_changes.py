@@ -23,7 +23,7 @@ from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
 from langchain_cfc.records import Provenance
-from langchain_cfc.verifiers.base import together as combine_fingerprints
+from langchain_cfc.verifiers.base import combined_fingerprint as combine_fingerprints
 
 from .parts import N, plain_artifact, verify
 

@@ -12,7 +12,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import DrawError, FingerprintWarning, VerifierError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of, taking, verify
 
@@ -90,7 +90,7 @@ def test_config_reaches_every_child(artifact: CalibrationArtifact) -> None:
 def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifact) -> None:
     attempts: list[Any] = []
 
-    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         attempts.append(prompt)
         if len(attempts) == 1:
             msg = "busy"

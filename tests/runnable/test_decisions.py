@@ -13,9 +13,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCResult
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import (
     TEXTS,
@@ -125,7 +125,7 @@ def test_every_way_of_calling_decides_alike(artifact: CalibrationArtifact, verif
 def test_the_decision_is_that_of_decide(artifact: CalibrationArtifact) -> None:
     results = chain_of(artifact, generator=ScriptedModel()).batch(PROMPTS)
     texts = [[made_up(prompt, slot) for slot in range(N)] for prompt in PROMPTS]
-    draws = Draws.of([[score_of(text) for text in row] for row in texts], texts)
+    draws = CandidateBatch.of([[score_of(text) for text in row] for row in texts], texts)
     decisions = decide(artifact, draws)
     assert [[one.accepted for one in result.candidates] for result in results] == decisions.accepted.tolist()
     assert [result.threshold for result in results] == decisions.thresholds.tolist()
@@ -166,7 +166,7 @@ def test_under_best_prefix_nothing_after_the_best_enters() -> None:
 def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(
     artifact: CalibrationArtifact, serve: Serve
 ) -> None:
-    def judge(_: Any, candidates: Sequence[Draw]) -> list[float]:
+    def judge(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         return [0.1 if one.text == "" else 0.9 for one in candidates]
 
     model = ScriptedModel(texts=("a", "", "b", "c"))

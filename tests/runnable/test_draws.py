@@ -28,7 +28,7 @@ from pydantic import Field, PrivateAttr
 
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError, SamplingWarning
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.sampler import TOP_UPS
 from langchain_cfc.verifiers import pointwise
 
@@ -176,7 +176,7 @@ def test_a_draw_that_keeps_failing_fails_the_prompt(
 
 @both_ways
 @pytest.mark.parametrize("failures", [1, TOP_UPS])
-def test_draws_that_failed_are_made_up_for_in_their_slots(
+def test_candidates_that_failed_are_made_up_for_in_their_slots(
     artifact: CalibrationArtifact, serve: Serve, failures: int
 ) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
@@ -358,7 +358,7 @@ def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
 
-    def judge(_: Any, candidates: list[Draw]) -> list[float]:
+    def judge(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
         # As users write it: without passing on any config.
         return [score_of(str(model.invoke(one.text).text)) for one in candidates]
 
@@ -376,7 +376,7 @@ def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag(
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
 
-    async def judge(_: Any, candidates: list[Draw]) -> list[float]:
+    async def judge(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
         said = await asyncio.gather(*(model.ainvoke(one.text) for one in candidates))
         return [score_of(str(one.text)) for one in said]
 

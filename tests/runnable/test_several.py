@@ -11,23 +11,23 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCResult, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.candidates import Draws
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FingerprintError, VerifierError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import N, ScriptedModel, Serve, both_ways, chain_of
 
 TEXTS = ("0.9 3", "0.1 1", "0.2 2", "0.3 7")
 
 
-def hint(prompt: Any, candidates: list[Draw]) -> list[float]:
+def hint(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """Larger for correct candidates: which way it points is for the fit to find out."""
     del prompt
     return [float(one.text.partition(" ")[0]) for one in candidates]
 
 
-def noise(prompt: Any, candidates: list[Draw]) -> list[float]:
+def noise(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """Says nothing, on a scale of its own."""
     del prompt
     return [100.0 * float(one.text.partition(" ")[2]) for one in candidates]
@@ -70,11 +70,11 @@ def chain(combined: CalibrationArtifact, **fields: Any) -> CFCRunnable:
 def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, serve: Serve) -> None:
     result: CFCResult = serve(chain(combined), "x")
     assert combined.combination is not None
-    draws = [Draw(text) for text in TEXTS]
+    draws = [DrawnCandidate(text) for text in TEXTS]
     raw = np.column_stack([hint("x", draws), noise("x", draws)])
     expected = combined.combination.score(raw)
     assert [one.score for one in result.candidates] == expected.tolist()
-    decided = decide(combined, Draws.of([expected.tolist()], [list(TEXTS)]))
+    decided = decide(combined, CandidateBatch.of([expected.tolist()], [list(TEXTS)]))
     assert [one.accepted for one in result.candidates] == decided.accepted[0].tolist()
     # The best candidate is the one that the informative verifier likes most, though larger is better there.
     assert result.best == TEXTS[0]

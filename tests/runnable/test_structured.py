@@ -21,10 +21,10 @@ from pydantic import BaseModel, Field
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import FingerprintWarning, SamplingWarning
 from langchain_cfc.records import Candidate, Provenance
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import TEXTS, N, Serve, StreamingModel, both_ways, chain_of, plain_artifact, slot_of, taking
-from .test_draws import TokenListener
+from .test_candidates import TokenListener
 
 
 class MessageModel(FakeListChatModel):
@@ -54,7 +54,7 @@ def call(town: str, number: int) -> AIMessage:
 CALLS = [call("Lima", 0), call("Quito", 1), call("Lima", 2), AIMessage("I do not need to look.")]
 
 
-def by_town(_: Any, candidates: list[Draw]) -> list[float]:
+def by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [0.1 if "Lima" in one.text else 0.9 for one in candidates]
 
 
@@ -137,7 +137,7 @@ def test_images_reach_generator_and_verifier_as_they_are(artifact: CalibrationAr
     prompt = [HumanMessage([{"type": "text", "text": "What is this?"}, IMAGE])]
     verified: list[Any] = []
 
-    def judge(given: Any, candidates: list[Draw]) -> list[float]:
+    def judge(given: Any, candidates: list[DrawnCandidate]) -> list[float]:
         verified.append(given)
         return [0.1] * len(candidates)
 

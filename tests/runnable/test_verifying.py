@@ -14,11 +14,11 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import TEXTS, N, ScriptedModel, Serve, averify, both_ways, chain_of, verify
 
-Verifier = Callable[[Any, list[Draw]], Any]
+Verifier = Callable[[Any, list[DrawnCandidate]], Any]
 
 # What verifiers return by mistake, and what the error must name.
 NO_SCORES: dict[str, tuple[Any, str]] = {
@@ -52,7 +52,7 @@ def as_function(returned: Any) -> Verifier:
 
 
 def as_async(returned: Any) -> Verifier:
-    async def judge(_: Any, __: list[Draw]) -> Any:
+    async def judge(_: Any, __: list[DrawnCandidate]) -> Any:
         return returned
 
     return judge
@@ -106,7 +106,7 @@ def test_the_ends_of_the_interval_are_scores(artifact: CalibrationArtifact, serv
 
 @both_ways
 def test_scores_may_be_yielded(artifact: CalibrationArtifact, serve: Serve) -> None:
-    def judge(prompt: Any, candidates: list[Draw]) -> Iterator[float]:
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield from verify(prompt, candidates)
 
     result = serve(chain_of(artifact, verifier=judge), "x")
@@ -117,7 +117,7 @@ def test_scores_may_be_yielded(artifact: CalibrationArtifact, serve: Serve) -> N
 def test_a_failure_while_scores_are_yielded_is_the_verifiers(
     artifact: CalibrationArtifact, serve: Serve
 ) -> None:
-    def judge(_: Any, candidates: list[Draw]) -> Iterator[float]:
+    def judge(_: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield 1.0 / len(candidates)
         yield 1.0 / 0.0
 
@@ -142,7 +142,7 @@ def test_a_verifier_that_raises_fails_the_prompt(
 
 
 def test_an_async_verifier_that_raises_fails_the_prompt(artifact: CalibrationArtifact) -> None:
-    async def judge(_: Any, __: list[Draw]) -> list[float]:
+    async def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
         msg = "the judge is out"
         raise LookupError(msg)
 
@@ -155,7 +155,7 @@ def test_an_async_verifier_that_raises_fails_the_prompt(artifact: CalibrationArt
 def test_a_verifiers_own_typed_error_passes_as_it_is(artifact: CalibrationArtifact, serve: Serve) -> None:
     own = VerifierError("candidate 2 is in a language that I do not read")
 
-    def judge(_: Any, __: list[Draw]) -> list[float]:
+    def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
         raise own
 
     with pytest.raises(VerifierError) as failure:
@@ -193,7 +193,7 @@ def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(
 ) -> None:
     seen: list[tuple[Any, list[str], bool]] = []
 
-    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         seen.append((prompt, [one.text for one in candidates], all(one.message for one in candidates)))
         return verify(prompt, candidates)
 
@@ -222,7 +222,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_drawn(
 
 
 def test_a_batch_keeps_what_succeeded(artifact: CalibrationArtifact) -> None:
-    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         return [] if prompt == "bad" else verify(prompt, candidates)
 
     chain = chain_of(artifact, generator=ScriptedModel(texts=TEXTS), verifier=judge)

@@ -25,12 +25,12 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr
 
-from langchain_cfc.sampling import Draw, Sampler, SamplingName, resolved
+from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolved
 
 PROMPT = "where?"
 TOKENS_IN, TOKENS_OUT = 10, 2
 
-Drawing: TypeAlias = Callable[..., list[Draw]]
+Drawing: TypeAlias = Callable[..., list[DrawnCandidate]]
 
 
 class NumberedModel(BaseChatModel):
@@ -156,7 +156,7 @@ def drawn(
     *,
     prompt: Any = PROMPT,
     config: RunnableConfig | None = None,
-) -> list[Draw]:
+) -> list[DrawnCandidate]:
     """Candidates by the sync path."""
     return Sampler(resolved(generator), sampling).draw(prompt, n, config)
 
@@ -168,12 +168,12 @@ def adrawn(
     *,
     prompt: Any = PROMPT,
     config: RunnableConfig | None = None,
-) -> list[Draw]:
+) -> list[DrawnCandidate]:
     """Candidates by the async path."""
     return asyncio.run(Sampler(resolved(generator), sampling).adraw(prompt, n, config))
 
 
-def texts(draws: list[Draw]) -> list[str]:
+def texts(draws: list[DrawnCandidate]) -> list[str]:
     """Their texts in a fixed order: requests at the same time are numbered in any order."""
     return sorted(one.text for one in draws)
 

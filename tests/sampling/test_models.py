@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import InputError, MissingExtraError, SamplingWarning
-from langchain_cfc.sampling import Sampler, quiet, resolved
+from langchain_cfc.sampling import Sampler, resolved, without_streaming_and_cache
 from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, late_settings
 from tests.runnable.parts import plain_artifact
 from tests.serving.openai_bodies import Answer
@@ -167,10 +167,10 @@ def test_what_was_queued_for_such_a_model_is_kept(base_url: str, script: Script,
 
 def test_the_users_own_late_model_is_left_alone() -> None:
     model = late(n=5)
-    copy = quiet(model.bind_tools([]))
+    copy = without_streaming_and_cache(model.bind_tools([]))
     assert late_settings(copy) == {"model": "openai:recorded", **QUIET}
     assert late_settings(model) == {"model": "openai:recorded", "n": 5}
-    assert late_settings(quiet(model, fresh=False)) == {
+    assert late_settings(without_streaming_and_cache(model, fresh=False)) == {
         "model": "openai:recorded",
         "n": 5,
         "disable_streaming": True,

@@ -27,7 +27,7 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.retry import RunnableRetry
 
-from langchain_cfc.sampling.models import quiet
+from langchain_cfc.sampling.models import without_streaming_and_cache
 from langchain_cfc.sampling.requests import answering, split
 
 from .parts import Drawing, Library, NumberedModel, Seen, both_ways, texts
@@ -383,6 +383,6 @@ def test_what_begins_otherwise_has_no_one_model_to_ask(sampled: AnyRunnable) -> 
 def test_a_quiet_chain_is_cut_as_the_chain_is() -> None:
     for name, shape in SHAPES.items():
         chain = Parts(shape).chain
-        loud, quietly = split(chain), split(quiet(chain))
+        loud, quietly = split(chain), split(without_streaming_and_cache(chain))
         assert (quietly.once is None) == (loud.once is None), name
         assert type(quietly.sampled) is type(loud.sampled), name

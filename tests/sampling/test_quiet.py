@@ -28,7 +28,7 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCResult
-from langchain_cfc.sampling import Sampler, quiet
+from langchain_cfc.sampling import Sampler, without_streaming_and_cache
 from tests.runnable.parts import N, chain_of, plain_artifact
 from tests.serving.openai_server import Script
 
@@ -94,14 +94,14 @@ GENERATORS: dict[str, tuple[Runnable[Any, Any], int]] = {
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_model_in_a_field_becomes_quiet(name: str) -> None:
     generator, models = GENERATORS[name]
-    found = models_in(quiet(generator))
+    found = models_in(without_streaming_and_cache(generator))
     assert [(model.cache, model.disable_streaming) for model in found] == [(False, True)] * models
 
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_judges_keep_their_cache(name: str) -> None:
     generator, models = GENERATORS[name]
-    found = models_in(quiet(generator, fresh=False))
+    found = models_in(without_streaming_and_cache(generator, fresh=False))
     assert [(model.cache, model.disable_streaming) for model in found] == [(None, True)] * models
 
 
@@ -109,7 +109,7 @@ def test_judges_keep_their_cache(name: str) -> None:
 def test_the_users_own_models_are_left_alone(name: str) -> None:
     generator, models = GENERATORS[name]
     before = repr(generator)
-    quiet(generator)
+    without_streaming_and_cache(generator)
     assert repr(generator) == before
     untouched = [(model.cache, model.disable_streaming) for model in models_in(generator)]
     assert untouched == [(None, False)] * models
@@ -121,28 +121,30 @@ def test_a_quiet_copy_answers_as_before(name: str) -> None:
     prompt: Any = {"input": "x"} if name in {"sequence", "two models", "assign", "deep"} else "x"
     if name == "each":
         prompt = ["x", "y"]
-    said, quietly = (repr(one.invoke(prompt)) for one in (generator, quiet(generator)))
+    said, quietly = (repr(one.invoke(prompt)) for one in (generator, without_streaming_and_cache(generator)))
     # Each message has an id of its own.
     assert re.sub("lc_run--[-0-9a-f]+", "", quietly) == re.sub("lc_run--[-0-9a-f]+", "", said)
 
 
 def test_a_quiet_copy_keeps_what_was_bound() -> None:
-    copy: Any = quiet(MODEL.bind(stop=["x"], n=3, stream=True).with_config(tags=["mine"]))
+    copy: Any = without_streaming_and_cache(
+        MODEL.bind(stop=["x"], n=3, stream=True).with_config(tags=["mine"])
+    )
     assert copy.config["tags"] == ["mine"]
     assert copy.kwargs == {"stop": ["x"]}
 
 
 def test_a_judge_keeps_all_that_was_bound() -> None:
-    copy: Any = quiet(MODEL.bind(stop=["x"], n=3), fresh=False)
+    copy: Any = without_streaming_and_cache(MODEL.bind(stop=["x"], n=3), fresh=False)
     assert copy.kwargs == {"stop": ["x"], "n": 3}
 
 
 def test_a_named_sequence_keeps_its_name() -> None:
-    assert quiet(RunnableSequence(TEMPLATE, MODEL, name="mine")).get_name() == "mine"
+    assert without_streaming_and_cache(RunnableSequence(TEMPLATE, MODEL, name="mine")).get_name() == "mine"
 
 
 def test_text_models_do_not_cache() -> None:
-    assert quiet(FakeListLLM(responses=["a"])).cache is False  # type: ignore[attr-defined]
+    assert without_streaming_and_cache(FakeListLLM(responses=["a"])).cache is False  # type: ignore[attr-defined]
 
 
 class EagerModel(FakeListChatModel):
@@ -153,16 +155,16 @@ class EagerModel(FakeListChatModel):
 
 def test_a_providers_own_switch_for_streaming_is_off() -> None:
     model = EagerModel(responses=["a"])
-    copy: Any = quiet(model)
+    copy: Any = without_streaming_and_cache(model)
     assert (copy.streaming, model.streaming) == (False, True)
     # A model without that switch does not get one.
-    assert not hasattr(quiet(MODEL), "streaming")
+    assert not hasattr(without_streaming_and_cache(MODEL), "streaming")
 
 
 def test_what_holds_no_model_is_left_as_it_is() -> None:
     function: Runnable[Any, Any] = RunnableLambda(lambda prompt: prompt)
     for part in (function, TEMPLATE, TEMPLATE | function, RunnableParallel(x=TEMPLATE, y=Own(judge=None))):
-        assert quiet(part) is part
+        assert without_streaming_and_cache(part) is part
 
 
 def test_an_alternative_made_when_it_is_chosen_is_made_quiet() -> None:
@@ -175,7 +177,7 @@ def test_an_alternative_made_when_it_is_chosen_is_made_quiet() -> None:
     field = ConfigurableField(id="which")
     generator = StreamedModel().configurable_alternatives(field, other=other)
     chosen = generator.with_config(configurable={"which": "other"})
-    assert asyncio.run(streamed(quiet(chosen))) == []
+    assert asyncio.run(streamed(without_streaming_and_cache(chosen))) == []
     assert "".join(asyncio.run(streamed(chosen))) == "answer 0", "the negative control"
     # The draws' model and the user's are not the same, but both answered.
     assert [len(model.requests) for model in made] == [1, 1]

@@ -21,7 +21,7 @@ from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
 from langchain_cfc.execution import Progress, bounded_by, complete
-from langchain_cfc.sampling import Draw, Sampler
+from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.sampling.usage import is_same_model
 from langchain_cfc.verifiers.base import checked_outputs, checked_scores
 
@@ -122,13 +122,13 @@ class MemoryKeeper:
     """Keeps candidates of one prompt."""
 
     def __init__(self) -> None:
-        self.draws: dict[int, Draw] = {}
+        self.draws: dict[int, DrawnCandidate] = {}
 
-    def known(self, prepared: Any) -> dict[int, Draw]:
+    def known(self, prepared: Any) -> dict[int, DrawnCandidate]:
         del prepared
         return dict(self.draws)
 
-    def keep(self, slot: int, draw: Draw) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate) -> None:
         self.draws[slot] = draw
 
     def discard(self) -> None:

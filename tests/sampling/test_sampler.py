@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, Progress, bounded, complete
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, complete, with_call_limits
 from langchain_cfc.sampling import Sampler
 from langchain_cfc.sampling.sampler import TOP_UPS
 from tests.serving.openai_server import Fault, Script
@@ -264,10 +264,10 @@ def test_what_is_prepared_takes_a_place_too() -> None:
     # Two prompts in one limit of one: neither retrieval nor requests of both run at once.
     busy = Busy()
     sampler = Sampler(RunnableLambda(busy) | NumberedModel())
-    within = Bounds(Limit(1))
+    within = CallLimits(ConcurrencyLimiter(1))
 
     def serve() -> None:
-        with bounded(within):
+        with with_call_limits(within):
             complete(sampler.draws(PROMPT, 1, RunnableConfig(), Progress()))
 
     threads = [threading.Thread(target=serve) for _ in range(3)]
@@ -280,7 +280,7 @@ def test_what_is_prepared_takes_a_place_too() -> None:
 
 @both_ways
 @both_strategies
-def test_draws_are_named_and_tagged(draw: Drawing, sampling: Any) -> None:
+def test_candidates_are_named_and_tagged(draw: Drawing, sampling: Any) -> None:
     seen = Seen()
     config = RunnableConfig(callbacks=[seen], tags=["mine"])
     draw(RunnableLambda(str) | NumberedModel(), 2, sampling, config=config)

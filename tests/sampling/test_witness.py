@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCResult, CFCRunnable
-from langchain_cfc.sampling import Witness
+from langchain_cfc.sampling import UsageRecorder
 from langchain_cfc.sampling.usage import DRAW_TAG
 from tests.runnable.parts import N, plain_artifact
 from tests.serving import openai_bodies as bodies
@@ -176,7 +176,7 @@ def said(tokens: int, model: str | None = None, cached: int = 0) -> AIMessage:
 
 
 def test_tokens_add_up_with_their_details() -> None:
-    witness = Witness()
+    witness = UsageRecorder()
     for message in (said(10, "a", cached=2), said(20, "b", cached=3), said(5, "a"), AIMessage("x")):
         witness.on_llm_end(result_of(message), run_id=uuid4(), tags=[DRAW_TAG])
     assert counted(witness.usage) == (35, 3, 38)
@@ -186,7 +186,7 @@ def test_tokens_add_up_with_their_details() -> None:
 
 
 def test_no_message_that_says_is_no_usage() -> None:
-    witness = Witness()
+    witness = UsageRecorder()
     text = LLMResult(generations=[[Generation(text="x")]])
     for result in (result_of(AIMessage("x")), text, LLMResult(generations=[]), LLMResult(generations=[[]])):
         witness.on_llm_end(result, run_id=uuid4(), tags=[DRAW_TAG])
@@ -195,7 +195,7 @@ def test_no_message_that_says_is_no_usage() -> None:
 
 
 def test_many_threads_are_counted_whole() -> None:
-    witness = Witness()
+    witness = UsageRecorder()
 
     def note(number: int) -> None:
         for message in (said(1, f"model {number % 3}"), said(2)):
@@ -208,6 +208,6 @@ def test_many_threads_are_counted_whole() -> None:
 
 
 def test_of_several_choices_the_usage_counts_once() -> None:
-    witness = Witness()
+    witness = UsageRecorder()
     witness.on_llm_end(result_of(said(10, "a"), said(10, "a")), run_id=uuid4(), tags=[DRAW_TAG])
     assert counted(witness.usage) == counted(said(10, "a").usage_metadata)

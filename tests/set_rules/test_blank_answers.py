@@ -12,11 +12,11 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langchain_cfc import Candidate, CFCChatModel, CFCRunnable, PromptRecord, calibrate, read_records
-from langchain_cfc.candidates import Draws, LabelledDraws, answer_length
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, answer_length
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.records import Provenance, tabulate, write_records
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import as_draw
 from langchain_cfc.set_rules import parse_set_rule
 from tests.runnable.parts import ScriptedModel
@@ -44,11 +44,11 @@ REFUSALS = (
 def test_the_level_of_a_blank_answer_is_infinite_under_every_rule(rule: str, blank: str) -> None:
     scores = [[0.1, 0.3, 0.2], [0.1, 0.2, 0.3]]
     answers = [[blank, "lima", "quito"], [blank, blank, blank]]
-    levels = parse_set_rule(rule).levels(Draws.of(scores, answers))
+    levels = parse_set_rule(rule).levels(CandidateBatch.of(scores, answers))
     assert np.isinf(levels[:, 0]).all()
     assert np.isinf(levels[1]).all()
     # The others have the levels that they have without it.
-    alone = parse_set_rule(rule).levels(Draws.of([[0.3, 0.2]], [["lima", "quito"]]))
+    alone = parse_set_rule(rule).levels(CandidateBatch.of([[0.3, 0.2]], [["lima", "quito"]]))
     scale = 2 / 3 if "rank" in rule and "at_least" not in rule else 1.0
     assert levels[0, 1:] == pytest.approx(alone[0] * scale)
 
@@ -56,16 +56,16 @@ def test_the_level_of_a_blank_answer_is_infinite_under_every_rule(rule: str, bla
 @pytest.mark.parametrize("rule", RULES)
 def test_the_success_score_is_that_of_the_set_which_is_returned(rule: str) -> None:
     """A blank candidate that is labelled correct cannot be served, so that it does not count as covered."""
-    draws = Draws.of([[0.1, 0.5], [0.1, 0.5]], [["", "lima"], ["", "lima"]])
-    labelled = LabelledDraws(draws, np.array([[True, True], [True, False]]), ("a", "b"), (None, None), 2)
+    draws = CandidateBatch.of([[0.1, 0.5], [0.1, 0.5]], [["", "lima"], ["", "lima"]])
+    labelled = LabelledBatch(draws, np.array([[True, True], [True, False]]), ("a", "b"), (None, None), 2)
     success = parse_set_rule(rule).success_scores(labelled, 2.0)
     assert success[0] <= 0.5
     assert success[1] == 2.0
 
 
 def test_without_texts_nothing_is_blank() -> None:
-    assert Draws.of([[0.1]]).blank is None
-    assert parse_set_rule("all").levels(Draws.of([[0.1]])).tolist() == [[0.1]]
+    assert CandidateBatch.of([[0.1]]).blank is None
+    assert parse_set_rule("all").levels(CandidateBatch.of([[0.1]])).tolist() == [[0.1]]
 
 
 def record(number: int, texts: tuple[str, ...]) -> PromptRecord:
@@ -93,7 +93,7 @@ def test_every_reader_of_records_finds_the_same_blanks(tmp_path: Path, suffix: s
     assert found.lengths.tolist() == [[answer_length(text) for text in ("", "lima", "quito")]] * len(RECORDS)
 
 
-def scored(prompt: Any, candidates: list[Draw]) -> list[float]:
+def scored(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """The best score for what says nothing, as a poor judge would give it."""
     del prompt
     return [0.02 if not one.text.strip() else 0.3 if one.text == "lima" else 0.9 for one in candidates]
@@ -193,7 +193,7 @@ def test_coverage_holds_where_the_verifier_likes_blanks() -> None:
         scores[blank] *= 0.1
         correct = ~blank & (rng.random((100, 4)) < 0.7)
         answers = [["" if is_blank else "x" for is_blank in row] for row in blank]
-        labelled = LabelledDraws.of([str(row) for row in range(100)], scores, correct, answers)
+        labelled = LabelledBatch.of([str(row) for row in range(100)], scores, correct, answers)
         success = parse_set_rule("all").success_scores(labelled, 2.0)
         threshold = np.sort(success[:99])[79]
         inside = parse_set_rule("all").levels(labelled.draws)[99] <= threshold

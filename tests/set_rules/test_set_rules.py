@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.set_rules import AtLeastOne, Unique, accepted, parse_set_rule
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
@@ -21,7 +21,7 @@ CAP = 2.0
 
 
 @st.composite
-def prompts(draw: st.DrawFn) -> LabelledDraws:
+def prompts(draw: st.DrawFn) -> LabelledBatch:
     """Prompts whose labels agree within each answer, with ties and repeated answers."""
     size, n = draw(st.integers(1, 6)), draw(st.integers(1, 7))
     grid = st.sampled_from([0.0, 0.1, 0.2, 0.30000000000000004, 0.5, 0.7, 1.0])
@@ -31,7 +31,9 @@ def prompts(draw: st.DrawFn) -> LabelledDraws:
     )
     right = draw(st.lists(st.sets(st.sampled_from("abcd")), min_size=size, max_size=size))
     correct = np.array([[a in ok for a in row] for row, ok in zip(answers, right, strict=True)])
-    return LabelledDraws(Draws.of(scores, answers), correct, tuple(map(str, range(size))), (None,) * size)
+    return LabelledBatch(
+        CandidateBatch.of(scores, answers), correct, tuple(map(str, range(size))), (None,) * size
+    )
 
 
 def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
@@ -42,7 +44,7 @@ def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
 @settings(derandomize=True)
 @given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
 def test_sets_are_nested_in_the_threshold(
-    rule: str, labelled: LabelledDraws, low: float, high: float
+    rule: str, labelled: LabelledBatch, low: float, high: float
 ) -> None:
     levels = parse_set_rule(rule).levels(labelled.draws)
     low, high = min(low, high), max(low, high)
@@ -54,7 +56,7 @@ def test_sets_are_nested_in_the_threshold(
 @settings(derandomize=True)
 @given(labelled=prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0])))
 def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
-    rule: str, labelled: LabelledDraws, threshold: float
+    rule: str, labelled: LabelledBatch, threshold: float
 ) -> None:
     set_rule = parse_set_rule(rule)
     success = set_rule.success_scores(labelled, CAP)
@@ -64,7 +66,7 @@ def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
 
 @settings(derandomize=True)
 @given(labelled=prompts())
-def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: LabelledDraws) -> None:
+def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: LabelledBatch) -> None:
     codes = labelled.draws.answer_codes
     assert codes is not None
     for base in ("all", "best_prefix", "rank"):
@@ -77,7 +79,7 @@ def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: Labelled
 
 
 def test_levels_by_hand() -> None:
-    draws = Draws.of([[0.4, 0.2, 0.3, 0.2]], [["a", "b", "a", "c"]])
+    draws = CandidateBatch.of([[0.4, 0.2, 0.3, 0.2]], [["a", "b", "a", "c"]])
     inf = np.inf
     expected = {
         "all": [0.4, 0.2, 0.3, 0.2],
@@ -96,8 +98,8 @@ def test_levels_by_hand() -> None:
 
 
 def test_success_score_is_the_cap_without_a_correct_candidate_and_never_one() -> None:
-    labelled = LabelledDraws(
-        Draws.of([[0.4, 1.0], [0.4, 1.0]]),
+    labelled = LabelledBatch(
+        CandidateBatch.of([[0.4, 1.0], [0.4, 1.0]]),
         np.array([[False, False], [False, True]]),
         ("a", "b"),
         (None, None),
@@ -106,13 +108,13 @@ def test_success_score_is_the_cap_without_a_correct_candidate_and_never_one() ->
 
 
 def test_a_correct_candidate_behind_the_best_prefix_does_not_count() -> None:
-    labelled = LabelledDraws(Draws.of([[0.1, 0.9]]), np.array([[False, True]]), ("a",), (None,))
+    labelled = LabelledBatch(CandidateBatch.of([[0.1, 0.9]]), np.array([[False, True]]), ("a",), (None,))
     assert parse_set_rule("best_prefix").success_scores(labelled, CAP).tolist() == [CAP]
 
 
 @settings(derandomize=True)
 @given(labelled=prompts())
-def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: LabelledDraws) -> None:
+def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: LabelledBatch) -> None:
     scores, rows = labelled.draws.scores, np.arange(len(labelled))
     best = scores.argmin(axis=1)
     for base in BASES:
@@ -129,8 +131,8 @@ def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: Labelle
 
 
 def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None:
-    labelled = LabelledDraws(
-        Draws.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
+    labelled = LabelledBatch(
+        CandidateBatch.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
     )
     parse_set_rule("all").success_scores(labelled, CAP)
     with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
@@ -141,7 +143,7 @@ def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None
 
 def test_unique_needs_answers() -> None:
     with pytest.raises(InputError, match="needs the candidates' answers"):
-        parse_set_rule("unique").levels(Draws.of([[0.1]]))
+        parse_set_rule("unique").levels(CandidateBatch.of([[0.1]]))
 
 
 UNKNOWN = [
@@ -164,7 +166,7 @@ def test_unknown_names_are_refused_with_what_is_known(text: str) -> None:
 
 @settings(derandomize=True)
 @given(labelled=prompts())
-def test_at_least_one_and_unique_may_be_put_in_either_order(labelled: LabelledDraws) -> None:
+def test_at_least_one_and_unique_may_be_put_in_either_order(labelled: LabelledBatch) -> None:
     for base in BASES:
         plain = parse_set_rule(base)
         written, other = Unique(AtLeastOne(plain)), AtLeastOne(Unique(plain))
@@ -183,7 +185,7 @@ def served(scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha:
     """Coverage on the second half: with the comparison of the package, and with a plain `<=` on floats."""
     half = len(scores) // 2
     size = len(scores)
-    labelled = LabelledDraws(Draws.of(scores), correct, tuple(map(str, range(size))), (None,) * size)
+    labelled = LabelledBatch(CandidateBatch.of(scores), correct, tuple(map(str, range(size))), (None,) * size)
     rule = parse_set_rule("all")
     success = rule.success_scores(labelled, CAP)
     solved = ConditionalThreshold(alpha, CAP).fit(features[:half], success[:half]).solve(features[half:])

@@ -16,11 +16,11 @@ from scipy import stats
 from langchain_cfc import calibrate
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.experiments import Option, Suggestion, suggest
 from langchain_cfc.experiments.methods import Pool
-from langchain_cfc.experiments.splits import nobody_watches
+from langchain_cfc.experiments.splits import no_progress
 from langchain_cfc.experiments.suggest import Contest, ranked, tolerance_of
 from langchain_cfc.experiments.trials import FIT, JudgedGroups, Trials
 from langchain_cfc.records import with_scores
@@ -126,26 +126,26 @@ SIZE = 60
 TESTED = 400
 
 
-def judged_prompts(rng: np.random.Generator, size: int) -> LabelledDraws:
+def judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     """Four candidates each, one of them correct; every verifier sees it through noise of its own."""
     correct = np.arange(4) == rng.integers(0, 4, size)[:, np.newaxis]
     raw = {name: rng.normal(size=(size, 4)) + 1.5 * correct for name in JUDGES}
     scores = rng.random((size, 4))
-    return LabelledDraws.of(laws.fresh_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw)
+    return LabelledBatch.of(laws.fresh_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw)
 
 
-def chosen_on(table: LabelledDraws) -> tuple[str, ...]:
+def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     """The verifier that the rule chooses on some prompts."""
     pool = Pool(table)
     trials = Trials(pool, JudgedGroups.of(pool, []), (), ALPHA, "0", FIT)
-    contest = Contest(trials, 4, 1, nobody_watches, None)
+    contest = Contest(trials, 4, 1, no_progress, None)
     judged = contest.tried([Option("1", "all", (name,)) for name in JUDGES])
     names = ranked(judged, tolerance_of(judged))[0].option.combine
     assert names is not None
     return names
 
 
-def kept_with(table: LabelledDraws, names: tuple[str, ...], fresh: LabelledDraws) -> float:
+def kept_with(table: LabelledBatch, names: tuple[str, ...], fresh: LabelledBatch) -> float:
     artifact = calibrate(table, alpha=ALPHA, features="1", combine=names, fit_fraction=0.5)
     assert artifact.combination is not None
     raw = np.stack([fresh.raw[name] for name in names], axis=-1)

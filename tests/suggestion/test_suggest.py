@@ -14,7 +14,7 @@ import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc._internal.arrays import IntArray
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import (
     AttainabilityWarning,
@@ -40,12 +40,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def facts() -> LabelledDraws:
+def facts() -> LabelledBatch:
     return tabulate(recording())
 
 
 @pytest.fixture(scope="module")
-def found(facts: LabelledDraws) -> Suggestion:
+def found(facts: LabelledBatch) -> Suggestion:
     return suggest(facts, alpha=ALPHA, splits=8)
 
 
@@ -56,14 +56,14 @@ def name(one: JudgedOption) -> tuple[object, ...]:
 # What is selected on --------------------------------------------------------------------------------------
 
 
-def clustered(table: LabelledDraws) -> LabelledDraws:
+def clustered(table: LabelledBatch) -> LabelledBatch:
     """Every fourth prompt stands alone; the others are clusters of three."""
     names = tuple(None if row % 4 == 0 else f"cluster {row // 4}" for row in range(len(table)))
     return replace(table, clusters=names)
 
 
 @pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3, "certification_fraction": 0.2}])
-def test_what_is_selected_on_is_what_calibrate_fits_on(facts: LabelledDraws, shares: dict[str, Any]) -> None:
+def test_what_is_selected_on_is_what_calibrate_fits_on(facts: LabelledBatch, shares: dict[str, Any]) -> None:
     table = clustered(facts)
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=4, seed="another", **shares)
     artifact = calibrate(table, **chosen.settings)
@@ -76,7 +76,7 @@ def test_what_is_selected_on_is_what_calibrate_fits_on(facts: LabelledDraws, sha
         assert elsewhere.calibration.digests["fit"] != chosen.digest
 
 
-def shuffled(table: LabelledDraws, rows: IntArray, rng: np.random.Generator) -> LabelledDraws:
+def shuffled(table: LabelledBatch, rows: IntArray, rng: np.random.Generator) -> LabelledBatch:
     """The same prompts, those of some rows with other scores, labels and raw outputs."""
     scores, correct = table.draws.scores.copy(), table.correct.copy()
     scores[rows] = rng.random((len(rows), table.draws.n))
@@ -87,14 +87,14 @@ def shuffled(table: LabelledDraws, rows: IntArray, rng: np.random.Generator) -> 
     return replace(table, draws=replace(table.draws, scores=scores), correct=correct, raw=raw)
 
 
-def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: LabelledDraws) -> None:
+def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: LabelledBatch) -> None:
     rng = np.random.default_rng(1)
     shares = {"fit": 0.3, "test": 0.2, "certification": 0.1}
     rows = split_plan(0, **shares).rows(facts)
     judge = np.where(facts.correct, 1.0, 0.0) + rng.normal(size=facts.correct.shape)
     table = replace(facts, raw={"judge": judge})
 
-    def chosen(given: LabelledDraws) -> Suggestion:
+    def chosen(given: LabelledBatch) -> Suggestion:
         settings: dict[str, Any] = {f"{key}_fraction": share for key, share in shares.items()}
         return suggest(given, alpha=ALPHA, features=MAPS, splits=4, **settings)
 
@@ -107,20 +107,20 @@ def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: Labell
     assert chosen(shuffled(table, rows["fit"][::8], rng)).options != as_recorded.options
 
 
-def test_the_number_of_processes_does_not_matter(facts: LabelledDraws) -> None:
+def test_the_number_of_processes_does_not_matter(facts: LabelledBatch) -> None:
     one, two = (suggest(facts, alpha=ALPHA, features=MAPS, splits=4, jobs=jobs) for jobs in (1, 2))
     assert one == two
     assert suggest(facts, alpha=ALPHA, features=MAPS, splits=4, seed=1).options != one.options
 
 
-def test_the_order_of_records_does_not_matter(facts: LabelledDraws) -> None:
+def test_the_order_of_records_does_not_matter(facts: LabelledBatch) -> None:
     backwards = facts.take(np.arange(len(facts))[::-1])
     one, two = (suggest(given, alpha=ALPHA, features=MAPS, splits=4) for given in (facts, backwards))
     assert [name(option) for option in one.options] == [name(option) for option in two.options]
     assert [option.gap for option in one.options] == pytest.approx([option.gap for option in two.options])
 
 
-def test_splits_are_watched(facts: LabelledDraws) -> None:
+def test_splits_are_watched(facts: LabelledBatch) -> None:
     watched = []
 
     def progress(items: Any, total: int) -> Any:
@@ -207,7 +207,7 @@ def test_maps_that_cannot_be_fitted_are_told_of_and_left_out() -> None:
     assert "hat(top_share, 5) needs" in str(raised.value)
 
 
-def test_an_option_that_flags_nearly_everything_does_not_win(facts: LabelledDraws) -> None:
+def test_an_option_that_flags_nearly_everything_does_not_win(facts: LabelledBatch) -> None:
     greedy = "bins(mean_score, 100)"
     chosen = suggest(facts, alpha="0.2", features=["bins(mean_score, 5)", greedy], splits=2)
     aside = {one.what: one.reason for one in chosen.unusable}
@@ -216,7 +216,7 @@ def test_an_option_that_flags_nearly_everything_does_not_win(facts: LabelledDraw
     assert chosen.features == "bins(mean_score, 5)"
 
 
-def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledDraws) -> None:
+def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledBatch) -> None:
     rules = ["all", "unique(all)", "best_prefix", "unique(best_prefix)"]
     chosen = suggest(facts, alpha=ALPHA, features=["hat(mean_score, 5)"], set_rules=rules, splits=4)
     by_rule = {one.set_rule: one.model_dump(exclude={"set_rule"}) for one in chosen.options}
@@ -224,7 +224,7 @@ def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledDraws
     assert by_rule["best_prefix"] == by_rule["unique(best_prefix)"]
 
 
-def test_a_level_out_of_reach_is_refused_with_the_smallest_within_reach(facts: LabelledDraws) -> None:
+def test_a_level_out_of_reach_is_refused_with_the_smallest_within_reach(facts: LabelledBatch) -> None:
     with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.05 is out of reach") as raised:
         suggest(facts, alpha="0.05", features=MAPS, set_rules=["all"], splits=3)
     smallest = re.search(r"Smallest alpha here: (0\.\d+)", str(raised.value))
@@ -235,7 +235,7 @@ def test_a_level_out_of_reach_is_refused_with_the_smallest_within_reach(facts: L
         suggest(facts, alpha=lower, features=MAPS, set_rules=["all"], splits=3)
 
 
-def test_groups_of_few_prompts_are_not_judged_by(facts: LabelledDraws) -> None:
+def test_groups_of_few_prompts_are_not_judged_by(facts: LabelledBatch) -> None:
     few = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.12, splits=3)
     many = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.5, splits=3)
     assert few.groups < many.groups == 10
@@ -245,7 +245,7 @@ def test_groups_of_few_prompts_are_not_judged_by(facts: LabelledDraws) -> None:
     assert {one.group for one in many.options} <= {"all prompts", *map(topic_words, topics(facts))}
 
 
-def topics(table: LabelledDraws) -> set[object]:
+def topics(table: LabelledBatch) -> set[object]:
     return {entries["topic"] for entries in table.draws.metadata}
 
 
@@ -267,12 +267,12 @@ def topic_words(topic: object) -> str:
         ({"n": 11}, "n is 11"),
     ],
 )
-def test_what_cannot_be_used_is_refused(facts: LabelledDraws, settings: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_used_is_refused(facts: LabelledBatch, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         suggest(facts, **{"alpha": ALPHA, "splits": 3, **settings})
 
 
-def test_too_few_prompts_are_refused(facts: LabelledDraws) -> None:
+def test_too_few_prompts_are_refused(facts: LabelledBatch) -> None:
     with pytest.raises(CalibrationError, match="no prompts to select on"):
         suggest(facts.take(np.arange(5)), alpha=ALPHA, fit_fraction=0.001)
     easy = facts.take(np.flatnonzero(facts.correct.all(axis=1))[:8])
@@ -280,7 +280,7 @@ def test_too_few_prompts_are_refused(facts: LabelledDraws) -> None:
         suggest(easy, alpha="0.5", fit_fraction=0.4, features=["1"])
 
 
-def test_answers_that_serving_could_not_tell_apart_are_not_looked_at(facts: LabelledDraws) -> None:
+def test_answers_that_serving_could_not_tell_apart_are_not_looked_at(facts: LabelledBatch) -> None:
     mixed = replace(facts, extracted=None)
     rules = ["all", "unique(all)"]
     chosen = suggest(mixed, alpha=ALPHA, features=["1", "hat(entropy, 5)"], set_rules=rules, splits=3)
@@ -294,7 +294,7 @@ def test_answers_that_serving_could_not_tell_apart_are_not_looked_at(facts: Labe
 # Verifiers ------------------------------------------------------------------------------------------------
 
 
-def with_judges(table: LabelledDraws, names: Sequence[str]) -> LabelledDraws:
+def with_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
     """Verifiers that know what is right, in part; those called noise know nothing."""
     rng = np.random.default_rng(5)
     raw = {
@@ -304,7 +304,7 @@ def with_judges(table: LabelledDraws, names: Sequence[str]) -> LabelledDraws:
     return replace(table, raw=raw)
 
 
-def test_verifiers_are_tried_alone_and_together(facts: LabelledDraws) -> None:
+def test_verifiers_are_tried_alone_and_together(facts: LabelledBatch) -> None:
     table = with_judges(facts, ["noise", "judge"])
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=6)
     tried = {tuple(one.combine or ()) for one in chosen.options} | {
@@ -349,7 +349,7 @@ def test_a_verifier_that_some_candidates_lack_is_left_out_with_a_note() -> None:
         suggest(records, verifiers=["p_true"], **settings)
 
 
-def test_a_verifier_that_says_the_same_as_the_score_is_not_tried_alone(facts: LabelledDraws) -> None:
+def test_a_verifier_that_says_the_same_as_the_score_is_not_tried_alone(facts: LabelledBatch) -> None:
     scores = facts.draws.scores
     (judge,) = with_judges(facts, ["judge"]).raw.values()
     upset = np.where((scores > 0.4) & (scores < 0.6), -1.0, 1.0) * scores
@@ -364,7 +364,7 @@ def test_a_verifier_that_says_the_same_as_the_score_is_not_tried_alone(facts: La
         assert any("not tried alone" in note for note in chosen.notes) == (("logprob",) not in alone)
 
 
-def test_categories_make_maps_only_where_there_are_few(facts: LabelledDraws) -> None:
+def test_categories_make_maps_only_where_there_are_few(facts: LabelledBatch) -> None:
     entries = [dict(one) | {"number": row} for row, one in enumerate(facts.draws.metadata)]
     table = replace(facts, draws=replace(facts.draws, metadata=tuple(entries)))
     chosen = suggest(table, alpha=ALPHA, set_rules=["all"], splits=2)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from langchain_cfc.candidates import LabelledDraws
+from langchain_cfc.candidates import LabelledBatch
 from tests.guarantees.laws import fresh_ids
 
 # Scores are one from each of so many equal steps in random order, so that what they say of a prompt is all
@@ -17,7 +17,7 @@ ODD = 0.3
 KEPT_ON_ODD = 0.8 / (2.0 - ODD)
 
 
-def prompts(rng: np.random.Generator, size: int, *, depends_on: Literal["kind", "nothing"]) -> LabelledDraws:
+def prompts(rng: np.random.Generator, size: int, *, depends_on: Literal["kind", "nothing"]) -> LabelledBatch:
     """Independent prompts of two kinds, with a single correct candidate and no answer given twice.
 
     The rank of the correct candidate is uniform over all; where difficulty depends on the kind, only for
@@ -31,7 +31,7 @@ def prompts(rng: np.random.Generator, size: int, *, depends_on: Literal["kind", 
     rank = rng.integers(0, n, size)
     if depends_on == "kind":
         rank = np.where(odd, rank, rank // 2)
-    return LabelledDraws.of(
+    return LabelledBatch.of(
         fresh_ids(rng, size),
         (step + rng.random((size, n))) / n,
         step == rank[:, np.newaxis],

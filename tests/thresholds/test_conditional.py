@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, exact_tau
 from langchain_cfc.thresholds._rows import Columns, Rows
-from langchain_cfc.thresholds._simplex import Endless, QuantileSimplex
+from langchain_cfc.thresholds._simplex import QuantileSimplex, Unbounded
 from tests.lengths import LONG
 
 from .cases import ALPHAS, KINDS, Case, cases
@@ -160,7 +160,7 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
         simplex = QuantileSimplex(Rows.unweighted(rows, case.scores), exact_tau(case.alpha))
         for phi in reduced[inside]:
             fit = simplex.minimise(phi)
-            if isinstance(fit, Endless):
+            if isinstance(fit, Unbounded):
                 continue
             exact = certified_value(
                 rows, case.scores, case.alpha, phi, basis=fit.vertex.basis, below=fit.vertex.below

@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc.thresholds import ConditionalThreshold, _warm_start
 from langchain_cfc.thresholds._rows import Rest, Rows
-from langchain_cfc.thresholds._simplex import Endless, Fit, QuantileSimplex
+from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Unbounded
 from langchain_cfc.thresholds._warm_start import FIRST, Base, base_regression
 
 from .oracles import order_statistic
@@ -92,7 +92,7 @@ def test_thresholds_do_not_depend_on_where_the_search_starts(kind: Kind) -> None
     plain = QuantileSimplex(rows, TAU)
     for phi in rows.features[:5]:
         fit = plain.minimise(phi)
-        expected = np.inf if isinstance(fit, Endless) else fit.value(phi)[0]
+        expected = np.inf if isinstance(fit, Unbounded) else fit.value(phi)[0]
         expected = np.inf if expected >= 2.0 - 1e-9 else expected
         assert rule.threshold(phi) == pytest.approx(expected, abs=1e-12)
 
@@ -122,6 +122,6 @@ def test_a_weight_counts_like_repeated_rows(kind: Kind) -> None:
     repeated = QuantileSimplex(rows.take(np.repeat(np.arange(len(rows)), times)), TAU)
     for phi in rows.features[:20]:
         one, other = weighted.minimise(phi), repeated.minimise(phi)
-        assert isinstance(one, Endless) == isinstance(other, Endless)
+        assert isinstance(one, Unbounded) == isinstance(other, Unbounded)
         if isinstance(one, Fit) and isinstance(other, Fit):
             assert one.value(phi)[0] == pytest.approx(other.value(phi)[0], abs=1e-12)

@@ -16,7 +16,7 @@ from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import _ridge
 from langchain_cfc.thresholds._ridge import Active, RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
-from langchain_cfc.thresholds._simplex import Endless
+from langchain_cfc.thresholds._simplex import Unbounded
 
 from .cases import KINDS, cases
 from .oracles import dual_threshold, order_statistic
@@ -117,7 +117,7 @@ def test_agrees_with_a_conic_solver(kind: str) -> None:
         solver = problem.solver()
         for phi in problem.queries[:3]:
             fit, (status, beta) = solver.minimise(phi), clarabel(problem, phi)
-            if isinstance(fit, Endless):
+            if isinstance(fit, Unbounded):
                 assert status.startswith("unbounded")
                 continue
             assert beta is not None
@@ -242,7 +242,7 @@ def test_for_a_constant_the_ridge_does_nothing_to_the_bit(kind: str) -> None:
             penalty = np.append(0.0, np.full(other.shape[1], 0.3))
             solver = RidgeRegression(Rows.unweighted(features, case.scores), tau, penalty)
             fit = solver.minimise(features[0])
-            assert (np.inf if isinstance(fit, Endless) else fit.value(features[0])[0]) == expected
+            assert (np.inf if isinstance(fit, Unbounded) else fit.value(features[0])[0]) == expected
 
 
 def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
@@ -263,7 +263,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
         for group, phi in enumerate(np.eye(groups, groups + 1)):
             fit = solver.minimise(phi)
             expected = order_statistic(case.scores[features[:, group] == 1.0], case.alpha)
-            assert (np.inf if isinstance(fit, Endless) else fit.value(phi)[0]) == expected
+            assert (np.inf if isinstance(fit, Unbounded) else fit.value(phi)[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_without_penalty_it_is_the_conditional_threshold_and_a_small_one_changes
             expected = dual_threshold(rows.features, rows.scores, case.alpha, phi)
             fit, near = none.minimise(phi), little.minimise(phi)
             assert isinstance(near, RidgeFit)  # all coordinates are penalised
-            if isinstance(fit, Endless):
+            if isinstance(fit, Unbounded):
                 assert expected == np.inf
                 assert near.value(phi)[0] > 1e3
             else:
@@ -317,7 +317,7 @@ def test_asking_leaves_no_trace() -> None:
         first = [solver.minimise(phi) for phi in problem.queries]
         for fit, phi in zip(first[::-1], problem.queries[::-1], strict=True):
             again = solver.minimise(phi)
-            assert isinstance(fit, Endless) == isinstance(again, Endless)
+            assert isinstance(fit, Unbounded) == isinstance(again, Unbounded)
             if isinstance(fit, RidgeFit) and isinstance(again, RidgeFit):
                 np.testing.assert_array_equal(fit.beta, again.beta)
 
@@ -332,7 +332,7 @@ def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
         left, right = one.solver(), other.solver()
         for phi in problem.queries:
             weighted, repeated = left.minimise(phi), right.minimise(phi)
-            assert isinstance(weighted, Endless) == isinstance(repeated, Endless)
+            assert isinstance(weighted, Unbounded) == isinstance(repeated, Unbounded)
             if isinstance(weighted, RidgeFit) and isinstance(repeated, RidgeFit):
                 value, bound = repeated.value(phi)
                 assert weighted.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
@@ -415,7 +415,7 @@ def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.
 def test_a_penalty_bounds_what_is_unbounded_without() -> None:
     rows = Rows.unweighted(np.ones((3, 1)), np.array([0.2, 0.4, 0.6]))
     without = RidgeRegression(rows, Fraction(9, 10), np.zeros(1)).minimise(np.ones(1))
-    assert isinstance(without, Endless)
+    assert isinstance(without, Unbounded)
     assert without.ray.tolist() == [1.0]
     fit = RidgeRegression(rows, Fraction(9, 10), np.full(1, 0.1)).minimise(np.ones(1))
     assert isinstance(fit, RidgeFit)

@@ -18,7 +18,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, _windows
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._rows import Columns, Rows
-from langchain_cfc.thresholds._simplex import Endless, Fit, QuantileSimplex, Solution, Vertex
+from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Solution, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import base_regression
 from langchain_cfc.thresholds._windows import Answer, PlainWindows
 from langchain_cfc.thresholds.state import Calibrated
@@ -336,7 +336,7 @@ def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would
     window = PlainWindows(Neighbourhood.of(rows, base_regression(rows, TAU), root, 64), TAU)._window(0)
     phi = 20.0 * rows.features[0]
     found = window.regression.minimise(phi)
-    assert isinstance(found, Endless)
+    assert isinstance(found, Unbounded)
     assert not window.proves(found, phi)
     assert isinstance(QuantileSimplex(rows, TAU).minimise(phi), Fit)
 
@@ -384,7 +384,7 @@ def test_a_window_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     honest = QuantileSimplex.minimise
     broken = {64}
 
-    def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
+    def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         if len(simplex._s) in broken and phi.any():
             msg = "trouble"
             raise ThresholdError(msg)
@@ -409,7 +409,7 @@ def test_a_search_from_a_shared_vertex_that_fails_is_begun_anew(monkeypatch: pyt
     honest = QuantileSimplex.minimise
     failures: list[int] = []
 
-    def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Endless:
+    def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         if start is not None:
             failures.append(1)
             msg = "trouble"

@@ -17,14 +17,14 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import ConfigDict, PrivateAttr
 
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
 
 def given(*texts: str, prompt: Any = "Where do llamas live?") -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 
 def invoked(verifier: BaseVerifier, given: VerifierInput) -> list[float]:

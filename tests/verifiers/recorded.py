@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.demo import recording
 from langchain_cfc.records import PromptRecord
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.scoring import Discrimination, discrimination
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 
@@ -35,7 +35,7 @@ def given(record: PromptRecord) -> VerifierInput:
     for one in record.candidates:
         tokens = [{"token": one.text, "logprob": (one.scores or {})["sequence_logprob"]}]
         message = AIMessage(str(one.text), response_metadata={"logprobs": {"content": tokens}})
-        draws.append(Draw(str(one.text), message))
+        draws.append(DrawnCandidate(str(one.text), message))
     return VerifierInput(prompt=record.input, candidates=draws)
 
 

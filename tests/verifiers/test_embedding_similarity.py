@@ -22,9 +22,9 @@ from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, bounded
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
 from tests.serving.openai_server import Script, serving
@@ -99,7 +99,7 @@ both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
 
 
 def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 
 @both_ways
@@ -170,7 +170,7 @@ def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str)
 @pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2)])
 def test_both_calls_keep_to_the_bounds(places: int, most: int) -> None:
     compass = Compass()
-    with bounded(Bounds(Limit(places))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(places))):
         ainvoked(EmbeddingSimilarity(compass), drawn("east", "north"))
     assert compass.most == most
 
@@ -183,7 +183,7 @@ def test_the_sync_calls_run_at_the_same_time() -> None:
             both.wait()
             return super().embed_documents(texts)
 
-    with bounded(Bounds(Limit(2))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
         assert invoked(EmbeddingSimilarity(Waiting()), drawn("east", "east")) == [0.0]
 
 

@@ -26,9 +26,9 @@ from openevals.string import levenshtein_distance
 from pydantic import BaseModel, SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, bounded
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 from langchain_cfc.verifiers.evaluators import from_evaluator
 from tests.serving.openai_bodies import Answer
@@ -49,7 +49,7 @@ both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
 
 
 def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 
 GIVEN = drawn("where?", "lima", "quito", "lima")
@@ -348,7 +348,7 @@ def test_evaluations_run_at_the_same_time_within_the_bounds(ask: Ask, places: in
             now -= 1
         return text == "a"
 
-    with bounded(Bounds(Limit(places))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(places))):
         assert ask(from_evaluator(waiting), drawn("?", "a", "b", "c", "d")) == [0.0, 1.0, 1.0, 1.0]
     assert most == places
 

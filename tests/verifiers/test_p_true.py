@@ -15,9 +15,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, bounded
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
 from langchain_cfc.fingerprints import compare_fingerprints
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.p_true import PTrue
 from tests.serving.openai_bodies import Answer
@@ -294,7 +294,7 @@ def test_calls_keep_to_the_bounds(scored: Scored) -> None:
     texts = ["a", "b", "c", "d"]
     replies = {text: of(A=0.5, B=0.4) for text in texts}
     pairs = Meeting(2)
-    with bounded(Bounds(Limit(2))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
         scored(PTrue(Weighing(replies=replies, meeting=pairs)), given(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
@@ -311,7 +311,7 @@ def test_requests_keep_to_the_bounds(scored: Scored) -> None:
         make,
     ):
         model = make()
-        with bounded(Bounds(Limit(2))):
+        with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
             began = time.monotonic()
             scored(PTrue(model), given(*texts))
             took = time.monotonic() - began
@@ -348,7 +348,7 @@ def test_a_retry_around_the_model_is_called_alike(scored: Scored) -> None:
 
 def test_structured_candidates_are_judged_by_their_text() -> None:
     model = Weighing(replies={'{"x":1}': of(A=0.3, B=0.1)})
-    candidates = [Draw('{"x":1}', None, {"x": 1})]
+    candidates = [DrawnCandidate('{"x":1}', None, {"x": 1})]
     assert PTrue(model).invoke(VerifierInput(prompt="?", candidates=candidates)) == pytest.approx([0.25])
 
 

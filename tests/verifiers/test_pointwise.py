@@ -17,11 +17,13 @@ from pydantic import SecretStr
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput, pointwise
 from langchain_cfc.verifiers.base import checked_scores
 
-GIVEN = VerifierInput(prompt="where?", candidates=[Draw("lima"), Draw("quito"), Draw("lima")])
+GIVEN = VerifierInput(
+    prompt="where?", candidates=[DrawnCandidate("lima"), DrawnCandidate("quito"), DrawnCandidate("lima")]
+)
 EXPECTED = [0.1, 0.9, 0.1]
 
 

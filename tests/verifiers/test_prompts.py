@@ -20,7 +20,7 @@ from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import BaseVerifier, EmbeddingSimilarity, ModelJudge, RewardModel
 from langchain_cfc.verifiers._prompts import read_prompt
 
@@ -62,7 +62,7 @@ def read(prompt: Any) -> Any:
 def test_readers_of_text_refuse_what_they_would_drop(
     make: Callable[[], BaseVerifier], prompt: Any, part: str
 ) -> None:
-    given: Any = {"prompt": prompt, "candidates": [Draw("Peru")]}
+    given: Any = {"prompt": prompt, "candidates": [DrawnCandidate("Peru")]}
     expected = rf"holds more than text \({part}\), and .* reads text only: pass (question|context)="
     with pytest.raises(VerifierError, match=expected):
         make().invoke(given)
@@ -79,7 +79,7 @@ def test_a_judging_model_is_shown_every_part() -> None:
 
     verifier = ModelJudge(RunnableLambda(judge), mode="line")
     for prompt in (ILLUSTRATED, [("human", [QUESTION, IMAGE])], ChatPromptValue(messages=ILLUSTRATED)):
-        assert verifier.invoke({"prompt": prompt, "candidates": [Draw("Peru")]}) == [0.5]
+        assert verifier.invoke({"prompt": prompt, "candidates": [DrawnCandidate("Peru")]}) == [0.5]
         assert seen[-1][0].content == [QUESTION, IMAGE]
 
 

@@ -22,9 +22,9 @@ from langchain_core.runnables import RunnableLambda
 from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, bounded
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
 from tests.serving.openai_server import Fault, Script, serving
@@ -46,7 +46,7 @@ both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
 
 
 def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 
 CAPITAL = drawn("capital?", "Lima", "Quito", "Lima", "")
@@ -116,7 +116,7 @@ def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int,
         await asyncio.gather(*(verifier.ainvoke(asked) for _ in range(3)))
         return loop.time() - start
 
-    with bounded(Bounds(Limit(places))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(places))):
         took = asyncio.run(three())
     assert took >= 0.2 * batches
     # One after the other they take three times as long; the rest is slack for a busy machine.

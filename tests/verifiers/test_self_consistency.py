@@ -20,9 +20,9 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, bounded
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
 from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, grouped, normalised
 from tests.verifiers import recorded
@@ -42,7 +42,7 @@ both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
 
 
 def drawn(*texts: str) -> VerifierInput:
-    return VerifierInput(prompt="where?", candidates=[Draw(text) for text in texts])
+    return VerifierInput(prompt="where?", candidates=[DrawnCandidate(text) for text in texts])
 
 
 def last_word(text: str) -> str:
@@ -162,7 +162,7 @@ def test_a_judge_model_and_its_parser(ask: Ask) -> None:
 @both_ways
 def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(ask: Ask) -> None:
     judge = Counting(set())
-    with bounded(Bounds(Limit(2))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
         ask(SelfConsistency(equivalent=judge), drawn("a", "b", "A", "c", "d", "b"))
     assert sorted(judge.asked) == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
     assert judge.most == 2

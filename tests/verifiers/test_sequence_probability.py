@@ -13,28 +13,28 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.execution import Bounds, Limit, bounded
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
 from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from tests.verifiers import recorded
 
 
-def drawn(*logprobs: Any) -> Draw:
+def drawn(*logprobs: Any) -> DrawnCandidate:
     """A candidate with one token per log-probability, in the shape that ChatOpenAI returns."""
     content = [{"token": "x", "bytes": [120], "logprob": one, "top_logprobs": []} for one in logprobs]
     return said({"logprobs": {"content": content, "refusal": None}})
 
 
-def said(metadata: dict[str, Any]) -> Draw:
-    return Draw("x", AIMessage("x", response_metadata=metadata))
+def said(metadata: dict[str, Any]) -> DrawnCandidate:
+    return DrawnCandidate("x", AIMessage("x", response_metadata=metadata))
 
 
-def given(*candidates: Draw) -> VerifierInput:
+def given(*candidates: DrawnCandidate) -> VerifierInput:
     return VerifierInput(prompt="the prompt plays no role", candidates=list(candidates))
 
 
-def scored(*candidates: Draw, **settings: Any) -> list[float]:
+def scored(*candidates: DrawnCandidate, **settings: Any) -> list[float]:
     return SequenceProbability(**settings).invoke(given(*candidates))
 
 
@@ -54,7 +54,7 @@ def test_per_token_computed_by_hand() -> None:
 
 def test_the_async_path_gives_the_same() -> None:
     candidates = given(drawn(-0.3, -1.1), drawn(-2.0))
-    with bounded(Bounds(Limit(1))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(1))):
         found = asyncio.run(SequenceProbability().ainvoke(candidates))
     assert found == SequenceProbability().invoke(candidates)
 
@@ -84,7 +84,7 @@ def test_rounding_above_zero_stays_a_score() -> None:
 @pytest.mark.parametrize(
     "candidate",
     [
-        Draw("x"),
+        DrawnCandidate("x"),
         said({}),
         said({"logprobs": None}),
         said({"logprobs": {}}),
@@ -92,7 +92,7 @@ def test_rounding_above_zero_stays_a_score() -> None:
         said({"logprobs": {"content": []}}),
     ],
 )
-def test_a_candidate_without_log_probabilities_is_refused(candidate: Draw) -> None:
+def test_a_candidate_without_log_probabilities_is_refused(candidate: DrawnCandidate) -> None:
     with pytest.raises(VerifierError, match="candidate 1 carries no token log-probabilities") as failure:
         scored(drawn(-0.1), candidate)
     assert "logprobs=True" in str(failure.value)

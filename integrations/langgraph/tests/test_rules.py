@@ -27,7 +27,7 @@ from integrations.langgraph.tests.parts import (
 )
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import CFCError
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 from tests.serving.openai_server import Fault, Script
 
 # Who hears what draws
@@ -68,7 +68,7 @@ def test_whatever_draws_no_graph_around_it_shows_what_is_rejected(
 def test_nor_does_a_database_hold_it(
     artifact_path: Path, url: str, chain: CFCRunnable, tmp_path: Path
 ) -> None:
-    drawing = chain_of(artifact_path, url, generator=agent_on(quiet(chain.generator)))
+    drawing = chain_of(artifact_path, url, generator=agent_on(without_streaming_and_cache(chain.generator)))
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         state = guarded_graph(drawing, checkpointer=saver).invoke({"question": EASY}, thread())
     assert state["answer"]["text"] == GOOD

@@ -20,7 +20,7 @@ from langchain_cfc import evaluate as measure
 from langchain_cfc.collect import Columns
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.labelers import LabelerInput, NormalisedMatch
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 COLUMNS = Columns(input="question", reference="answers", id="record")
 RATES = ("coverage", "kept_promise", "abstention_rate", "not_certifiable_rate")
@@ -49,7 +49,7 @@ def expected_records(new_facts: list[PromptRecord]) -> list[PromptRecord]:
     """The recorded prompts, without the raw outputs of verifiers that did not serve, labelled anew."""
     made = []
     for one in new_facts:
-        answers = [Draw(str(candidate.answer)) for candidate in one.candidates]
+        answers = [DrawnCandidate(str(candidate.answer)) for candidate in one.candidates]
         labels = NormalisedMatch().invoke(
             LabelerInput(prompt=one.input, reference=one.reference, candidates=answers)
         )

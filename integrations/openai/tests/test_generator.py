@@ -99,7 +99,7 @@ def test_a_global_cache_makes_no_candidates_even_of_a_model_inside_a_function(ho
 
 
 @pytest.mark.usefixtures("cached")
-def test_draws_of_a_plain_model_that_it_repeats_are_refused(hosted: Hosted) -> None:
+def test_candidates_of_a_plain_model_that_it_repeats_are_refused(hosted: Hosted) -> None:
     # The negative control.
     plain = ChatOpenAI(model=MODEL, **hosted.reached, **DRAWN)
     repeated = "the response of an earlier candidate once more, as from a cache"

@@ -10,7 +10,7 @@ from langchain_cfc_openai import EndpointError, judge, p_true
 
 from integrations.openai.tests.parts import Hosted, N, Saved, Serve, both_ways, continents, question
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import FAULTS, Fault, Reply, Script, serving
 
@@ -166,7 +166,7 @@ class Strict(Script):
 
 
 def test_an_endpoint_without_response_formats_takes_a_tool(hosted: Hosted) -> None:
-    given: Any = {"prompt": question(), "candidates": [Draw("Asia")]}
+    given: Any = {"prompt": question(), "candidates": [DrawnCandidate("Asia")]}
     with serving(Strict(hosted.script.answers)) as url:
         reached = {**hosted.reached, "base_url": url}
         with pytest.raises(

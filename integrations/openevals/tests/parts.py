@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langchain_cfc.labelers import LabelerInput
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -35,11 +35,13 @@ both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
 
 
 def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[Draw(text) for text in texts])
+    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 
 def recorded(prompt: Any, reference: Any, *texts: str) -> LabelerInput:
-    return LabelerInput(prompt=prompt, reference=reference, candidates=[Draw(text) for text in texts])
+    return LabelerInput(
+        prompt=prompt, reference=reference, candidates=[DrawnCandidate(text) for text in texts]
+    )
 
 
 def reply(**fields: Any) -> list[Answer]:

@@ -15,13 +15,13 @@ import pytest
 from langchain_cfc_ray import RayBench, acollect_on_ray, collect_on_ray
 
 from integrations.ray.tests.working import N, noting
-from langchain_cfc.collect.collecting import Pace
-from langchain_cfc.collect.executor import Parts
+from langchain_cfc.collect.collecting import CallPolicy
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
-from tests.calls.parts import auntil
+from tests.execution.parts import auntil
 
-PACE = Pace(concurrency=4)
+PACE = CallPolicy(concurrency=4)
 NOWHERE = Path("nowhere")
 
 
@@ -36,12 +36,12 @@ def opened(factory: Any, **settings: Any) -> dict[str, Any]:
     return asyncio.run(run())
 
 
-def different() -> Parts:
+def different() -> Components:
     made = noting(NOWHERE)
-    return Parts(made.generator, made.verifier, made.labeler, N, generator_id=str(os.getpid()))
+    return Components(made.generator, made.verifier, made.labeler, N, generator_id=str(os.getpid()))
 
 
-def failing() -> Parts:
+def failing() -> Components:
     text = "no key"
     raise KeyError(text)
 
@@ -55,7 +55,7 @@ def test_a_number_of_actors_that_cannot_share_the_places_is_refused(actors: Any)
 def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() -> None:
     lock = threading.Lock()
 
-    def factory() -> Parts:
+    def factory() -> Components:
         with lock:
             return noting(NOWHERE)
 
@@ -94,7 +94,7 @@ def test_a_factory_by_its_import_path_is_called_on_each_actor() -> None:
     assert opened("tests.test_bench:told")["n"] == N
 
 
-def told() -> Parts:
+def told() -> Components:
     return noting(NOWHERE)
 
 

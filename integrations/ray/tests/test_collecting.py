@@ -34,19 +34,19 @@ from integrations.ray.tests.working import (
     quiet,
     script,
 )
-from langchain_cfc.collect.collecting import Collected, Options, Pace, collect
+from langchain_cfc.collect.collecting import CallPolicy, Collected, Options, collect
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
-from tests.calls.parts import auntil
 from tests.collect.postgres import postgres
+from tests.execution.parts import auntil
 from tests.serving.openai_server import serving
 
 pytestmark = pytest.mark.long
 
 CONCURRENCY, ACTORS = 6, 3
 # Prompts under way: as many as calls, and eight that may wait for the disk meanwhile.
-AT_ONCE = Pace(CONCURRENCY).at_once
-OPTIONS = Options(pace=Pace(CONCURRENCY), notice=quiet)
+AT_ONCE = CallPolicy(CONCURRENCY).at_once
+OPTIONS = Options(pace=CallPolicy(CONCURRENCY), notice=quiet)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_prompts_are_spread_and_no_more_are_under_way_than_meant(where: str, log
     assert len({call.node for call in calls}) > 1
     assert most_at_once(log) <= CONCURRENCY
     # The measure sees it where more are allowed.
-    more = Options(pace=Pace(4 * CONCURRENCY), notice=quiet)
+    more = Options(pace=CallPolicy(4 * CONCURRENCY), notice=quiet)
     other = log.with_name("more")
     collect_on_ray(examples(size), partial(noting, other), f"{where}2", more, actors=ACTORS)
     assert most_at_once(other) > CONCURRENCY
@@ -259,7 +259,7 @@ async def half_drawn(where: str, size: int) -> set[str]:
 def test_a_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> None:
     size = 12
     factory = partial(noting, log, end_of="question 7")
-    options = Options(pace=Pace(2), notice=quiet)
+    options = Options(pace=CallPolicy(2), notice=quiet)
     assert collect_on_ray(examples(size), factory, where, options, actors=2).complete
     with Store(where) as store:
         failures = store.failures()

@@ -19,8 +19,8 @@ from langchain_cfc_ray import RayBench
 from langchain_cfc_ray.turns import ClusterTokenTurns, ClusterTurns, begun_limiter
 
 from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
-from langchain_cfc.collect.collecting import Options, Pace, acollect_on
-from tests.calls.parts import auntil, until
+from langchain_cfc.collect.collecting import CallPolicy, Options, acollect_on
+from tests.execution.parts import auntil, until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
 
@@ -28,10 +28,10 @@ PROMPTS, ACTORS, CONCURRENCY = 30, 3, 3
 # So slow that three times as much is in reach of a busy machine, where the control has to show.
 RATE = 5
 WINDOW, DELAY = 8.0, 2.0
-UNDER_WAY = Pace(CONCURRENCY).at_once * N
+UNDER_WAY = CallPolicy(CONCURRENCY).at_once * N
 PACES = {
-    "requests": (Pace(CONCURRENCY, requests_per_second=RATE), RATE),
-    "tokens": (Pace(CONCURRENCY, tokens_per_second=RATE * TOKENS), UNDER_WAY),
+    "requests": (CallPolicy(CONCURRENCY, requests_per_second=RATE), RATE),
+    "tokens": (CallPolicy(CONCURRENCY, tokens_per_second=RATE * TOKENS), UNDER_WAY),
 }
 
 
@@ -49,7 +49,7 @@ def busiest(log: Path) -> int:
     return max(sum(start <= time <= start + WINDOW for time in times) for start in times)
 
 
-async def collected(bench: RayBench, where: str, pace: Pace) -> None:
+async def collected(bench: RayBench, where: str, pace: CallPolicy) -> None:
     async with bench:
         ended = await acollect_on(bench, examples(PROMPTS), where, Options(pace=pace, notice=quiet))
     assert ended.complete
@@ -91,7 +91,7 @@ def test_a_limiter_that_dies_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked() -> None:
-    begun_one = begun_limiter(Pace(requests_per_second=0.5, tokens_per_second=1.0))
+    begun_one = begun_limiter(CallPolicy(requests_per_second=0.5, tokens_per_second=1.0))
     assert begun_one is not None
     _, limiter = begun_one
     requests, tokens = ClusterTurns(limiter, 0), ClusterTokenTurns(limiter, 1)
@@ -105,4 +105,4 @@ def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked(
 
 
 def test_there_is_no_limiter_where_there_is_no_rate() -> None:
-    assert begun_limiter(Pace()) is None
+    assert begun_limiter(CallPolicy()) is None

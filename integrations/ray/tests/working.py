@@ -23,8 +23,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
-from langchain_cfc.collect.collecting import Options, Pace
-from langchain_cfc.collect.executor import Parts
+from langchain_cfc.collect.collecting import CallPolicy, Options
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.store import Store
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, PromptRecord
@@ -68,10 +68,10 @@ def script(size: int, *, seconds: float = 0.0) -> Script:
     return Script(answers, faults=[Fault("slow", seconds=seconds)] if seconds else [])
 
 
-def over_http(url: str) -> Parts:
+def over_http(url: str) -> Components:
     """Parts that ask a server."""
     model = ChatOpenAI(model="recorded", base_url=url, api_key="none", logprobs=True, max_retries=0)  # type: ignore[arg-type]  # it takes text
-    return Parts(model, SequenceProbability(), NormalisedMatch(), N)
+    return Components(model, SequenceProbability(), NormalisedMatch(), N)
 
 
 def asked(served: Script) -> Counter[str]:
@@ -134,14 +134,14 @@ class NotingModel(BaseChatModel):
             file.write(f"{line}\n")
 
 
-def noting(log: Path, seconds: float = CALL, end_of: str | None = None) -> Parts:
+def noting(log: Path, seconds: float = CALL, end_of: str | None = None) -> Components:
     """Parts whose model notes its calls."""
 
     def verifier(prompt: Any, candidates: Sequence[Any]) -> list[float]:
         del prompt
         return [(slot + 1) / 8 for slot in range(len(candidates))]
 
-    return Parts(NotingModel(log=log, seconds=seconds, end_of=end_of), verifier, NormalisedMatch(), N)
+    return Components(NotingModel(log=log, seconds=seconds, end_of=end_of), verifier, NormalisedMatch(), N)
 
 
 def noted(log: Path) -> list[Call]:
@@ -180,7 +180,7 @@ def exactly_once(where: str, size: int) -> list[PromptRecord]:
 def main(address: str, where: str, url: str, size: int) -> None:
     """A driver of its own: collect what a server answers."""
     ray.init(address=address, log_to_driver=False)
-    options = Options(pace=Pace(concurrency=4), notice=quiet)
+    options = Options(pace=CallPolicy(concurrency=4), notice=quiet)
     collect_on_ray(examples(size), partial(over_http, url), where, options, actors=2)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.optional import require
-from langchain_cfc._internal.plugins import brought, names_no_file
+from langchain_cfc._internal.plugins import load_plugin, names_no_file
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import (
     check_regular,
@@ -304,4 +304,4 @@ def open_rows(source: str | os.PathLike[str]) -> Rows:
         RecordError: If the file or the scheme is not there, or the source refuses the rest.
         InputError: If what brings the scheme cannot be loaded, is there twice, or returns anything else.
     """
-    return brought(GROUP, "source", Rows, str(source)) if names_no_file(source) else read_rows(source)
+    return load_plugin(GROUP, "source", Rows, str(source)) if names_no_file(source) else read_rows(source)

@@ -12,8 +12,8 @@ import numpy as np
 from sqlalchemy import BigInteger, Connection, Integer, Select, func, select
 
 from langchain_cfc._internal.database import Database
-from langchain_cfc.candidates import JsonMetadata, LabelledDraws, kinds_of_json_prompts
-from langchain_cfc.collect.stages import ModelCalls, Paid, Stage
+from langchain_cfc.candidates import JsonMetadata, LabelledBatch, kinds_of_json_prompts
+from langchain_cfc.collect.stages import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import rows, schema
 from langchain_cfc.collect.store.integrity import check_finished, verified_contents
 from langchain_cfc.errors import StoreError
@@ -90,7 +90,7 @@ def stages(database: Database) -> dict[Stage, int]:
     return {stage: found.get(stage, 0) for stage in Stage}
 
 
-def paid(database: Database) -> Paid:
+def paid(database: Database) -> Usage:
     """What models took for all prompts."""
     query = select(
         _calls.c.model,
@@ -101,7 +101,7 @@ def paid(database: Database) -> Paid:
     ).group_by(_calls.c.model)
     with database.reading() as connection:
         found = connection.execute(query).all()
-    return Paid(tuple(ModelCalls(model, bool(drew), *taken) for model, drew, *taken in found))
+    return Usage(tuple(ModelCalls(model, bool(drew), *taken) for model, drew, *taken in found))
 
 
 def seen(database: Database) -> tuple[int, dict[bool, tuple[int, float]]]:
@@ -167,7 +167,7 @@ def _said(error: str) -> str:
 _PAGE = 2000
 
 
-def table(database: Database, n: int, names: Sequence[str]) -> LabelledDraws:
+def table(database: Database, n: int, names: Sequence[str]) -> LabelledBatch:
     """The finished prompts as arrays, without an object per candidate.
 
     Args:
@@ -188,12 +188,12 @@ def table(database: Database, n: int, names: Sequence[str]) -> LabelledDraws:
     if not parts:
         msg = f"no prompt of {database.name} is finished yet"
         raise StoreError(msg)
-    return LabelledDraws.joined(parts)
+    return LabelledBatch.joined(parts)
 
 
 def _part(
     store: str, connection: Connection, positions: Sequence[int], n: int, names: Sequence[str]
-) -> LabelledDraws:
+) -> LabelledBatch:
     within = (
         _prompts.c.stage == int(Stage.LABELLED),
         _prompts.c.position.between(positions[0], positions[-1]),
@@ -210,7 +210,7 @@ def _part(
     shape = (len(rows), n)
     made = {answer is not None for answer in extracted}
     answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
-    return LabelledDraws.of(
+    return LabelledBatch.of(
         [row.id for row in rows],
         np.fromiter(scores, np.float64, len(scores)).reshape(shape),
         np.fromiter(correct, np.bool_, len(correct)).reshape(shape),

@@ -9,11 +9,11 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, messages_from_dict
 
-from langchain_cfc.collect.stages import Labels, Paid, Stage
+from langchain_cfc.collect.stages import Labels, Stage, Usage
 from langchain_cfc.collect.store.integrity import draw_checksum, prompt_digest
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Example, PromptRecord
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import Scored
 
 Row = dict[str, Any]
@@ -53,12 +53,12 @@ def as_example(row: Any) -> Example:
     )
 
 
-def of_data(draw: Draw) -> str | None:
+def of_data(draw: DrawnCandidate) -> str | None:
     """The JSON of a structured candidate; None for text."""
     return None if draw.data is None else written(draw.data)
 
 
-def of_draw(position: int, slot: int, draw: Draw, *, without_nul: bool) -> Row:
+def of_draw(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool) -> Row:
     """The row of a candidate.
 
     Args:
@@ -106,12 +106,12 @@ def _check(*texts: str | None, without_nul: bool) -> None:
             raise ValueError(msg)
 
 
-def as_draw(row: Any) -> Draw:
+def as_draw(row: Any) -> DrawnCandidate:
     """The candidate of a row."""
     message = None
     if row.packed is not None:
         message = messages_from_dict([json.loads(zlib.decompress(row.packed))])[0]
-    return Draw(row.text, message, None if row.data is None else json.loads(row.data))
+    return DrawnCandidate(row.text, message, None if row.data is None else json.loads(row.data))
 
 
 def of_scores(position: int, scores: Scored) -> list[Row]:
@@ -169,7 +169,7 @@ def of_error(error: CFCError) -> str:
     return written({"kind": type(error).__name__, "said": said})
 
 
-def of_calls(position: int, stage: Stage, paid: Paid) -> list[Row]:
+def of_calls(position: int, stage: Stage, paid: Usage) -> list[Row]:
     """The rows of what models took for a stage."""
     return [
         {
@@ -209,10 +209,12 @@ def _candidate(row: Any) -> Candidate:
     )
 
 
-def of_record(position: int, record: PromptRecord) -> tuple[list[Draw], Scored, Labels]:
+def of_record(position: int, record: PromptRecord) -> tuple[list[DrawnCandidate], Scored, Labels]:
     """The candidates of a record that was made elsewhere."""
     draws = [
-        Draw(str(one.text)) if one.message is None else Draw(one.answer_key, None, one.message)
+        DrawnCandidate(str(one.text))
+        if one.message is None
+        else DrawnCandidate(one.answer_key, None, one.message)
         for one in record.candidates
     ]
     outputs = [one.scores or {} for one in record.candidates]

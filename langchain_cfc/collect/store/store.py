@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Table, select, update
 
 from langchain_cfc._internal.database import Database
-from langchain_cfc.candidates import LabelledDraws
-from langchain_cfc.collect.stages import Paid, Stage
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.collect.stages import Stage, Usage
 from langchain_cfc.collect.store import results, rows, schema
 from langchain_cfc.collect.store.facts import OF_RECORDS, Facts
 from langchain_cfc.collect.store.integrity import (
@@ -34,7 +34,7 @@ from langchain_cfc.collect.store.writes import (
 )
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord, Provenance
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,9 +60,9 @@ class Work:
 
     position: int
     example: Example
-    draws: Sequence[Draw] | None
+    draws: Sequence[DrawnCandidate] | None
     scores: Sequence[float] | None
-    partial: Mapping[int, Draw] = field(default_factory=dict)
+    partial: Mapping[int, DrawnCandidate] = field(default_factory=dict)
     context: str | None = None
 
 
@@ -313,7 +313,7 @@ class Store:
 
     # Results out
 
-    def table(self, names: Sequence[str] = ()) -> LabelledDraws:
+    def table(self, names: Sequence[str] = ()) -> LabelledBatch:
         """The finished prompts as arrays, which `calibrate` and `evaluate` take as they take records.
 
         Args:
@@ -348,7 +348,7 @@ class Store:
         with damage_reported(self.name):
             return results.stages(self._database)
 
-    def paid(self) -> Paid:
+    def paid(self) -> Usage:
         """What models took for all prompts."""
         with damage_reported(self.name):
             return results.paid(self._database)

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from langchain_cfc._internal.database import Database
-from langchain_cfc.collect.stages import Labels, Paid, Stage
+from langchain_cfc.collect.stages import Labels, Stage, Usage
 from langchain_cfc.collect.store import rows, schema
 from langchain_cfc.collect.store.integrity import (
     draws_digest,
@@ -37,7 +37,7 @@ from langchain_cfc.collect.store.results import PAGE
 from langchain_cfc.collect.store.rows import Row
 from langchain_cfc.errors import CFCError, StoreError
 from langchain_cfc.records import Example, PromptRecord
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import Scored
 
 Statement: TypeAlias = Insert | Update | Delete
@@ -141,7 +141,7 @@ def together(many: Iterable[Iterable[Write]]) -> list[Write]:
     return writes.all()
 
 
-def drawn(position: int, draws: Sequence[Draw], paid: Paid, *, without_nul: bool) -> list[Write]:
+def drawn(position: int, draws: Sequence[DrawnCandidate], paid: Usage, *, without_nul: bool) -> list[Write]:
     """What to write when a prompt's candidates are drawn.
 
     Args:
@@ -159,7 +159,9 @@ def drawn(position: int, draws: Sequence[Draw], paid: Paid, *, without_nul: bool
     return complete(position, draws, (), paid, without_nul=without_nul)
 
 
-def candidate(position: int, slot: int, draw: Draw, paid: Paid, *, without_nul: bool) -> list[Write]:
+def candidate(
+    position: int, slot: int, draw: DrawnCandidate, paid: Usage, *, without_nul: bool
+) -> list[Write]:
     """What to write when one candidate is drawn; arguments and errors as in `drawn`."""
     return [
         (ADD_DRAWS, [rows.of_draw(position, slot, draw, without_nul=without_nul)]),
@@ -178,7 +180,7 @@ def dropped(position: int) -> list[Write]:
 
 
 def complete(
-    position: int, draws: Sequence[Draw], known: Collection[int], paid: Paid, *, without_nul: bool
+    position: int, draws: Sequence[DrawnCandidate], known: Collection[int], paid: Usage, *, without_nul: bool
 ) -> list[Write]:
     """What to write when all candidates are drawn.
 
@@ -211,7 +213,7 @@ def announced(position: int, stage: Stage, requests: int) -> list[Write]:
     return [(ADD_ANNOUNCED, rows_made)]
 
 
-def scored(position: int, scores: Scored, paid: Paid) -> list[Write]:
+def scored(position: int, scores: Scored, paid: Usage) -> list[Write]:
     """What to write when they are scored."""
     scored_rows = rows.of_scores(position, scores)
     said = scores_digest(
@@ -224,7 +226,7 @@ def scored(position: int, scores: Scored, paid: Paid) -> list[Write]:
     ]
 
 
-def labelled(position: int, labels: Labels, paid: Paid, *, without_nul: bool) -> list[Write]:
+def labelled(position: int, labels: Labels, paid: Usage, *, without_nul: bool) -> list[Write]:
     """What to write when they are labelled; arguments and errors as in `drawn`."""
     label_rows, described = (
         rows.of_labels(position, labels, without_nul=without_nul),
@@ -240,7 +242,7 @@ def labelled(position: int, labels: Labels, paid: Paid, *, without_nul: bool) ->
     ]
 
 
-def failed(position: int, stage: Stage, error: CFCError, paid: Paid) -> list[Write]:
+def failed(position: int, stage: Stage, error: CFCError, paid: Usage) -> list[Write]:
     """What to write when a stage failed; what was finished before stays."""
     return [
         (_SET_ERROR, [{"of": position, "said": rows.of_error(error)}]),
@@ -293,9 +295,9 @@ def _add_record(
     position, without_nul = row["position"], database.without_nul
     draws, scores, labels = rows.of_record(position, record)
     for stage in (
-        drawn(position, draws, Paid.drawn_by(versions), without_nul=without_nul),
-        scored(position, scores, Paid()),
-        labelled(position, labels, Paid(), without_nul=without_nul),
+        drawn(position, draws, Usage.drawn_by(versions), without_nul=without_nul),
+        scored(position, scores, Usage()),
+        labelled(position, labels, Usage(), without_nul=without_nul),
     ):
         for statement, parameters in stage:
             added.add(statement, parameters)

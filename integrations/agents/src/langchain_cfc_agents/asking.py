@@ -22,7 +22,7 @@ from langgraph.errors import GraphBubbleUp
 
 from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.execution import setting, tagged, unquoted
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
@@ -117,7 +117,9 @@ class _Routing(ModelRequest[Any]):
                 "make the structured output"
             )
             raise InputError(msg)
-        super().__setattr__(name, quiet(value, fresh=False) if name == "model" else value)
+        super().__setattr__(
+            name, without_streaming_and_cache(value, fresh=False) if name == "model" else value
+        )
 
 
 class _Answering(ModelRequest[Any]):

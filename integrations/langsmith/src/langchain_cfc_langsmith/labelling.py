@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers import LabelerInput, Labelling
 from langchain_cfc.runnable import ScoredCandidate
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 
 
 def served_labels(
@@ -38,7 +38,7 @@ def served_labels(
     shown = [one for one in candidates if one.text is not None]
     if not shown:
         return [False] * len(candidates)
-    draws = [Draw(str(one.text), data=one.data) for one in shown]
+    draws = [DrawnCandidate(str(one.text), data=one.data) for one in shown]
     extracted = [one.answer for one in shown if one.answer is not None]
     given = LabelerInput(prompt=prompt, reference=reference, candidates=draws)
     labels = yield from labelling.labels(given, extracted or None, config)

@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import Target
-from langchain_cfc.sampling import quiet
+from langchain_cfc.sampling import without_streaming_and_cache
 
 Arguments: TypeAlias = Mapping[str, str] | Target
 
@@ -37,7 +37,7 @@ def callable_of(given: Arguments | None, candidate: str) -> Any:
             raise InputError(msg)
         return partial(_fields, dict(given))
     if isinstance(given, Runnable):
-        return quiet(given, fresh=False)
+        return without_streaming_and_cache(given, fresh=False)
     if callable(given):
         return given
     msg = f"arguments= is a {type(given).__name__}; expected a function of the prompt, or its fields by name"

@@ -24,8 +24,8 @@ from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
 from openevals.types import FewShotExample
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import quiet, resolved
-from langchain_cfc.verifiers.base import plain, together
+from langchain_cfc.sampling import resolved, without_streaming_and_cache
+from langchain_cfc.verifiers.base import combined_fingerprint, plain
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, as_they_are
 
@@ -81,13 +81,17 @@ def judge(
     asked, structured = _model(model), _is_structured(prompt, settings)
     worded = _worded(prompt)
     _check_keywords(worded, arguments, candidate, offline=offline)
-    told: dict[str, Any] = {**settings, "prompt": worded, "judge": quiet(asked, fresh=False)}
+    told: dict[str, Any] = {
+        **settings,
+        "prompt": worded,
+        "judge": without_streaming_and_cache(asked, fresh=False),
+    }
     scale = None if structured else _scale(settings)
     further = {} if arguments is None or isinstance(arguments, Mapping) else {"arguments": arguments}
     return Evaluator(
         create_llm_as_judge(**told),
         create_async_llm_as_judge(**told),
-        together(
+        combined_fingerprint(
             "openevals-judge", _said(worded, settings, arguments, candidate), {"model": asked, **further}
         ),
         callable_of(arguments, candidate),

@@ -20,7 +20,7 @@ from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.labelers.base import unique_keys
 from langchain_cfc.labelers.matching import text_aliases
-from langchain_cfc.verifiers.base import together
+from langchain_cfc.verifiers.base import combined_fingerprint
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, as_they_are
 
@@ -201,7 +201,7 @@ def _made(
     return Evaluator(
         function,
         afunction,
-        together("openevals", facts, further),
+        combined_fingerprint("openevals", facts, further),
         callable_of(arguments, OUTPUTS),
         pairs=known.pairs,
         ends=known.ends,
@@ -257,7 +257,9 @@ def _own(
     return Evaluator(
         None if is_async else given,
         given if is_async else None,
-        together("openevals", {"openevals": version("openevals"), "arguments": said(arguments)}, parts),
+        combined_fingerprint(
+            "openevals", {"openevals": version("openevals"), "arguments": said(arguments)}, parts
+        ),
         callable_of(arguments, OUTPUTS),
         graded=False,
     )

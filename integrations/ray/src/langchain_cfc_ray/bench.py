@@ -15,10 +15,10 @@ from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from langchain_cfc.collect import Journal, Outcome, Pace, Paid
+from langchain_cfc.collect import CallPolicy, Journal, Outcome, Usage
 from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_ray.turns import begun_limiter
 from langchain_cfc_ray.worker import Factory, Orders, Worker
 
@@ -70,7 +70,7 @@ class RayBench:
     def __init__(
         self,
         factory: Factory,
-        pace: Pace,
+        pace: CallPolicy,
         *,
         actors: int,
         each: Mapping[str, Any] | None = None,
@@ -134,11 +134,11 @@ class RayBench:
         """Draw n candidates, but for those that the journal knows."""
         return await self._done("draw", journal, lambda: (example, dict(journal.drawn), journal.context))
 
-    async def score(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Score them."""
         return await self._done("score", journal, lambda: (example, draws))
 
-    async def label(self, example: Example, draws: Sequence[Draw], journal: Journal) -> Outcome:
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label them, tell their answers apart and describe the prompt."""
         return await self._done("label", journal, lambda: (example, draws))
 
@@ -177,7 +177,7 @@ class RayBench:
                 return await _outcome(getattr(hand.actor, stage).remote(*given()), journal)
             except RayTaskError as failure:
                 msg = f"the worker failed with {failure.cause!r:.200}"
-                return Outcome(CollectionError(msg), Paid())
+                return Outcome(CollectionError(msg), Usage())
             except RayError as death:
                 error = CollectionError(f"{MOST_DEATHS} workers died while at it, the last one so: {death}")
                 self._lose(hand)
@@ -186,7 +186,7 @@ class RayBench:
                     journal.lose()
             finally:
                 hand.load -= 1
-        return Outcome(error, Paid())
+        return Outcome(error, Usage())
 
     async def _least_busy(self) -> _Hand:
         """Whoever has the fewest prompts, of those that can be reached.

@@ -10,8 +10,8 @@ import ray
 from langchain_core.rate_limiters import BaseRateLimiter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from langchain_cfc.collect import Pace
-from langchain_cfc.collect.executor import Repeated, TokenTurns
+from langchain_cfc.collect import CallPolicy
+from langchain_cfc.collect.executor import RetryPolicy, TokenTurns
 
 # Beyond the calls that wait for their turns: those that say what they took.
 _SPARE = 64
@@ -24,7 +24,7 @@ class Limiter:
         pace: Its rates are those of the whole cluster.
     """
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: CallPolicy) -> None:
         self._turns = pace.repeated.turns
 
     async def take(self, number: int, *, blocking: bool) -> bool:
@@ -67,7 +67,7 @@ class ClusterTokenTurns(ClusterTurns, TokenTurns):
         self._limiter.settle.remote(self._number, calls, tokens)
 
 
-def begun_limiter(pace: Pace) -> tuple[str, Any] | None:
+def begun_limiter(pace: CallPolicy) -> tuple[str, Any] | None:
     """The actor that gives out the turns of a cluster, and the name that others find it by.
 
     It stays beside the driver, without which there is nothing to wait for. Should it die all the same, Ray
@@ -95,7 +95,7 @@ def begun_limiter(pace: Pace) -> tuple[str, Any] | None:
     return name, ray.remote(Limiter).options(**options).remote(pace)
 
 
-def repeated_on_cluster(pace: Pace, name: str | None) -> Repeated:
+def repeated_on_cluster(pace: CallPolicy, name: str | None) -> RetryPolicy:
     """How each call is made where the turns are those of a cluster.
 
     Args:

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.collect import LocalBench, Outcome, Pace, Paid, Parts
+from langchain_cfc.collect import CallPolicy, Components, LocalExecutor, Outcome, Usage
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.execution import Limit
+from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_ray.turns import repeated_on_cluster
 
-Factory: TypeAlias = str | Callable[[], Parts]
+Factory: TypeAlias = str | Callable[[], Components]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Orders:
     """
 
     factory: Factory
-    pace: Pace
+    pace: CallPolicy
     config: RunnableConfig | None
 
 
@@ -48,17 +48,17 @@ class StreamJournal:
         context: Digest of what was prepared for the requests that drew them.
     """
 
-    def __init__(self, drawn: Mapping[int, Draw], context: str | None) -> None:
+    def __init__(self, drawn: Mapping[int, DrawnCandidate], context: str | None) -> None:
         self.drawn = drawn
         self.context = context
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
-    def resume(self, context: str) -> Mapping[int, Draw]:
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Candidates that need not be drawn again."""
         self._events.put_nowait(("resume", (context,)))
         return self.drawn if context == self.context else {}
 
-    def keep(self, slot: int, draw: Draw, paid: Paid) -> None:
+    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
         """Take in a candidate, and what the stage took so far."""
         self._events.put_nowait(("keep", (slot, draw, paid)))
 
@@ -100,10 +100,10 @@ class Worker:
         self._turns = turns
 
     @cached_property
-    def _bench(self) -> LocalBench:
+    def _bench(self) -> LocalExecutor:
         orders = self._orders
         repeated = repeated_on_cluster(orders.pace, self._turns)
-        return LocalBench(_made(orders.factory), Limit(self._places), repeated, orders.config)
+        return LocalExecutor(_made(orders.factory), ConcurrencyLimiter(self._places), repeated, orders.config)
 
     async def opened(self) -> dict[str, Any] | CFCError:
         """Make the parts: what they say of themselves, or why they cannot be made."""
@@ -113,27 +113,31 @@ class Worker:
             return error
 
     async def draw(
-        self, example: Example, drawn: Mapping[int, Draw], context: str | None
+        self, example: Example, drawn: Mapping[int, DrawnCandidate], context: str | None
     ) -> AsyncIterator[Event | Outcome]:
         """Draw n candidates, but for those that are drawn: each as soon as it is there, then the outcome."""
         journal = StreamJournal(drawn, context)
         async for event in journal.stream(self._bench.draw(example, journal)):
             yield event
 
-    async def score(self, example: Example, draws: Sequence[Draw]) -> AsyncIterator[Event | Outcome]:
+    async def score(
+        self, example: Example, draws: Sequence[DrawnCandidate]
+    ) -> AsyncIterator[Event | Outcome]:
         """Score them."""
         journal = StreamJournal({}, None)
         async for event in journal.stream(self._bench.score(example, draws, journal)):
             yield event
 
-    async def label(self, example: Example, draws: Sequence[Draw]) -> AsyncIterator[Event | Outcome]:
+    async def label(
+        self, example: Example, draws: Sequence[DrawnCandidate]
+    ) -> AsyncIterator[Event | Outcome]:
         """Label them, tell their answers apart and describe the prompt."""
         journal = StreamJournal({}, None)
         async for event in journal.stream(self._bench.label(example, draws, journal)):
             yield event
 
 
-def _made(factory: Factory) -> Parts:
+def _made(factory: Factory) -> Components:
     try:
         found = pkgutil.resolve_name(factory) if isinstance(factory, str) else factory
         parts = found()
@@ -142,7 +146,7 @@ def _made(factory: Factory) -> Parts:
     except Exception as error:
         msg = f"the factory {factory} failed on a worker with {type(error).__name__}: {error}"
         raise InputError(msg) from error
-    if not isinstance(parts, Parts):
+    if not isinstance(parts, Components):
         msg = f"the factory {factory} returned a {type(parts).__name__}; expected collect.Parts"
         raise InputError(msg)
     return parts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from langchain_cfc._internal.plugins import made
+from langchain_cfc._internal.plugins import load_object
 from langchain_cfc.cli._format import failures_explained
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.settings import Settings
@@ -118,7 +118,7 @@ def _models(path: str | None, name: str | None, *, demo: bool) -> dict[str, Runn
         raise InputError(msg)
     if path is None:
         return {name or "demo": _demo()}
-    found = made(path)
+    found = load_object(path)
     if not isinstance(found, Mapping):
         return {name or path.partition(":")[2]: found}
     if name is not None:

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
-from langchain_cfc.execution import Bounds, Limit, acomplete, ain_time, bounded, complete, each, in_time
+from langchain_cfc.execution import (
+    CallLimits,
+    ConcurrencyLimiter,
+    acomplete,
+    ain_time,
+    complete,
+    each,
+    in_time,
+    with_call_limits,
+)
 
 from .parts import PATIENCE, Gauge, auntil, one_step, until
 
@@ -114,7 +123,7 @@ def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it
 @pytest.mark.parametrize(("seconds", "started"), [(0.2, 2), (PATIENCE, 6)])
 def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None:
     """With time enough all six start: the control."""
-    limit, gauge, released = Limit(2), Gauge(), threading.Event()
+    limit, gauge, released = ConcurrencyLimiter(2), Gauge(), threading.Event()
     over: list[BaseException | None] = []
 
     def call(_: int) -> None:
@@ -131,7 +140,7 @@ def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None
 
     if seconds == PATIENCE:
         released.set()
-    with bounded(Bounds(limit, time.monotonic() + seconds)):
+    with with_call_limits(CallLimits(limit, time.monotonic() + seconds)):
         if released.is_set():
             in_time(flow, seconds)
         else:
@@ -152,7 +161,7 @@ async def no_async(_: Any) -> Any:
 
 
 def test_the_loop_cancels_everything_and_frees_the_places() -> None:
-    limit, gauge, cancelled = Limit(2), Gauge(), []
+    limit, gauge, cancelled = ConcurrencyLimiter(2), Gauge(), []
 
     async def call(item: int) -> None:
         with gauge.counted():
@@ -164,7 +173,7 @@ def test_the_loop_cancels_everything_and_frees_the_places() -> None:
 
     async def inside() -> None:
         with (
-            bounded(Bounds(limit)),
+            with_call_limits(CallLimits(limit)),
             pytest.raises(ServingTimeoutError, match=r"not decided within 0\.2 seconds"),
         ):
             await ain_time(acomplete(one_step(each(partial(pytest.fail), call, range(5)))), 0.2)

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import ServingTimeoutError
-from langchain_cfc.sampling import Draw
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import pointwise
 from tests.runnable.parts import (
     TEXTS,
@@ -128,7 +128,7 @@ def test_a_batch_of_one_inside_a_part_of_another(
     def generate(_: Any) -> str:
         return text_of(inner.batch(["a", "b"])[0])
 
-    def judge(prompt: Any, candidates: list[Draw]) -> list[float]:
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         inner.batch(["a", "b"])
         return verify(prompt, candidates)
 
@@ -145,10 +145,10 @@ def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact
     judge = pointwise(lambda _, text: score_of(text))
 
     def generate(prompt: Any) -> str:
-        scores = judge.invoke({"prompt": prompt, "candidates": [Draw(text) for text in TEXTS]})
+        scores = judge.invoke({"prompt": prompt, "candidates": [DrawnCandidate(text) for text in TEXTS]})
         return TEXTS[scores.index(min(scores))]
 
-    def opaque(prompt: Any, candidates: list[Draw]) -> list[float]:
+    def opaque(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         return judge.invoke({"prompt": prompt, "candidates": candidates})
 
     for own, config in ((1, None), (None, ONE)):

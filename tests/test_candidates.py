@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import Draws, LabelledDraws
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 
 SCORES = [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3]]
@@ -15,7 +15,7 @@ ANSWERS = [["a", "bb", "a"], ["", "", "c"]]
 
 
 def test_candidates_become_arrays() -> None:
-    draws = Draws.of(SCORES, ANSWERS, [{"topic": "x"}, {}])
+    draws = CandidateBatch.of(SCORES, ANSWERS, [{"topic": "x"}, {}])
     assert (len(draws), draws.n) == (2, 3)
     np.testing.assert_array_equal(draws.scores, SCORES)
     assert draws.scores.dtype == np.float64
@@ -26,14 +26,14 @@ def test_candidates_become_arrays() -> None:
 
 
 def test_what_is_not_given_is_not_made_up() -> None:
-    draws = Draws.of(SCORES)
+    draws = CandidateBatch.of(SCORES)
     assert draws.answer_codes is None
     assert draws.lengths is None
     assert draws.metadata == ({}, {})
 
 
 def test_no_prompts_are_draws_as_well() -> None:
-    draws = Draws.of(np.empty((0, 3)), [], [])
+    draws = CandidateBatch.of(np.empty((0, 3)), [], [])
     assert (len(draws), draws.n) == (0, 3)
     assert draws.answer_codes is not None
     assert draws.answer_codes.shape == (0, 3)
@@ -41,7 +41,7 @@ def test_no_prompts_are_draws_as_well() -> None:
 
 def test_the_callers_array_is_not_shared() -> None:
     scores = np.array(SCORES)
-    draws = Draws.of(scores)
+    draws = CandidateBatch.of(scores)
     scores[0, 0] = 0.9
     assert draws.scores[0, 0] == 0.0
 
@@ -51,40 +51,40 @@ def test_the_callers_array_is_not_shared() -> None:
 )
 def test_a_score_out_of_range_is_named_with_its_place(score: float) -> None:
     with pytest.raises(InputError, match=r"score of candidate 2 of prompt 1 is .*; expected one in \[0, 1\]"):
-        Draws.of([[0.1, 0.2, 0.3], [0.1, 0.2, score]])
+        CandidateBatch.of([[0.1, 0.2, 0.3], [0.1, 0.2, score]])
 
 
 @pytest.mark.parametrize("scores", [[], [[]], [[], []], 0.5, [0.5], [[[0.5]]]])
 def test_scores_of_another_shape_are_refused(scores: Any) -> None:
     with pytest.raises(InputError, match=r"must be an \(N, n\) array"):
-        Draws.of(scores)
+        CandidateBatch.of(scores)
 
 
 @pytest.mark.parametrize("answers", [[], [["a", "b", "c"]], [["a", "b", "c"], ["a"]], [["a"] * 4] * 2])
 def test_answers_that_do_not_fit_the_scores_are_refused(answers: list[list[str]]) -> None:
     with pytest.raises(InputError, match="2 lists of 3 texts"):
-        Draws.of(SCORES, answers)
+        CandidateBatch.of(SCORES, answers)
 
 
 def test_metadata_that_do_not_fit_the_scores_are_refused() -> None:
     with pytest.raises(InputError, match="2 mappings, got 1"):
-        Draws.of(SCORES, metadata=[{}])
+        CandidateBatch.of(SCORES, metadata=[{}])
 
 
 @settings(derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_two_slots_have_one_code_exactly_if_they_have_one_answer(answers: list[list[str]]) -> None:
-    codes = Draws.of(np.full((len(answers), 4), 0.5), answers).answer_codes
+    codes = CandidateBatch.of(np.full((len(answers), 4), 0.5), answers).answer_codes
     assert codes is not None
     for row, own in zip(answers, codes, strict=True):
         assert all((row[i] == row[j]) == (own[i] == own[j]) for i in range(4) for j in range(4))
         assert all(own[slot] == row.index(row[slot]) for slot in range(4))
 
 
-def labelled() -> LabelledDraws:
-    draws = Draws.of(SCORES, ANSWERS, [{"topic": "x"}, {"topic": "y"}])
+def labelled() -> LabelledBatch:
+    draws = CandidateBatch.of(SCORES, ANSWERS, [{"topic": "x"}, {"topic": "y"}])
     correct = np.array([[True, False, True], [False, False, True]])
-    return LabelledDraws(draws, correct, ("p", "q"), ("c", None))
+    return LabelledBatch(draws, correct, ("p", "q"), ("c", None))
 
 
 def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
@@ -98,19 +98,19 @@ def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
     np.testing.assert_array_equal(taken.draws.lengths, [[0, 0, 1], [1, 2, 1], [0, 0, 1]])
     assert taken.draws.metadata == ({"topic": "y"}, {"topic": "x"}, {"topic": "y"})
     assert len(labelled().take(np.array([], dtype=np.int64))) == 0
-    assert Draws.of(SCORES).take(np.array([0])).answer_codes is None
+    assert CandidateBatch.of(SCORES).take(np.array([0])).answer_codes is None
 
 
 def test_weights_go_with_their_prompts() -> None:
     given: dict[str, Any] = {"scores": SCORES, "correct": labelled().correct, "answers": ANSWERS}
-    weighted = LabelledDraws.of(["p", "q"], weights=[0.5, 1.0], **given)
-    other = LabelledDraws.of(["r", "s"], **given)
+    weighted = LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], **given)
+    other = LabelledBatch.of(["r", "s"], **given)
     assert other.weights is None
-    assert LabelledDraws.joined([other, other.take(np.array([], dtype=np.int64))]).weights is None
+    assert LabelledBatch.joined([other, other.take(np.array([], dtype=np.int64))]).weights is None
     for one, expected in (
         (weighted.take(np.array([1, 0, 0])), [1.0, 0.5, 0.5]),
         (weighted.first_slots(2), [0.5, 1.0]),
-        (LabelledDraws.joined([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
+        (LabelledBatch.joined([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
     ):
         np.testing.assert_array_equal(one.weights, expected)
     refused: list[tuple[Any, str]] = [
@@ -124,9 +124,9 @@ def test_weights_go_with_their_prompts() -> None:
     ]
     for wrong, said in refused:
         with pytest.raises(InputError, match=said):
-            LabelledDraws.of(["p", "q"], weights=wrong, **given)
+            LabelledBatch.of(["p", "q"], weights=wrong, **given)
     with pytest.raises(InputError, match="prompts of a cluster have no weights"):
-        LabelledDraws.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
+        LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
 
 
 @pytest.mark.parametrize("part", ["correct", "ids", "clusters"])
@@ -135,4 +135,4 @@ def test_labels_that_do_not_fit_the_draws_are_refused(part: str) -> None:
     parts: dict[str, Any] = {"correct": whole.correct, "ids": whole.ids, "clusters": whole.clusters}
     parts[part] = parts[part][:1]
     with pytest.raises(InputError, match="must match the draws in number"):
-        LabelledDraws(whole.draws, **parts)
+        LabelledBatch(whole.draws, **parts)

@@ -1,4 +1,4 @@
-"""`Limit` and `Bounds`: never too many at once, nobody forgotten, no place lost or doubled."""
+"""`ConcurrencyLimiter` and `CallLimits`: not too many calls at once, no waiter forgotten, no permit lost."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 
 from langchain_cfc.errors import InputError, ServingTimeoutError
 from langchain_cfc.execution import (
-    Bounds,
-    Limit,
-    bounded,
+    CallLimits,
+    ConcurrencyLimiter,
     bounded_by,
     bounds,
     child_of,
     limit_of,
     sharing_limit,
     tagged,
+    with_call_limits,
 )
 
 from .parts import PATIENCE, Gauge, auntil, until
@@ -48,18 +48,18 @@ def run_manager(*handlers: BaseCallbackHandler) -> CallbackManagerForChainRun:
     return run
 
 
-def line(limit: Limit) -> int:
+def line(limit: ConcurrencyLimiter) -> int:
     """How many stand in line."""
     return len(limit._waiting)
 
 
-def all_free(limit: Limit) -> bool:
+def all_free(limit: ConcurrencyLimiter) -> bool:
     """Whether every place is free, and there are no more of them than there were."""
     return limit._free == limit.size and not limit._waiting
 
 
-async def hold(limit: Limit, gauge: Gauge) -> None:
-    with await Bounds(limit).aheld(), gauge.counted():
+async def hold(limit: ConcurrencyLimiter, gauge: Gauge) -> None:
+    with await CallLimits(limit).aheld(), gauge.counted():
         await asyncio.sleep(0)
 
 
@@ -68,11 +68,11 @@ async def hold(limit: Limit, gauge: Gauge) -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
-    limit, gauge = Limit(size), Gauge()
+    limit, gauge = ConcurrencyLimiter(size), Gauge()
 
     def thread() -> None:
         for _ in range(100):
-            with Bounds(limit).held(), gauge.counted():
+            with CallLimits(limit).held(), gauge.counted():
                 time.sleep(0)
 
     async def tasks() -> None:
@@ -91,10 +91,10 @@ def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_place_can_be_held_at_once(size: int) -> None:
     """The control: the gauge sees as many as there are places, and the limit is no tighter."""
-    limit, gauge, meeting = Limit(size), Gauge(), threading.Barrier(size)
+    limit, gauge, meeting = ConcurrencyLimiter(size), Gauge(), threading.Barrier(size)
 
     def thread(_: int) -> None:
-        with Bounds(limit).held(), gauge.counted():
+        with CallLimits(limit).held(), gauge.counted():
             meeting.wait(PATIENCE)
 
     with ThreadPoolExecutor(size) as executor:
@@ -105,15 +105,15 @@ def test_every_place_can_be_held_at_once(size: int) -> None:
 @pytest.mark.parametrize("size", [0, -1, 2.5, "3", None])
 def test_a_limit_has_at_least_one_whole_place(size: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of at least 1, or None"):
-        Limit(size)
+        ConcurrencyLimiter(size)
 
 
 def test_without_a_limit_nothing_waits() -> None:
     async def inside() -> bool:
-        with await Bounds().aheld(), await Bounds().aheld():
+        with await CallLimits().aheld(), await CallLimits().aheld():
             return True
 
-    with Bounds().held(), Bounds().held():
+    with CallLimits().held(), CallLimits().held():
         assert asyncio.run(inside())
 
 
@@ -121,14 +121,14 @@ def test_without_a_limit_nothing_waits() -> None:
 
 
 def test_first_come_first_served_over_threads_and_tasks() -> None:
-    limit, served = Limit(1), []
+    limit, served = ConcurrencyLimiter(1), []
 
     def thread(number: int) -> None:
-        with Bounds(limit).held():
+        with CallLimits(limit).held():
             served.append(number)
 
     async def task(number: int) -> None:
-        with await Bounds(limit).aheld():
+        with await CallLimits(limit).aheld():
             served.append(number)
 
     limit.take()
@@ -149,7 +149,7 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) -> None:
     """Cancelled in line; when it was given its place, but did not go on."""
-    limit, gauge = Limit(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), Gauge()
 
     async def inside() -> None:
         limit.take()
@@ -173,10 +173,10 @@ def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) 
 
 
 def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on() -> None:
-    limit, served = Limit(1), threading.Event()
+    limit, served = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
-        with Bounds(limit).held():
+        with CallLimits(limit).held():
             served.set()
 
     async def inside(executor: ThreadPoolExecutor) -> None:
@@ -199,10 +199,10 @@ def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on()
 
 
 def test_a_thread_waits_until_its_deadline_and_no_longer_stands_in_line() -> None:
-    limit = Limit(1)
+    limit = ConcurrencyLimiter(1)
     limit.take()
     with pytest.raises(ServingTimeoutError, match="before a call could start"):
-        Bounds(limit, time.monotonic() + 0.02).held()
+        CallLimits(limit, time.monotonic() + 0.02).held()
     assert line(limit) == 0
     limit.give_back()
     assert all_free(limit)
@@ -210,10 +210,10 @@ def test_a_thread_waits_until_its_deadline_and_no_longer_stands_in_line() -> Non
 
 @pytest.mark.parametrize("seconds", [PATIENCE, 1e12])
 def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
-    limit, entered = Limit(1), threading.Event()
+    limit, entered = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
-        with Bounds(limit, time.monotonic() + seconds).held():
+        with CallLimits(limit, time.monotonic() + seconds).held():
             entered.set()
 
     limit.take()
@@ -227,18 +227,18 @@ def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
 
 
 def test_after_the_deadline_free_places_are_not_taken_either() -> None:
-    limit, late = Limit(1), time.monotonic()
+    limit, late = ConcurrencyLimiter(1), time.monotonic()
     with pytest.raises(ServingTimeoutError):
-        Bounds(limit, late).held()
+        CallLimits(limit, late).held()
     with pytest.raises(ServingTimeoutError):
-        asyncio.run(Bounds(limit, late).aheld())
+        asyncio.run(CallLimits(limit, late).aheld())
     with pytest.raises(ServingTimeoutError):
-        Bounds(None, late).held()
+        CallLimits(None, late).held()
     assert all_free(limit)
 
 
 def test_a_place_that_comes_too_late_is_given_back() -> None:
-    limit, deadline = Limit(1), time.monotonic() + 0.05
+    limit, deadline = ConcurrencyLimiter(1), time.monotonic() + 0.05
 
     async def inside() -> None:
         limit.take()
@@ -250,7 +250,7 @@ def test_a_place_that_comes_too_late_is_given_back() -> None:
             await task
 
     async def entering() -> None:
-        with await Bounds(limit, deadline).aheld():
+        with await CallLimits(limit, deadline).aheld():
             pytest.fail("a call started after the deadline")
 
     asyncio.run(inside())
@@ -268,7 +268,7 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals cannot be sent to a thread there")
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_thread_leaves_the_line() -> None:
-    limit, waiter = Limit(1), threading.get_ident()
+    limit, waiter = ConcurrencyLimiter(1), threading.get_ident()
 
     def interrupt() -> None:
         until(lambda: line(limit) == 1)
@@ -288,13 +288,13 @@ def test_an_interrupted_thread_leaves_the_line() -> None:
     "error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 )
 def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]) -> None:
-    limit = Limit(2)
+    limit = ConcurrencyLimiter(2)
 
     async def inside() -> None:
-        with pytest.raises(error), await Bounds(limit).aheld():
+        with pytest.raises(error), await CallLimits(limit).aheld():
             raise error
 
-    with pytest.raises(error), Bounds(limit).held():
+    with pytest.raises(error), CallLimits(limit).held():
         raise error
     asyncio.run(inside())
     assert all_free(limit)
@@ -303,7 +303,7 @@ def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]
 # ---- event loops that are closed over their tasks
 
 
-def closed_over(limit: Limit, gauge: Gauge, *, given: bool) -> None:
+def closed_over(limit: ConcurrencyLimiter, gauge: Gauge, *, given: bool) -> None:
     """Close a loop over a task in line, before or after its place was given."""
     loop = asyncio.new_event_loop()
     loop.create_task(hold(limit, gauge))  # noqa: RUF006 - forgotten on purpose
@@ -314,7 +314,7 @@ def closed_over(limit: Limit, gauge: Gauge, *, given: bool) -> None:
 
 
 def test_a_task_of_a_closed_loop_is_passed_over() -> None:
-    limit, gauge = Limit(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), Gauge()
     limit.take()
     closed_over(limit, gauge, given=False)
     with ThreadPoolExecutor(1) as executor:
@@ -329,7 +329,7 @@ def test_a_task_of_a_closed_loop_is_passed_over() -> None:
 
 
 def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
-    limit, gauge = Limit(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), Gauge()
     limit.take()
     closed_over(limit, gauge, given=True)
     gc.collect()
@@ -338,10 +338,10 @@ def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memor
 
 
 def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
-    limit, gauge = Limit(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), Gauge()
 
     async def for_ever() -> None:
-        with await Bounds(limit).aheld(), gauge.counted():
+        with await CallLimits(limit).aheld(), gauge.counted():
             await asyncio.get_running_loop().create_future()
 
     loop = asyncio.new_event_loop()
@@ -351,12 +351,12 @@ def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory
     gc.collect()
     assert gauge.inside == 0
     assert all_free(limit)
-    assert bounds() == Bounds()
+    assert bounds() == CallLimits()
 
 
 def test_a_place_may_come_back_while_another_is_given() -> None:
     """The collector runs wherever it likes, in the very thread that is at the line too."""
-    limit = Limit(2)
+    limit = ConcurrencyLimiter(2)
     limit.take()
     limit.take()
     with limit._lock:
@@ -372,10 +372,10 @@ def test_a_place_may_come_back_while_another_is_given() -> None:
 @given(size=st.integers(1, 3), events=st.lists(st.tuples(st.sampled_from("aaclss"), st.integers(0, 9))))
 def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str, int]]) -> None:
     """Tasks ask, are cancelled, let go, and the loop goes on a step, as drawn."""
-    limit, served = Limit(size), []
+    limit, served = ConcurrencyLimiter(size), []
 
     async def one(number: int, go: asyncio.Event) -> None:
-        with await Bounds(limit).aheld():
+        with await CallLimits(limit).aheld():
             served.append(number)
             inside.add(number)
             try:
@@ -409,14 +409,14 @@ def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str,
 @pytest.mark.parametrize("seed", range(3))
 def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
     """Threads with short deadlines, and loops whose tasks are cancelled at random moments."""
-    limit, gauge = Limit(3), Gauge()
+    limit, gauge = ConcurrencyLimiter(3), Gauge()
 
     def thread(number: int) -> None:
         chance = random.Random(f"{seed}/{number}")  # noqa: S311 - a seed makes it the same again
         for _ in range(250):
             patience = chance.choice([0.0, 0.0005, PATIENCE])
             try:
-                with Bounds(limit, time.monotonic() + patience).held(), gauge.counted():
+                with CallLimits(limit, time.monotonic() + patience).held(), gauge.counted():
                     time.sleep(chance.choice([0, 0.0002]))
             except ServingTimeoutError:
                 assert patience < PATIENCE
@@ -445,13 +445,13 @@ def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
 
 
 def test_what_goes_on_in_a_place_shares_that_place() -> None:
-    limit = Limit(1)
+    limit = ConcurrencyLimiter(1)
 
     async def inside() -> None:
-        with bounded(Bounds(limit)), await bounds().aheld(), await bounds().aheld():
+        with with_call_limits(CallLimits(limit)), await bounds().aheld(), await bounds().aheld():
             assert bounds().limit is not limit
 
-    with bounded(Bounds(limit)):
+    with with_call_limits(CallLimits(limit)):
         with bounds().held(), bounds().held():
             assert bounds().limit not in {limit, None}
         assert bounds().limit is limit
@@ -460,17 +460,17 @@ def test_what_goes_on_in_a_place_shares_that_place() -> None:
 
 
 def test_in_a_place_one_call_goes_after_the_other() -> None:
-    with Bounds(Limit(2)).held():
+    with CallLimits(ConcurrencyLimiter(2)).held():
         inner = bounds().limit
     assert inner is not None
     assert inner.size == 1
 
 
 def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
-    limit, other = Limit(1), Limit(1)
-    with Bounds(limit).held(), bounded(Bounds(other)):
+    limit, other = ConcurrencyLimiter(1), ConcurrencyLimiter(1)
+    with CallLimits(limit).held(), with_call_limits(CallLimits(other)):
         assert bounds().limit is other
-        with bounds().held(), bounded(Bounds(limit)), bounds().held():
+        with bounds().held(), with_call_limits(CallLimits(limit)), bounds().held():
             assert limit._free == 0
     assert all_free(limit)
     assert all_free(other)
@@ -478,12 +478,12 @@ def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
 
 @pytest.mark.parametrize(("outer", "inner", "both"), [(1.0, 2.0, 1.0), (2.0, 1.0, 1.0), (None, 1.0, 1.0)])
 def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: float) -> None:
-    with bounded(Bounds(None, outer)):
-        with bounded(Bounds(None, inner)):
+    with with_call_limits(CallLimits(None, outer)):
+        with with_call_limits(CallLimits(None, inner)):
             assert bounds().deadline == both
-        with bounded(Bounds()):
+        with with_call_limits(CallLimits()):
             assert bounds().deadline == outer
-    assert bounds() == Bounds()
+    assert bounds() == CallLimits()
 
 
 # ---- limits in configs
@@ -530,9 +530,9 @@ def test_a_max_concurrency_that_is_none_is_refused(most: Any) -> None:
 
 def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
     """That number was inherited: to count it anew would multiply it."""
-    limit = Limit(4)
+    limit = ConcurrencyLimiter(4)
     (config,) = sharing_limit({"max_concurrency": 4}, 1)
-    with bounded(Bounds(limit)):
+    with with_call_limits(CallLimits(limit)):
         assert limit_of(config) is limit
         with bounds().held():
             place = limit_of(config)
@@ -546,7 +546,7 @@ def test_nothing_inherits_the_limit_of_a_batch() -> None:
     token = var_child_runnable_config.set(config)
     try:
         assert len(ensure_config()["configurable"]) == 2  # what LangChain would hand on
-        with bounded(Bounds(limit_of(config))):
+        with with_call_limits(CallLimits(limit_of(config))):
             assert ensure_config()["configurable"] == {"mine": 1}
         assert var_child_runnable_config.get() is config
     finally:
@@ -591,5 +591,5 @@ def test_without_listeners_there_is_nothing_to_hand_on() -> None:
     child = child_of(config, run_manager())
     assert child == {"tags": ["mine"], "callbacks": None}
     # Nor does LangChain add it again, under the bounds that the flow runs in.
-    with bounded(Bounds(), child):
+    with with_call_limits(CallLimits(), child):
         assert ensure_config(child)["callbacks"] is None

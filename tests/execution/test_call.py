@@ -16,18 +16,18 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from langchain_cfc.errors import DescriptionError, ServingError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import (
-    Bounds,
     Call,
+    CallLimits,
+    ConcurrencyLimiter,
     FlowRunnable,
-    Limit,
     Step,
     Steps,
     Target,
     acomplete,
-    bounded,
     bounds,
     complete,
     described,
+    with_call_limits,
 )
 
 from .parts import PATIENCE, Gauge, not_stuck
@@ -435,7 +435,7 @@ def test_the_servers_own_timeout_is_a_failure_like_any_other(run: Run) -> None:
 @pytest.mark.parametrize("flows", [False, True])
 def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, flows: bool) -> None:
     """With one place in all, whoever took a second one would wait for ever."""
-    limit, gauge = Limit(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), Gauge()
 
     def leaf(item: int) -> int:
         with gauge.counted():
@@ -446,7 +446,7 @@ def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, flows: 
         return each_by_run(call_of(leaf), range(3))
 
     def nested() -> Any:
-        with bounded(Bounds(limit)):
+        with with_call_limits(CallLimits(limit)):
             return run(call_of(Flow(target) if flows else target), value)
 
     found = not_stuck(nested)
@@ -466,7 +466,10 @@ def test_no_value_is_taken_after_the_deadline(run: Run) -> None:
         while time.monotonic() < deadline:
             time.sleep(0.001)
 
-    with bounded(Bounds(Limit(1), time.monotonic() + 0.05)), pytest.raises(ServingTimeoutError):
+    with (
+        with_call_limits(CallLimits(ConcurrencyLimiter(1), time.monotonic() + 0.05)),
+        pytest.raises(ServingTimeoutError),
+    ):
         run(call_of(target), range(5))
     assert len(taken) <= 1
 

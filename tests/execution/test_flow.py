@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers.context import register_configure_hook
 
 from langchain_cfc.execution import FlowRunnable, Steps, each
-from langchain_cfc.sampling import Witness
+from langchain_cfc.sampling import UsageRecorder
 
 from .parts import Run, both_ways
 
@@ -48,12 +48,12 @@ IN_A_RUN = [("Doubling", False), ("inner", True)]
 @both_ways
 def test_whoever_hears_of_chains_hears_of_the_flow(run: Run) -> None:
     heard = Heard()
-    assert run(Doubling().steps(4, {"callbacks": [Witness(), heard]})) == 8
+    assert run(Doubling().steps(4, {"callbacks": [UsageRecorder(), heard]})) == 8
     assert heard.chains == IN_A_RUN
 
 
 @both_ways
-@pytest.mark.parametrize("callbacks", [None, [], [Witness()]])
+@pytest.mark.parametrize("callbacks", [None, [], [UsageRecorder()]])
 def test_where_nobody_does_there_is_no_run(run: Run, callbacks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("invoke", "ainvoke"):
         monkeypatch.setattr(Doubling, name, None)
@@ -69,7 +69,7 @@ def test_whoever_listens_to_everything_hears_of_it_beside_a_witness(run: Run) ->
     heard = Heard()
     token = _TRACER.set(heard)
     try:
-        assert run(Doubling().steps(4, {"callbacks": [Witness()]})) == 8
+        assert run(Doubling().steps(4, {"callbacks": [UsageRecorder()]})) == 8
     finally:
         _TRACER.reset(token)
     assert heard.chains == IN_A_RUN

@@ -13,16 +13,16 @@ import pytest
 
 from langchain_cfc.errors import ServingTimeoutError
 from langchain_cfc.execution import (
-    Bounds,
-    Limit,
+    CallLimits,
+    ConcurrencyLimiter,
     Step,
     Steps,
     acomplete,
-    bounded,
     bounds,
     complete,
     each,
     succeeded,
+    with_call_limits,
 )
 
 from .parts import PATIENCE, Gauge, Run, auntil, both_ways, by_arun, by_run, one_step
@@ -173,8 +173,8 @@ def test_stop_iteration_is_an_outcome_too(run: Run, size: int) -> None:
 def test_what_is_no_exception_passes_and_leaves_no_place_held(
     error: type[BaseException], size: int, run: Run
 ) -> None:
-    limit = Limit(2)
-    with bounded(Bounds(limit)), pytest.raises(error):
+    limit = ConcurrencyLimiter(2)
+    with with_call_limits(CallLimits(limit)), pytest.raises(error):
         each_of(run, lambda item: item or fail(error()), range(size))
     assert limit._free == 2
 
@@ -205,7 +205,7 @@ def test_no_more_threads_than_places(size: int) -> None:
             seen.add(threading.get_ident())
             meeting.wait(PATIENCE)
 
-    with bounded(Bounds(Limit(size))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(size))):
         each_of(by_run, function, range(3 * size))
     assert len(seen) == gauge.most == size
 
@@ -229,7 +229,7 @@ def test_each_within_each_stands_not_still(run: Run) -> None:
     async def abranch(item: int) -> list[int]:
         return await acomplete(one_step(each(leaf, as_async(leaf), range(item))))
 
-    with bounded(Bounds(Limit(2))):
+    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
         found = run(one_step(each(branch, abranch, range(6))))
     assert found == [list(range(item)) for item in range(6)]
     assert gauge.most <= 2
@@ -237,12 +237,12 @@ def test_each_within_each_stands_not_still(run: Run) -> None:
 
 @both_ways
 def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
-    limit = Limit(1)
+    limit = ConcurrencyLimiter(1)
 
     def function(_: int) -> bool:
         return bounds().limit is limit and limit._free == 1
 
-    with bounded(Bounds(limit)):
+    with with_call_limits(CallLimits(limit)):
         assert each_of(run, function, range(3), hold_places=False) == [True] * 3
         assert each_of(run, function, range(3)) == [False] * 3
 
@@ -251,7 +251,7 @@ def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
 def test_the_deadline_ends_the_flow_and_is_no_outcome(run: Run) -> None:
     """As an outcome it would be repeated, or reported as a failure of the model."""
     started: list[int] = []
-    limit = Limit(1)
+    limit = ConcurrencyLimiter(1)
 
     def function(item: int) -> None:
         started.append(item)
@@ -260,7 +260,7 @@ def test_the_deadline_ends_the_flow_and_is_no_outcome(run: Run) -> None:
         while time.monotonic() < deadline:
             time.sleep(0.001)
 
-    with bounded(Bounds(limit, time.monotonic() + 0.05)), pytest.raises(ServingTimeoutError):
+    with with_call_limits(CallLimits(limit, time.monotonic() + 0.05)), pytest.raises(ServingTimeoutError):
         each_of(run, function, range(5))
     assert len(started) <= 1
     assert limit._free == 1
@@ -271,7 +271,7 @@ def test_the_deadline_ends_the_flow_and_is_no_outcome(run: Run) -> None:
 
 def test_cancellation_ends_all_and_waits_for_all() -> None:
     """Also for those that take their time to clean up: their places are free when it is over."""
-    limit, gauge = Limit(3), Gauge()
+    limit, gauge = ConcurrencyLimiter(3), Gauge()
 
     async def call(item: int) -> None:
         with gauge.counted():
@@ -282,7 +282,7 @@ def test_cancellation_ends_all_and_waits_for_all() -> None:
                     await asyncio.sleep(0)
 
     async def inside() -> None:
-        with bounded(Bounds(limit)):
+        with with_call_limits(CallLimits(limit)):
             task = asyncio.create_task(acomplete(one_step(each(fail, call, range(6)))))
         await auntil(lambda: gauge.inside == 3)
         task.cancel()
