@@ -62,6 +62,7 @@ ROOMS = (
     "evaluation",
     "execution",
     "experiments",
+    "extend",
     "features",
     "fingerprints",
     "guarantee",

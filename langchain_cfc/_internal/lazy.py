@@ -16,7 +16,7 @@ def lazily(
 
     Args:
         package: Its `globals()`, where a name stays once it is loaded.
-        homes: Public names, and the module of the package that each is in.
+        homes: Public names, and the module of the package that each is in, relative to it.
 
     Returns:
         The two functions.
@@ -28,7 +28,7 @@ def lazily(
             raise AttributeError(msg)
         import importlib
 
-        value = getattr(importlib.import_module(f"{package['__name__']}.{homes[name]}"), name)
+        value = getattr(importlib.import_module(f".{homes[name]}", package["__package__"]), name)
         package[name] = value
         return value
 

@@ -21,8 +21,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.execution import setting, tagged, unquoted
-from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.extend import setting, tagged, unquoted, without_streaming_and_cache
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]

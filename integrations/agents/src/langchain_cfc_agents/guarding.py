@@ -11,8 +11,8 @@ from langchain_core.tools import BaseTool
 
 from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError, ServingError
+from langchain_cfc.extend import inside
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
-from langchain_cfc.sampling import inside
 from langchain_cfc_agents.asking import EndedBy, Request
 from langchain_cfc_agents.prompts import prompt_data
 

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import InputError
-from langchain_cfc.execution import unquoted
+from langchain_cfc.extend import unquoted
 from langchain_cfc_langgraph.state import CFCAnswer, CFCState
 
 Question: TypeAlias = str | Callable[[Any], Any]

@@ -13,14 +13,11 @@ from langsmith.run_helpers import get_tracing_context, tracing_context
 from langsmith.schemas import Example, Run
 
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
-from langchain_cfc.collect.sources import Columns
-from langchain_cfc.collect.sources.columns import template
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
-from langchain_cfc.execution import complete
+from langchain_cfc.extend import Columns, Description, complete, template
 from langchain_cfc.labelers import Labeler, Labelling, Reads
 from langchain_cfc.runnable import ScoredCandidate
-from langchain_cfc.sampling.description import Description
 from langchain_cfc_langsmith.labelling import served_labels
 from langchain_cfc_langsmith.scores import scores_of
 from langchain_cfc_langsmith.source import row_of

@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCWarning, InputError
-from langchain_cfc.execution import complete
+from langchain_cfc.extend import complete
 from langchain_cfc.labelers import Labeler, Labelling, Reads
 from langchain_cfc_langsmith.asking import asking, client_of
 from langchain_cfc_langsmith.labelling import served_labels

@@ -7,10 +7,9 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.execution import Steps
+from langchain_cfc.extend import DrawnCandidate, Steps
 from langchain_cfc.labelers import LabelerInput, Labelling
 from langchain_cfc.runnable import ScoredCandidate
-from langchain_cfc.sampling import DrawnCandidate
 
 
 def served_labels(

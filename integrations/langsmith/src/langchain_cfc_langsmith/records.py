@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from langchain_cfc import PromptRecord, write_records
 from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.extend import checked
 from langchain_cfc.records import Provenance, Records
-from langchain_cfc.records.batches import checked
 from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
 from langchain_cfc_langsmith.source import dataset_rows
 

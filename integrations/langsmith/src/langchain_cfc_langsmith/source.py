@@ -11,8 +11,8 @@ from urllib.parse import unquote
 from langsmith import Client
 from langsmith.schemas import Dataset, DatasetVersion, Example
 
-from langchain_cfc.collect.sources import Row, Rows
 from langchain_cfc.errors import InputError
+from langchain_cfc.extend import Row, Rows
 from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
 
 SPLITS = "dataset_split"

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.fingerprints import state_settings
+from langchain_cfc.extend import state_settings
 from langchain_cfc_openai.failures import EndpointError, explained, unreadable
 
 StructuredOutput: TypeAlias = Literal["json_schema", "function_calling"]

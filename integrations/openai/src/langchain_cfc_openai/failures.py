@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import openai
 
 from langchain_cfc.errors import ServingError
-from langchain_cfc.execution import described
+from langchain_cfc.extend import described
 
 _BY_STATUS = {
     400: "leave out what the endpoint does not know, such as logprobs, top_logprobs or structured_output",

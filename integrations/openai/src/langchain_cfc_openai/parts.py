@@ -10,10 +10,8 @@ from pydantic import SecretStr, ValidationError
 from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError
+from langchain_cfc.extend import CRITERION, TOP_LOGPROBS, Mode, Question, Wording
 from langchain_cfc.verifiers import ModelJudge, PTrue
-from langchain_cfc.verifiers.model_judge import CRITERION, Mode
-from langchain_cfc.verifiers.p_true import Wording
-from langchain_cfc.verifiers.prompted import TOP_LOGPROBS, Question
 from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
 from langchain_cfc_openai.connections import LoopwiseClient, ModelwiseClient
 

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.execution import Target
-from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.extend import Target, without_streaming_and_cache
 
 Arguments: TypeAlias = Mapping[str, str] | Target
 

@@ -12,8 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_cfc.errors import CFCError, InputError, VerifierError
-from langchain_cfc.execution import Call, Steps
-from langchain_cfc.verifiers.evaluators import evaluator_inputs
+from langchain_cfc.extend import Call, Steps, evaluator_inputs
 
 Function: TypeAlias = Callable[..., Any]
 AsyncFunction: TypeAlias = Callable[..., Awaitable[Any]]

@@ -24,8 +24,7 @@ from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
 from openevals.types import FewShotExample
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import resolved, without_streaming_and_cache
-from langchain_cfc.verifiers.base import combined_fingerprint, plain
+from langchain_cfc.extend import combined_fingerprint, plain, resolved, without_streaming_and_cache
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, as_they_are
 

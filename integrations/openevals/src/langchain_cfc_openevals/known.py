@@ -17,10 +17,7 @@ from typing import Any
 from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.labelers.base import unique_keys
-from langchain_cfc.labelers.matching import text_aliases
-from langchain_cfc.verifiers.base import combined_fingerprint
+from langchain_cfc.extend import combined_fingerprint, fingerprint, text_aliases, unique_keys
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, as_they_are
 

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.execution import Steps
+from langchain_cfc.extend import Steps
 from langchain_cfc.labelers import BaseLabeler, JudgeLabels, LabelerInput
 from langchain_cfc_openevals.arguments import Arguments
 from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, pair

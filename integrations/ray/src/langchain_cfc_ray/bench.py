@@ -17,8 +17,8 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from langchain_cfc.collect import CallPolicy, Journal, Outcome, Usage
 from langchain_cfc.errors import CFCError, CollectionError, InputError
+from langchain_cfc.extend import DrawnCandidate
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_ray.turns import begun_limiter
 from langchain_cfc_ray.worker import Factory, Orders, Worker
 

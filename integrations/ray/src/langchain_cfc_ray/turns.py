@@ -11,7 +11,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from langchain_cfc.collect import CallPolicy
-from langchain_cfc.collect.executor import RetryPolicy, TokenTurns
+from langchain_cfc.extend import RetryPolicy, TokenTurns
 
 # Beyond the calls that wait for their turns: those that say what they took.
 _SPARE = 64

@@ -13,9 +13,8 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.collect import CallPolicy, Components, LocalExecutor, Outcome, Usage
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.extend import ConcurrencyLimiter, DrawnCandidate
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_ray.turns import repeated_on_cluster
 
 Factory: TypeAlias = str | Callable[[], Components]

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from langchain_cfc._internal.plugins import load_object
-from langchain_cfc.cli._format import failures_explained
 from langchain_cfc.errors import InputError
+from langchain_cfc.extend import failures_explained, load_object
 from langchain_cfc_server.settings import Settings
 
 if TYPE_CHECKING:
