@@ -44,8 +44,8 @@ class Recording:
 RECORDINGS = (
     Recording(
         "facts.jsonl",
-        "the recorded answers that ship with the package: 1,224 questions about facts and sums, ten answers each "
-        "by a model of 1.5 billion parameters, scored by their sequence probability",
+        "the recorded answers that ship with the package: 1,224 questions about facts and sums, ten answers "
+        "each by a model of 1.5 billion parameters, scored by their sequence probability",
         "triviaqa",
         ("0.2", "0.25", "0.3", "0.35", "0.4", "0.45"),
     ),
@@ -239,7 +239,7 @@ def alphas(recording: Recording) -> list[str]:
 
 
 def cell_text(cell: dict[str, Any]) -> str:
-    """A reproduced cell beside the published one."""
+    """A reproduced cell next to the published one."""
     decimals = 2 if cell["metric"] == "APSS" else 1
     star = "" if cell["in_band"] else "*"
     return f"{cell['reproduced']:.{decimals}f} ({cell['published']:.{decimals}f}){star}"
