@@ -112,6 +112,15 @@ def _growth(results: Results) -> Iterator[Found]:
             yield Found(_cold(cell) / small[cell.kind, cell.d], place(cell))
 
 
+def _atoms(results: Results, d: int) -> Iterator[Found]:
+    """A batch where scores have atoms, relative to one where they are continuous."""
+    cells = {(cell.kind, cell.n): cell for cell in results.cells if cell.d == d and cell.ridge == 0}
+    for (kind, n), cell in cells.items():
+        other = cells.get(("continuous", n))
+        if kind == "atoms" and other is not None and cell.ours.batch_cold and other.ours.batch_cold:
+            yield Found(cell.ours.batch_cold / other.ours.batch_cold, place(cell))
+
+
 def oracle(cell: Cell) -> Agreement | None:
     """Agreement with SciPy's HiGHS (its ipm where its simplex is too slow), with ridge with Clarabel."""
     names = ("cvxpy ridge",) if cell.ridge else ("scipy", "scipy ipm")
@@ -175,6 +184,7 @@ def figures(results: Results) -> list[Figure]:
     made.append(
         Figure(f"cold query, N = {HUGE:,} against N = {SMALL:,}", 1.5, tuple(_growth(results)), unit="x")
     )
+    made.append(Figure("batch, atoms against continuous, d = 3", 3, tuple(_atoms(results, 3)), unit="x"))
     against("scipy", 700, MIDDLE, 3, "cold query")
     against("scipy", 400, MIDDLE, 10, "cold query")
     against("conditionalconformal exact", 15, LARGE, 3, "cold query")

@@ -12,6 +12,7 @@ one machine: another processor or NumPy may round the last bit of a threshold di
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -22,11 +23,14 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
     sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from langchain_cfc import PromptRecord
 
 SUMS = Path(__file__).with_name("frozen.sha256")
 # Seconds since 1970 that artifacts and reports are made at.
@@ -85,10 +89,42 @@ COMMANDS: Mapping[str, str] = {
     "export": "export store.db exported.jsonl --json",
     "synthetic": "paper synthetic --seeds 2 --jobs 1 --json",
     "triviaqa": "paper triviaqa records.jsonl --splits 2 --jobs 1 --json",
+    "agreement": "agreement records.jsonl sheet.csv --artifact called.json --json",
+    "monitor": "monitor status artifacts/held-out.json monitor.db --json",
+    "collect": "collect --source questions.jsonl --generator frozen_parts:draw --verifier frozen_parts:score "
+    "--labeler langchain_cfc.labelers:NormalisedMatch -n 4 --store collected.db --out collected.jsonl --json",
 }
+# The parts that `collect` is given: the candidates of a prompt depend on the prompt alone.
+PARTS = """
+import zlib
+from itertools import count
+
+from langchain_core.runnables import RunnableLambda
+
+_calls = {}
+
+
+def draw(prompt):
+    slot = next(_calls.setdefault(prompt, count()))
+    return str((zlib.crc32(prompt.encode()) + slot) % 3)
+
+
+def score(prompt, candidates):
+    return [zlib.crc32((prompt + text).encode()) / 2**32 for text in candidates]
+
+
+draw = RunnableLambda(draw)
+"""
 QUESTION = "What is the capital of Peru?"
 # Files that the commands write, kept like what they print.
-WRITTEN = ("demo/artifact.json", "called.json", "certified.json", "report.html", "exported.jsonl")
+WRITTEN = (
+    "demo/artifact.json",
+    "called.json",
+    "certified.json",
+    "report.html",
+    "exported.jsonl",
+    "collected.jsonl",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,6 +163,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
     """
     from langchain_cfc import calibrate, write_records
     from langchain_cfc.demo import demo_chain, recording
+    from langchain_cfc.monitor import CFCMonitor
 
     os.environ["SOURCE_DATE_EPOCH"] = EPOCH
     source = recording()
@@ -140,16 +177,36 @@ def make_outputs(outputs: Path) -> dict[str, str]:
         artifact.save(outputs / "artifacts" / f"{name}.json")
     chain = demo_chain(outputs / "artifacts" / "held-out.json")
     split = chain.artifact.calibration.split
-    with (outputs / "results.jsonl").open("w", encoding="utf-8") as file:
+    monitor = CFCMonitor(chain.artifact, outputs / "monitor.db")
+    with (outputs / "results.jsonl").open("w", encoding="utf-8") as file, monitor:
         for record in records:
             if split.part(record.id, record.cluster) == "test":
-                result = chain.invoke(record.input).model_dump(mode="json")
-                file.write(json.dumps(_lasting(result), sort_keys=True) + "\n")
+                result = chain.invoke(record.input)
+                monitor.see(result, record.id)
+                file.write(json.dumps(_lasting(result.model_dump(mode="json")), sort_keys=True) + "\n")
+    _write_sheet(records, outputs / "sheet.csv")
+    (outputs / "frozen_parts.py").write_text(PARTS, encoding="utf-8")
+    questions = ({"id": f"q{number}", "input": f"{number}?", "reference": "1"} for number in range(40))
+    (outputs / "questions.jsonl").write_text(
+        "".join(f"{json.dumps(one)}\n" for one in questions), encoding="utf-8"
+    )
     (outputs / "printed").mkdir()
     for name, command in COMMANDS.items():
         words = [*command.split(), QUESTION] if name == "ask" else command.split()
         _write_printed(outputs, name, _run(ROOT, outputs, words))
     return {name: _digest(outputs / name) for name in _compared(outputs)}
+
+
+def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
+    """Write a sheet of 100 candidates that says yes to those with an even number of characters."""
+    from langchain_cfc.collect import write_review
+
+    write_review(records, 100, path)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        heading, *rows = csv.reader(file)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        filled = [[*row[:-1], "no" if len(row[-2]) % 2 else "yes"] for row in rows]
+        csv.writer(file).writerows([heading, *filled])
 
 
 def _compared(outputs: Path) -> Iterator[str]:
@@ -164,7 +221,12 @@ def _digest(path: Path) -> str:
 
 def _run(checkout: Path, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of a checkout in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "SOURCE_DATE_EPOCH": EPOCH, "COLUMNS": "80"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(checkout), str(folder)]),
+        "SOURCE_DATE_EPOCH": EPOCH,
+        "COLUMNS": "80",
+    }
     command = [sys.executable, "-c", PROGRAM, *words]
     return subprocess.run(  # noqa: S603 - the commands of this file
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
