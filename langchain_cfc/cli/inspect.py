@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -60,11 +63,25 @@ def inspect(
 
 
 def _verified(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
-    return verification.verify(
-        artifact,
-        prompts=prompts,
-        progress=lambda sample: track_progress(sample, "solving again", prompts + 1),
-    )
+    with _native_output_on_stderr():
+        return verification.verify(
+            artifact,
+            prompts=prompts,
+            progress=lambda sample: track_progress(sample, "solving again", prompts + 1),
+        )
+
+
+@contextmanager
+def _native_output_on_stderr() -> Iterator[None]:
+    """Send what compiled libraries print to standard error, as HiGHS 1.16 prints a banner in any case."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def _print_verification(levels: Sequence[LevelVerification]) -> None:

@@ -263,6 +263,13 @@ def test_inspect_verify_has_other_solvers_confirm_the_thresholds(artifact: Path)
     assert level["largest_difference"] < 1e-9
 
 
+def test_inspect_verify_prints_nothing_but_json_whatever_solvers_print(artifact: Path) -> None:
+    # HiGHS 1.16 prints a banner from compiled code, past `sys.stdout`.
+    command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "inspect", str(artifact)]
+    ran = subprocess.run([*command, "--verify", "--prompts", "1", "--json"], capture_output=True, check=True)
+    assert len(json.loads(ran.stdout)["verification"]) == 1
+
+
 def test_inspect_verify_exits_with_one_where_they_contradict(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
