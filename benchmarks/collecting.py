@@ -26,11 +26,11 @@ from benchmarks.alternate import Ratio
 from benchmarks.in_memory import InMemoryModel
 from benchmarks.ours import quiet
 from benchmarks.slow_server import counted, slow_server
-from langchain_cfc.collect.collecting import CallPolicy, Options, collect
-from langchain_cfc.collect.executor import Components
-from langchain_cfc.collect.stages import Labels, ModelCalls, Usage
-from langchain_cfc.collect.store import Store, writes
-from langchain_cfc.collect.store.writes import Statement, Write, together
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, collect
+from langchain_cfc.collect.costs import ModelCalls, Usage
+from langchain_cfc.collect.executor import Components, Labels
+from langchain_cfc.collect.store import Store, rows
+from langchain_cfc.collect.store.rows import Statement, Write, combine_writes
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example
@@ -168,10 +168,10 @@ def _bare(model: BaseChatModel, prompts: int, n: int, concurrency: int) -> None:
 def _collected(model: BaseChatModel, prompts: int, n: int, concurrency: int) -> None:
     parts = Components(model, Half(), First(), n)
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(pace=CallPolicy(concurrency), notice=_ignored)
+        options = CollectionOptions(call_policy=CallPolicy(concurrency), on_notice=_ignored)
         found = collect(_examples(prompts), parts, Path(folder) / "store.db", options)
-    if not found.complete or found.standing.labelled != prompts:
-        msg = f"only {found.standing.labelled} of {prompts} prompts were collected"
+    if not found.complete or found.status.labelled != prompts:
+        msg = f"only {found.status.labelled} of {prompts} prompts were collected"
         raise AssertionError(msg)
 
 
@@ -198,9 +198,9 @@ def _stages(prompts: int, n: int) -> list[list[Write]]:
     found = []
     while some := list(islice(numbers, TOGETHER)):
         found += [
-            together(writes.drawn(one, draws, paid, without_nul=False) for one in some),
-            together(writes.scored(one, scores, paid) for one in some),
-            together(writes.labelled(one, labels, Usage(), without_nul=False) for one in some),
+            combine_writes(rows.insert_draws(one, draws, paid, without_nul=False) for one in some),
+            combine_writes(rows.insert_scores(one, scores, paid) for one in some),
+            combine_writes(rows.insert_labels(one, labels, Usage(), without_nul=False) for one in some),
         ]
     return found
 

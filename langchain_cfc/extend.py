@@ -15,10 +15,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc._internal.plugins import load_object
     from langchain_cfc.cli._format import failures_explained
-    from langchain_cfc.collect.executor import Components, LocalExecutor, RetryPolicy, TokenTurns
+    from langchain_cfc.collect.costs import Usage
+    from langchain_cfc.collect.executor import (
+        Components,
+        Executor,
+        Journal,
+        LocalExecutor,
+        Outcome,
+        RetryPolicy,
+        TokenRateLimiter,
+    )
     from langchain_cfc.collect.sources import Columns, Row, Rows
-    from langchain_cfc.collect.sources.columns import template
-    from langchain_cfc.collect.stages import Executor, Journal, Outcome, Usage
+    from langchain_cfc.collect.sources.columns import parse_template
     from langchain_cfc.execution import (
         Call,
         ConcurrencyLimiter,
@@ -81,7 +89,7 @@ __all__ = [
     "Target",
     "ThresholdRule",
     "Thresholds",
-    "TokenTurns",
+    "TokenRateLimiter",
     "Usage",
     "Verifier",
     "VerifierInput",
@@ -95,12 +103,12 @@ __all__ = [
     "fingerprint",
     "inside",
     "load_object",
+    "parse_template",
     "plain",
     "resolved",
     "setting",
     "state_settings",
     "tagged",
-    "template",
     "text_aliases",
     "unique_keys",
     "unquoted",
@@ -117,8 +125,8 @@ _HOMES = {
     "ConcurrencyLimiter": "execution",
     "Description": "sampling.description",
     "DrawnCandidate": "sampling",
-    "Executor": "collect.stages",
-    "Journal": "collect.stages",
+    "Executor": "collect.executor",
+    "Journal": "collect.executor",
     "JudgeLabels": "labelers.judge",
     "Labeler": "labelers.base",
     "LabelerInput": "labelers.base",
@@ -126,7 +134,7 @@ _HOMES = {
     "LocalExecutor": "collect.executor",
     "Measured": "monitor.metrics",
     "Mode": "verifiers.model_judge",
-    "Outcome": "collect.stages",
+    "Outcome": "collect.executor",
     "Question": "verifiers.prompted",
     "Reads": "labelers.base",
     "RetryPolicy": "collect.executor",
@@ -137,8 +145,8 @@ _HOMES = {
     "Target": "execution",
     "ThresholdRule": "thresholds.base",
     "Thresholds": "thresholds.base",
-    "TokenTurns": "collect.executor",
-    "Usage": "collect.stages",
+    "TokenRateLimiter": "collect.executor",
+    "Usage": "collect.costs",
     "Verifier": "verifiers.base",
     "VerifierInput": "verifiers.base",
     "Wording": "verifiers.p_true",
@@ -151,12 +159,12 @@ _HOMES = {
     "fingerprint": "fingerprints",
     "inside": "sampling",
     "load_object": "_internal.plugins",
+    "parse_template": "collect.sources.columns",
     "plain": "verifiers.base",
     "resolved": "sampling",
     "setting": "execution",
     "state_settings": "fingerprints",
     "tagged": "execution",
-    "template": "collect.sources.columns",
     "text_aliases": "labelers.matching",
     "unique_keys": "labelers.base",
     "unquoted": "execution",

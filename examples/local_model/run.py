@@ -24,7 +24,7 @@ from local_model import MODEL_NAME, get, running_server
 from questions import Question, extract, prompt, questions
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate
-from langchain_cfc.collect import CallPolicy, Components, Options, Store, collect
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, read_records, write_records
@@ -76,7 +76,7 @@ def collected(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, fold
         answer_id="extract",
     )
     store, records = folder / "questions.db", folder / "records.jsonl"
-    collect(examples(asked), parts, store, Options(pace=CallPolicy(concurrency=SLOTS)))
+    collect(examples(asked), parts, store, CollectionOptions(call_policy=CallPolicy(concurrency=SLOTS)))
     with Store(store) as opened:
         write_records(records, opened.records(), opened.provenance())
     return records

@@ -15,7 +15,7 @@ from rag_chain import GENERATOR_ID, answer_of, described, examples, rag
 from rag_models import N, live
 from rag_verifier import Groundedness
 
-from langchain_cfc.collect import CallPolicy, Components, Options, Store, collect
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import write_records
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     store, records = options.folder / "questions.db", options.folder / "records.jsonl"
     asked = examples()[: options.questions]
-    collect(asked, parts, store, Options(pace=CallPolicy(concurrency=1, timeout=600.0)))
+    collect(asked, parts, store, CollectionOptions(call_policy=CallPolicy(concurrency=1, timeout=600.0)))
     with Store(store) as opened:
         write_records(records, opened.records(), opened.provenance())
     print(f"records: {records}")

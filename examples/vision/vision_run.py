@@ -20,7 +20,7 @@ from vision_questions import examples
 from vision_stand_in import MODEL, standing_in
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.collect import Components, Options, Store, collect
+from langchain_cfc.collect import CollectionOptions, Components, Store, collect
 from langchain_cfc.collect.config import CollectionConfig, read_config
 from langchain_cfc.records import Example, write_records
 
@@ -32,7 +32,12 @@ FEATURES = "hat(mean_score, 3)"
 def collected(config: CollectionConfig, asked: Sequence[Example], folder: Path) -> Path:
     """Draw, score and label answers; interrupted, run it again and it goes on."""
     store, records = folder / "cuttings.db", folder / "records.jsonl"
-    collect(asked, config.parts(), store, Options(pace=config.pace(), settings=config.settings()))
+    collect(
+        asked,
+        config.create_components(),
+        store,
+        CollectionOptions(call_policy=config.create_call_policy(), settings=config.record_settings()),
+    )
     with Store(store) as opened:
         write_records(records, opened.records(), opened.provenance())
     return records
@@ -101,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         artifact = calibrated(records, options.folder / "artifact.json")
         split = artifact.calibration.split
         held_out = [one for one in everything if split.part(one.id, None) == "test"]
-        ask(served(config.parts(), artifact), held_out[:6])
+        ask(served(config.create_components(), artifact), held_out[:6])
     print(f"\nrecords: {records}, {records.stat().st_size // 1024} kB without images")
 
 

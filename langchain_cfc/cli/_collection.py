@@ -18,14 +18,19 @@ from rich.markup import escape
 
 from langchain_cfc.cli._format import EXIT_INTERRUPTED, emit_json, err, out
 from langchain_cfc.cli.status import say_standing, standing_data
-from langchain_cfc.collect.collecting import Collected, Options, collect, money, progress_bar
+from langchain_cfc.collect.collecting import (
+    CollectionOptions,
+    CollectionResult,
+    collect,
+    format_cost,
+    progress_bar,
+)
 from langchain_cfc.collect.config import CollectionConfig
-from langchain_cfc.collect.costs import ASSUMED_OUTPUT, Estimate, estimate
 from langchain_cfc.collect.executor import LocalExecutor
 from langchain_cfc.collect.review import write_review
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
-from langchain_cfc.collect.status import CollectionStatus
+from langchain_cfc.collect.status import ASSUMED_OUTPUT, CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.records import Example, PromptRecord, write_records
@@ -75,7 +80,7 @@ def run(
         ended = _collected(config, retry_failed=retry_failed)
     written: dict[str, Any] = {"store": config.store}
     sample = None
-    if ended.standing.labelled:
+    if ended.status.labelled:
         with _interrupts_explained(), Store(config.store) as store:
             if records is not None:
                 write_records(records, store.records(), store.provenance())
@@ -83,31 +88,33 @@ def run(
             if sheet is not None:
                 write_review(store.records(), sheet.rows, sheet.path)
                 written["review"] = str(sheet.path)
-            if not ended.standing.covered:
+            if not ended.status.covered:
                 with closing(store.records()) as records_of:
                     sample = next(records_of)
     if as_json:
-        emit_json({**standing_data(ended.standing), "complete": ended.complete, **written})
+        emit_json({**standing_data(ended.status), "complete": ended.complete, **written})
     else:
-        say_standing(out(), ended.standing, config.n)
+        say_standing(out(), ended.status, config.n)
         for line in _next_steps(written, ended, sample):
             out().print(escape(line), soft_wrap=True)
-    return ended.complete and not ended.standing.failed
+    return ended.complete and not ended.status.failed
 
 
-def _collected(config: CollectionConfig, *, retry_failed: bool) -> Collected:
-    examples = config.source.examples()
+def _collected(config: CollectionConfig, *, retry_failed: bool) -> CollectionResult:
+    examples = config.source.read_examples()
     console = err()
     with progress_bar(console) as progress, _noted_at_once(console):
-        options = Options(
-            pace=config.pace(),
-            budget=config.budget(),
-            settings=config.settings(),
+        options = CollectionOptions(
+            call_policy=config.create_call_policy(),
+            budget=config.create_budget(),
+            settings=config.record_settings(),
             retry_failed=retry_failed,
-            progress=progress,
-            begun=lambda run: _stop_on_signals(run, console),
+            on_progress=progress,
+            on_start=lambda run: _stop_on_signals(run, console),
         )
-        ended = collect(islice(examples, config.source.limit), config.parts(), config.store, options)
+        ended = collect(
+            islice(examples, config.source.limit), config.create_components(), config.store, options
+        )
     if examples.bad_rows:
         _note(console, _bad_rows(examples))
     return ended
@@ -162,7 +169,7 @@ def _stop_on_signals(run: Run, console: Console) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:
-        if run.stopping and task is not None:
+        if run.is_stopping and task is not None:
             task.cancel()
             return
         run.stop()
@@ -183,10 +190,12 @@ def _bad_rows(examples: Examples) -> str:
     return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
 
 
-def _next_steps(written: Mapping[str, Any], ended: Collected, sample: PromptRecord | None) -> Iterator[str]:
+def _next_steps(
+    written: Mapping[str, Any], ended: CollectionResult, sample: PromptRecord | None
+) -> Iterator[str]:
     if not ended.complete:
         yield "not every prompt was begun: run the same command again to go on"
-    elif ended.standing.failed:
+    elif ended.status.failed:
         yield "run it again with --retry-failed for those that failed"
     yield f"store         {written['store']}"
     if "records" in written:
@@ -195,7 +204,7 @@ def _next_steps(written: Mapping[str, Any], ended: Collected, sample: PromptReco
         yield f"review        {written['review']}: fill in `correct`, then see langchain-cfc agreement --help"
     if sample is not None:
         yield from _nothing_correct(sample)
-    elif ended.standing.labelled:
+    elif ended.status.labelled:
         yield f"next          langchain-cfc calibrate {written.get('records', written['store'])}"
 
 
@@ -220,15 +229,15 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         config: The settings; all parts are made of them.
         as_json: Whether it is told as JSON.
     """
-    bench = LocalExecutor(config.parts())
-    examples = config.source.examples()
+    bench = LocalExecutor(config.create_components())
+    examples = config.source.read_examples()
     wanted = list(islice(examples, config.source.limit))
-    found = estimate(
+    found = estimate_remaining(
         wanted,
         _standing(config, bench),
         n=config.n,
         sampling=config.generator.sampling,
-        budget=config.budget(),
+        budget=config.create_budget(),
     )
     if as_json:
         bad_rows = [str(row) for row in examples.bad_rows]
@@ -248,8 +257,8 @@ def _standing(config: CollectionConfig, bench: LocalExecutor) -> CollectionStatu
     except StoreError:
         return None
     with store:
-        store.check_configuration({**bench.configuration, **config.settings()})
-        return CollectionStatus.of(store)
+        store.check_configuration({**bench.configuration, **config.record_settings()})
+        return CollectionStatus.from_store(store)
 
 
 def _estimate_lines(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:
@@ -263,7 +272,7 @@ def _estimate_lines(found: Estimate, first: Example, parts: Mapping[str, Any]) -
     yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"
     yield f"tokens        about {found.input_tokens:,} in, {found.output_tokens:,} out"
     if found.cost is not None:
-        yield f"cost          about {money(found.cost)}"
+        yield f"cost          about {format_cost(found.cost)}"
     if found.measured_on:
         yield f"taken from    {found.measured_on} finished prompts, verifier and labeler included"
     else:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import emit_json, failures_explained, out, track_progress
-from langchain_cfc.collect.review import PromiseWorth, ReviewReport, review_report
+from langchain_cfc.collect.review import AdjustedCoverage, ReviewReport, create_review_report
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Records, read_records
 
@@ -46,7 +46,7 @@ def agreement(
                 msg = "an artifact says which coverage it promises: leave --coverage out"
                 raise InputError(msg)
             levels, n = _promised(CalibrationArtifact.load(artifact_path), source)
-        report = review_report(track_progress(source, "reading records"), sheet, coverage=levels, n=n)
+        report = create_review_report(track_progress(source, "reading records"), sheet, coverage=levels, n=n)
     if as_json:
         emit_json(report.model_dump(mode="json"))
     else:
@@ -140,7 +140,7 @@ def _promises(report: ReviewReport) -> Table:
     return table
 
 
-def _kinds(promise: PromiseWorth) -> Iterator[tuple[str, float, float]]:
+def _kinds(promise: AdjustedCoverage) -> Iterator[tuple[str, float, float]]:
     """What a promise is worth, and at most by a sheet of this size, by kind of mistakes."""
     yield "independent", promise.independent, promise.independent_limit
     yield "of any kind", promise.at_worst, promise.at_worst_limit

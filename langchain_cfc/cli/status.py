@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc.cli._format import emit_json, failures_explained, out, percent, track_progress
-from langchain_cfc.collect.collecting import money, score_words
+from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.records import read_records, write_records
 
@@ -40,8 +40,8 @@ def status(
         with Store(store) as opened:
             if check:
                 opened.check()
-            standing, failures = CollectionStatus.of(opened), opened.failures()
-            configuration, versions = opened.configuration, opened.versions()
+            standing, failures = CollectionStatus.from_store(opened), opened.failures()
+            configuration, versions = opened.configuration, opened.models()
     if as_json:
         failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
         emit_json(
@@ -123,12 +123,12 @@ def standing_data(standing: CollectionStatus) -> dict[str, Any]:
         "prompts": standing.total,
         "finished": standing.labelled,
         "failed": standing.failed,
-        "left": standing.left,
+        "left": standing.remaining,
         "pass_at_n": standing.coverage,
         "mean_score_correct": correct,
         "mean_score_wrong": wrong,
-        "input_tokens": sum(one.input_tokens for one in standing.spent.calls),
-        "output_tokens": sum(one.output_tokens for one in standing.spent.calls),
+        "input_tokens": sum(one.input_tokens for one in standing.usage.calls),
+        "output_tokens": sum(one.output_tokens for one in standing.usage.calls),
         "cost": standing.cost,
         "unanswered_requests": standing.unanswered,
     }
@@ -143,16 +143,16 @@ def say_standing(console: Console, standing: CollectionStatus, n: int) -> None:
         n: Number of candidates for each prompt.
     """
     data = standing_data(standing)
-    left = f", {standing.left} left" if standing.left else ""
+    left = f", {standing.remaining} left" if standing.remaining else ""
     lines = [
         f"prompts       {standing.labelled} of {standing.total} finished, {standing.failed} failed{left}"
     ]
     if standing.coverage is not None:
         lines.append(f"attainable    {percent(standing.coverage)} have a correct one among {n} candidates")
-        lines.append(f"scores        {score_words(standing)} on average")
+        lines.append(f"scores        {format_mean_scores(standing)} on average")
     lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
     if standing.cost is not None:
-        lines.append(f"cost          {money(standing.cost)}")
+        lines.append(f"cost          {format_cost(standing.cost)}")
     if standing.unanswered:
         lines.append(
             f"unanswered    {standing.unanswered} requests were begun and their answers never received; "

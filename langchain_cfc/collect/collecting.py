@@ -26,9 +26,15 @@ from rich.progress import (
 
 from langchain_cfc._internal.optional import check_installed
 from langchain_cfc.collect.costs import Budget
-from langchain_cfc.collect.executor import Components, LocalExecutor, RetryPolicy, TokenTurns, request_turns
+from langchain_cfc.collect.executor import (
+    Components,
+    Executor,
+    LocalExecutor,
+    RetryPolicy,
+    TokenRateLimiter,
+    create_request_limiter,
+)
 from langchain_cfc.collect.run import Run, RunObserver
-from langchain_cfc.collect.stages import Executor
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
@@ -36,148 +42,24 @@ from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
 from langchain_cfc.sampling.models import packages_of
 
-
-def shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -> str | None:
-    """What is wrong with labels by the model that the verifier asks as well.
-
-    Whatever fools the one fools the other: a wrong candidate with the best score is labelled correct, the
-    records show a verifier that is better than it is, and the promise is about what the judge believes. In
-    the words of `langchain_cfc.labelers.true_coverage`, its mistakes are not independent, so that only
-    `true_coverage_at_worst` holds.
-
-    Args:
-        verifier: Fingerprint of the verifier, or of several together.
-        labeler: Fingerprint of the labeler.
-
-    Returns:
-        A sentence for people; None unless both say that they ask a model of the same name. Of a judge that
-        does not say which model it asks, nothing can be told.
-    """
-    shared = sorted(_models(verifier) & _models(labeler))
-    if not shared:
-        return None
-    return (
-        f"{', '.join(shared)} both scores and labels: what is promised then is what this model believes, and "
-        "its agreement with itself. Label with another model, by matching, or by people"
-    )
-
-
-def _models(said: Mapping[str, Any]) -> set[str]:
-    """The models that a fingerprint names, for itself or for its parts."""
-    return {str(value) for key, value in said.items() if key.rpartition(".")[2] == "model"}
-
-
-def check_packages(model: str | None = None) -> None:
-    """Check that what a collection needs is installed, so that one error names all that is missing.
-
-    Args:
-        model: Name of the model that draws, such as `openai:gpt-4o-mini`; None if it is not given by name.
-
-    Raises:
-        MissingExtraError: If a package is missing; the message names the command that installs all of them.
-    """
-    needed = {"filelock": "collect", "sqlalchemy": "collect"}
-    check_installed({**needed, **(packages_of(model) if model is not None else {})}, "a collection")
-
-
-# Seconds between two lines where there is no terminal; shorter runs print none.
-_LINE_EVERY = 30.0
-
-
-@contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Callable[[CollectionStatus], None]]:
-    """Show how far a collection has come: prompts, pace, time left, coverage, scores and cost.
-
-    Args:
-        console: Where to; by default standard error. Where that is no terminal, a plain line is printed every
-            30 seconds.
-
-    Yields:
-        What is to be called with the standing.
-    """
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    columns = (
-        SpinnerColumn(),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[pace]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[seen]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=None, pace="", seen="")
-
-        def show(standing: CollectionStatus) -> None:
-            progress.update(
-                task,
-                total=standing.total,
-                completed=standing.labelled + standing.failed,
-                pace=f"{60 * standing.per_second:.0f}/min",
-                seen=", ".join(_seen(standing)),
-            )
-
-        yield show
-
-
-class _Lines:
-    """Prints the standing as a line of plain text, at most every so often."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed_at = time.monotonic()
-
-    def __call__(self, standing: CollectionStatus) -> None:
-        now = time.monotonic()
-        if now - self._printed_at < _LINE_EVERY:
-            return
-        self._printed_at = now
-        done = standing.labelled + standing.failed
-        pace = standing.per_second
-        minutes = f", about {standing.left / pace / 60:.0f} min left" if pace > 0 and standing.left else ""
-        line = ", ".join([f"{done} of {standing.total} prompts", f"{60 * pace:.0f}/min", *_seen(standing)])
-        self._console.print(line + minutes, markup=False, highlight=False, soft_wrap=True)
-
-
-def _seen(standing: CollectionStatus) -> Iterator[str]:
-    if standing.coverage is not None:
-        yield f"pass@n {standing.coverage:.2f}"
-        yield f"scores {score_words(standing)}"
-    if standing.failed:
-        yield f"{standing.failed} failed"
-    if standing.cost is not None:
-        yield f"cost {money(standing.cost)}"
-
-
-def score_words(standing: CollectionStatus) -> str:
-    """Mean scores of correct and wrong candidates, as far as there are any."""
-    wrong, correct = standing.mean_scores
-    said = [("correct", correct), ("wrong", wrong)]
-    return ", ".join(f"{word} {mean:.2f}" for word, mean in said if mean is not None)
-
-
-def money(cost: float) -> str:
-    """A cost, with more digits where it is less than one."""
-    return f"{cost:.2f}" if cost >= 1 else f"{cost:.4f}"
-
-
-_LEAST_SPARE = 8
+_MIN_SPARE_PROMPTS = 8
 
 
 @dataclass(frozen=True)
 class CallPolicy:
-    """How calls are made.
+    """Limits and retries of calls.
 
     Attributes:
-        concurrency: Most calls of generator, verifier and labeler at once, at least 1.
-        requests_per_second: Most calls per second, above 0; a call that asks several models counts once. None
-            for no limit.
-        tokens_per_second: Most tokens per second, requests and answers together, above 0; models must say
-            what they take. None for no limit.
-        attempts: How often a call is made at most, where its failure may pass by itself; at least 1.
+        concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
+        requests_per_second: Maximum calls per second, above 0; a call that asks several models counts once.
+            None for no limit.
+        tokens_per_second: Maximum tokens per second, requests and answers together, above 0; models must
+            report their usage. None for no limit.
+        attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take, above 0; None for no limit.
+
+    Raises:
+        InputError: If a value is out of range.
     """
 
     concurrency: int = 8
@@ -187,7 +69,7 @@ class CallPolicy:
     timeout: float | None = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse what would stand still."""
+        """Validate the values."""
         for name in ("concurrency", "attempts"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
@@ -199,92 +81,91 @@ class CallPolicy:
                 raise InputError(msg)
 
     @property
-    def at_once(self) -> int:
-        """How many prompts are under way at a time.
+    def prompts_at_once(self) -> int:
+        """Number of prompts in progress at a time.
 
-        More than there are places for calls: some wait for the disk while others call.
+        It exceeds the number of concurrent calls: some prompts wait for the disk while others call.
         """
-        return self.concurrency + max(_LEAST_SPARE, self.concurrency // 2)
+        return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
 
-    @property
-    def repeated(self) -> RetryPolicy:
-        """How each call is made."""
-        turns: list[BaseRateLimiter] = []
+    def create_retry_policy(self) -> RetryPolicy:
+        """Create the retry policy of each call, with rate limiters of its own."""
+        limiters: list[BaseRateLimiter] = []
         if self.requests_per_second is not None:
-            turns.append(request_turns(self.requests_per_second))
+            limiters.append(create_request_limiter(self.requests_per_second))
         if self.tokens_per_second is not None:
-            turns.append(TokenTurns(self.tokens_per_second))
-        return RetryPolicy(self.attempts, self.timeout, tuple(turns))
+            limiters.append(TokenRateLimiter(self.tokens_per_second))
+        return RetryPolicy(self.attempts, self.timeout, tuple(limiters))
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectionResult:
     """How a run ended.
 
     Attributes:
-        standing: What the store holds now.
-        complete: Whether every prompt is finished or has failed; False where the budget ended the run, or
-            somebody stopped it.
+        status: What the store holds now.
+        complete: Whether every prompt is finished or has failed; False if the budget ended the run, or it was
+            stopped.
     """
 
-    standing: CollectionStatus
+    status: CollectionStatus
     complete: bool
 
 
-def _warned(notice: str) -> None:
+def _warn(notice: str) -> None:
     warnings.warn(notice, CollectionWarning, stacklevel=2)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What else there is to say about a run.
+class CollectionOptions:
+    """Options of a run.
 
     Attributes:
-        pace: How calls are made.
-        budget: What they may take together.
-        settings: What else makes other records, as plain data: a store that was made with other ones is
-            refused.
+        call_policy: Limits and retries of calls.
+        budget: Limits of tokens and cost for all prompts together.
+        settings: Further plain data that changes records: a store with other settings is refused.
         retry_failed: Whether prompts that failed in an earlier run are tried again.
-        progress: Called with the standing whenever a prompt is finished or has failed; by default a bar on
-            standard error, where that is a terminal.
-        notice: Called with what people should know while there is still time; warns by default.
-        begun: Called with the run before it begins, for whoever may want to stop it.
+        on_progress: Called with the status whenever a prompt is finished or has failed; None for a bar on
+            standard error, or lines if that is no terminal.
+        on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
+            default.
+        on_start: Called with the run before it starts, so that it can be stopped.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
     """
 
-    pace: CallPolicy = field(default_factory=CallPolicy)
+    call_policy: CallPolicy = field(default_factory=CallPolicy)
     budget: Budget = field(default_factory=Budget)
     settings: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
-    progress: Callable[[CollectionStatus], None] | None = None
-    notice: Callable[[str], None] = _warned
-    begun: Callable[[Run], None] | None = None
+    on_progress: Callable[[CollectionStatus], None] | None = None
+    on_notice: Callable[[str], None] = _warn
+    on_start: Callable[[Run], None] | None = None
     config: RunnableConfig | None = None
 
 
 def collect(
     examples: Iterable[Example],
-    parts: Components,
+    components: Components,
     store: str | os.PathLike[str],
-    options: Options | None = None,
-) -> Collected:
+    options: CollectionOptions | None = None,
+) -> CollectionResult:
     """Draw, score and label n candidates for each example.
 
     Every finished stage of a prompt (its draws, their scores, their labels) is on disk before the next one
-    begins. A run that was interrupted goes on where it stopped: call this again.
+    begins. To resume a run that was interrupted, call this again.
 
     Args:
-        examples: What to draw for; those that the store holds already are not added again.
-        parts: What draws, scores and labels.
-        store: Path of an SQLite file, made if it is not there, or the URL of a PostgreSQL database.
-        options: How calls are made, what they may cost, and who is told.
+        examples: The prompts; those that the store holds already are not added again.
+        components: What draws, scores and labels.
+        store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database.
+        options: Limits, callbacks and further options; None for the defaults.
 
     Returns:
-        How the run ended. `Store(store).records()` are its records.
+        How the run ended. `Store(store).records()` yields its records.
 
     Raises:
-        StoreError: If the store cannot be written, is in use, or was made with other parts.
-        CollectionError: If prompt after prompt fails.
+        StoreError: If the store cannot be written, is in use, or was made with other components.
+        CollectionError: If many consecutive prompts fail.
         RecordError: If an example cannot be used.
         InputError: If a setting cannot be used.
 
@@ -295,81 +176,201 @@ def collect(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(acollect(examples, parts, store, options))
+        return asyncio.run(acollect(examples, components, store, options))
     msg = "an event loop runs here already, as in a notebook: await acollect(...) with the same arguments"
     raise InputError(msg)
 
 
 async def acollect(
     examples: Iterable[Example],
-    parts: Components,
+    components: Components,
     store: str | os.PathLike[str],
-    options: Options | None = None,
-) -> Collected:
-    """The same as `collect`, on an event loop that runs already."""
-    options = options or Options()
-    bench = LocalExecutor(
-        parts, ConcurrencyLimiter(options.pace.concurrency), options.pace.repeated, options.config
-    )
-    return await acollect_on(bench, examples, store, options)
-
-
-async def acollect_on(
-    bench: Executor, examples: Iterable[Example], store: str | os.PathLike[str], options: Options
-) -> Collected:
-    """The same wherever the prompts are worked on; how calls are made is the bench's business.
+    options: CollectionOptions | None = None,
+) -> CollectionResult:
+    """Do the same as `collect` on an event loop that runs already.
 
     Args:
-        bench: What draws, scores and labels.
         examples: As in `collect`.
-        store: As in `collect`. This process is the only one that writes it.
-        options: As in `collect`; of the `pace`, how many prompts are under way at a time.
+        components: As in `collect`.
+        store: As in `collect`.
+        options: As in `collect`.
 
     Returns:
         How the run ended.
     """
-    configuration = bench.configuration
-    suspicion = shared_judge(configuration["verifier"], configuration["labeler"])
+    options = options or CollectionOptions()
+    policy = options.call_policy
+    limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
+    executor = LocalExecutor(components, limiter, retry_policy, options.config)
+    return await acollect_with(executor, examples, store, options)
+
+
+async def acollect_with(
+    executor: Executor,
+    examples: Iterable[Example],
+    store: str | os.PathLike[str],
+    options: CollectionOptions,
+) -> CollectionResult:
+    """Do the same as `acollect` with any executor, which is responsible for limits and retries.
+
+    Args:
+        executor: What draws, scores and labels.
+        examples: As in `collect`.
+        store: As in `collect`. This process is the only one that writes it.
+        options: As in `collect`; `call_policy` only sets the number of prompts in progress.
+
+    Returns:
+        How the run ended.
+    """
+    configuration = executor.configuration
+    suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"])
     if suspicion is not None:
-        options.notice(suspicion)
-    shown = progress_bar() if options.progress is None else nullcontext(options.progress)
-    with Store(store, create=True) as opened, opened.locked(), shown as progress:
-        opened.settle({**configuration, **options.settings})
+        options.on_notice(suspicion)
+    shown = progress_bar() if options.on_progress is None else nullcontext(options.on_progress)
+    with Store(store, create=True) as opened, opened.locked(), shown as on_progress:
+        opened.set_configuration({**configuration, **options.settings})
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
+        n = configuration["n"]
         run = Run(
             opened,
-            bench,
-            n=configuration["n"],
-            per_prompt=1 if configuration.get("sampling") == "single_request" else configuration["n"],
-            at_once=options.pace.at_once,
+            executor,
+            n=n,
+            requests_per_prompt=1 if configuration.get("sampling") == "single_request" else n,
+            prompts_at_once=options.call_policy.prompts_at_once,
             budget=options.budget,
-            watch=RunObserver(progress, options.notice),
+            observer=RunObserver(on_progress, options.on_notice),
         )
-        if options.begun is not None:
-            options.begun(run)
-        complete = await run.work()
-    if run.standing.failed:
-        options.notice(bias_of_failures(run.standing))
-    return Collected(run.standing, complete)
+        if options.on_start is not None:
+            options.on_start(run)
+        complete = await run.run()
+    if run.status.failed:
+        options.on_notice(_explain_failures(run.status))
+    return CollectionResult(run.status, complete)
 
 
-def bias_of_failures(standing: CollectionStatus) -> str:
-    """What failed prompts mean for a calibration without them.
-
-    Args:
-        standing: With at least one failure.
-
-    Returns:
-        A sentence or two for people.
-    """
-    tried = standing.failed + standing.labelled
-    share = standing.failed / tried
+def _explain_failures(status: CollectionStatus) -> str:
+    """Explain what failed prompts mean for a calibration without them."""
+    tried = status.failed + status.labelled
+    share = status.failed / tried
     return (
-        f"{standing.failed} of {tried} prompts failed ({100 * share:.1f} %), and what is calibrated without "
+        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and what is calibrated without "
         "them speaks of the others only. Where prompts like these fail when serving as well, the promise "
         "holds for those that are answered. Where they are answered, at worst all of them are misses: of a "
         f"promised coverage c only {1 - share:.3f} c is sure over all prompts. Retry them (--retry-failed), "
         "and look for what they have in common (langchain-cfc status)"
     )
+
+
+def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -> str | None:
+    """Explain what is wrong if verifier and labeler ask the same model; None if that is not known.
+
+    What deceives the one deceives the other: a wrong candidate with the best score is labelled correct, the
+    records show a verifier that is better than it is, and the guarantee is about what the judge believes. In
+    terms of `langchain_cfc.labelers.true_coverage`, its mistakes are not independent, so that only
+    `true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
+    """
+    shared = sorted(_named_models(verifier) & _named_models(labeler))
+    if not shared:
+        return None
+    return (
+        f"{', '.join(shared)} both scores and labels: what is promised then is what this model believes, and "
+        "its agreement with itself. Label with another model, by matching, or by people"
+    )
+
+
+def _named_models(fingerprint: Mapping[str, Any]) -> set[str]:
+    return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
+
+
+def check_packages(model: str | None = None) -> None:
+    """Check that the packages of a collection, and of its model's provider, are installed.
+
+    Raises `MissingExtraError`, whose message names the command that installs all missing packages.
+    """
+    needed = {"filelock": "collect", "sqlalchemy": "collect"}
+    check_installed({**needed, **(packages_of(model) if model is not None else {})}, "a collection")
+
+
+# Seconds between two lines if there is no terminal; shorter runs print none.
+_LINE_INTERVAL = 30.0
+
+
+@contextmanager
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[CollectionStatus], None]]:
+    """Show the progress of a collection: prompts, rate, time left, coverage, scores and cost.
+
+    Args:
+        console: Where to show it; None for standard error. If that is no terminal, a plain line is printed
+            every 30 seconds.
+
+    Yields:
+        The function to call with each new status.
+    """
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _LinePrinter(console)
+        return
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[details]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=None, rate="", details="")
+
+        def show(status: CollectionStatus) -> None:
+            progress.update(
+                task,
+                total=status.total,
+                completed=status.labelled + status.failed,
+                rate=f"{60 * status.prompts_per_second:.0f}/min",
+                details=", ".join(_format_details(status)),
+            )
+
+        yield show
+
+
+class _LinePrinter:
+    """Prints the status as a line of plain text, at most once per interval."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed_at = time.monotonic()
+
+    def __call__(self, status: CollectionStatus) -> None:
+        now = time.monotonic()
+        if now - self._printed_at < _LINE_INTERVAL:
+            return
+        self._printed_at = now
+        done = status.labelled + status.failed
+        rate, left = status.prompts_per_second, status.remaining
+        minutes = f", about {left / rate / 60:.0f} min left" if rate > 0 and left else ""
+        parts = [f"{done} of {status.total} prompts", f"{60 * rate:.0f}/min", *_format_details(status)]
+        self._console.print(", ".join(parts) + minutes, markup=False, highlight=False, soft_wrap=True)
+
+
+def _format_details(status: CollectionStatus) -> Iterator[str]:
+    if status.coverage is not None:
+        yield f"pass@n {status.coverage:.2f}"
+        yield f"scores {format_mean_scores(status)}"
+    if status.failed:
+        yield f"{status.failed} failed"
+    if status.cost is not None:
+        yield f"cost {format_cost(status.cost)}"
+
+
+def format_mean_scores(status: CollectionStatus) -> str:
+    """Format the mean scores of correct and wrong candidates, as far as there are any."""
+    wrong, correct = status.mean_scores
+    means = [("correct", correct), ("wrong", wrong)]
+    return ", ".join(f"{label} {mean:.2f}" for label, mean in means if mean is not None)
+
+
+def format_cost(cost: float) -> str:
+    """Format a cost, with more digits if it is less than one."""
+    return f"{cost:.2f}" if cost >= 1 else f"{cost:.4f}"

@@ -1,4 +1,4 @@
-"""`collect.toml`: everything that a collection is made of, as data."""
+"""`collect.toml`: all settings of a collection as data."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Arguments that say how a model is reached and not what it answers: a new key makes no other records.
-_OF_THE_WAY = re.compile(r"(api_key|secret|password|token|base_url|endpoint|timeout|max_retries)$")
+# Arguments that say how a model is reached rather than what it answers: a new key does not change records.
+_CONNECTION_ARGUMENT = re.compile(r"(api_key|secret|password|token|base_url|endpoint|timeout|max_retries)$")
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1)]
 
@@ -39,8 +39,8 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _file_or_scheme(path: str | Path) -> str | Path:
-    # As a path, a name such as `scheme:a//b` would lose a stroke.
+def _to_path(path: str | Path) -> str | Path:
+    # `Path` would turn a name such as `scheme:a//b` into `scheme:a/b`.
     return path if names_no_file(path) else Path(path)
 
 
@@ -49,12 +49,12 @@ class SourceTable(_Table):
 
     Attributes:
         path: File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`.
-        columns: What its columns mean, see `Columns`.
+        columns: What its columns mean, see `Columns`. In the file they stand next to the path.
         bad_rows: What to do about rows that cannot be used.
-        limit: Only so many of the first rows that can be used; None for all.
+        limit: Maximum number of prompts, the first ones that can be used; None for all.
     """
 
-    path: Annotated[str | Path, AfterValidator(_file_or_scheme)]
+    path: Annotated[str | Path, AfterValidator(_to_path)]
     columns: Columns
     bad_rows: BadRowPolicy = "refuse"
     limit: _Count | None = None
@@ -62,7 +62,6 @@ class SourceTable(_Table):
     @model_validator(mode="before")
     @classmethod
     def _gather_columns(cls, given: Any) -> Any:
-        """Columns stand beside the path, for people."""
         if not isinstance(given, Mapping) or "columns" in given:
             return given
         columns = {name: value for name, value in given.items() if name in Columns.model_fields}
@@ -70,23 +69,23 @@ class SourceTable(_Table):
 
     @cached_property
     def rows(self) -> Rows:
-        """The dataset, opened once: where it has versions, all readings are of the same one."""
+        """The dataset, opened once: all iterations read the same version of it."""
         return open_rows(self.path)
 
-    def examples(self) -> Examples:
-        """What its columns make of it."""
+    def read_examples(self) -> Examples:
+        """Return the examples that the columns make of the dataset."""
         return read_examples(self.rows, self.columns, self.bad_rows)
 
 
-class PartTable(_Table):
-    """A part by the import path of its factory.
+class ComponentTable(_Table):
+    """A component, by the import path of its factory.
 
     Attributes:
-        factory: `MODULE:NAME` of a function or class that makes it, or of the part itself.
-        arguments: What the factory is called with.
-        model: Name of a chat model, such as `openai:gpt-4o`, which the factory gets as its argument `model`.
-        model_arguments: What the model is made with.
-        id: What the part is called in the records, if it cannot say itself.
+        factory: `MODULE:NAME` of a function or class that makes the component, or of the component itself.
+        arguments: Arguments of the factory.
+        model: Name of a chat model, such as `openai:gpt-4o`, passed to the factory as `model`.
+        model_arguments: Arguments of the model.
+        id: Name of the component in the records, if it cannot name itself.
     """
 
     factory: str
@@ -95,37 +94,33 @@ class PartTable(_Table):
     model_arguments: dict[str, Any] = {}
     id: str | None = None
 
-    def part(self) -> Any:
-        """The part.
-
-        Raises:
-            InputError: If it cannot be made.
-        """
+    def create(self) -> Any:
+        """Create the component; raises `InputError` if that fails."""
         if self.model is None:
             return load_object(self.factory, self.arguments)
         model = resolved(self.model, self.model_arguments)
         return load_object(self.factory, {**self.arguments, "model": model})
 
 
-class LabelerTable(PartTable):
+class LabelerTable(ComponentTable):
     """The labeler.
 
     Attributes:
-        reads: What it is shown where there is an answer extractor, see `Parts`.
+        reads: What it is shown if there is an answer extractor, see `Components`.
     """
 
     reads: Reads = "answer"
 
 
 class GeneratorTable(_Table):
-    """What draws candidates: a chat model by its name, or whatever a factory makes.
+    """What draws candidates: a chat model by its name, or what a factory makes.
 
     Attributes:
         model: Name such as `openai:gpt-4o-mini`, for LangChain's `init_chat_model`.
-        factory: `MODULE:NAME` instead, for chains and models of your own.
-        arguments: What model or factory is made with, such as `temperature`.
+        factory: `MODULE:NAME` instead, for your own chains and models.
+        arguments: Arguments of the model or factory, such as `temperature`.
         sampling: How candidates are drawn: by n separate `requests`, or by a `single_request`.
-        id: What it is called in the records, if it cannot say itself.
+        id: Name of the generator in the records, if it cannot name itself.
     """
 
     model: str | None = None
@@ -141,19 +136,15 @@ class GeneratorTable(_Table):
             raise ValueError(msg)
         return self
 
-    def part(self) -> Any:
-        """The generator.
-
-        Raises:
-            InputError: If it cannot be made.
-        """
+    def create(self) -> Any:
+        """Create the generator; raises `InputError` if that fails."""
         if self.model is not None:
             return resolved(self.model, self.arguments)
         return load_object(str(self.factory), self.arguments)
 
 
 class RunTable(_Table):
-    """How calls are made, and what they may take; see `CallPolicy` and `Budget`."""
+    """Limits of calls, tokens and cost; see `CallPolicy` and `Budget`."""
 
     concurrency: _Count = 8
     requests_per_second: _Positive | None = None
@@ -165,31 +156,31 @@ class RunTable(_Table):
 
 
 class CollectionConfig(_Table):
-    """A collection.
+    """All settings of a collection. Either `verifier` or `verifiers` is given.
 
     Attributes:
-        store: SQLite file or database URL that holds everything.
-        n: Number of candidates for each prompt.
+        store: SQLite file or database URL of the store.
+        n: Number of candidates per prompt.
         source: Where the prompts come from.
         generator: What draws candidates.
-        verifier: What scores them; or
-        verifiers: several by name, the first of which gives the `score`.
+        verifier: What scores them.
+        verifiers: Several verifiers by name, the first of which gives the `score`.
         labeler: What labels them.
         answer: Answer extractor, if there is one.
         metadata: Metadata function, if there is one.
-        run: How calls are made.
-        prices: By the beginning of a model's name, `*` for all others: what a million tokens cost.
+        run: Limits of calls, tokens and cost.
+        prices: Prices per million tokens, by prefix of a model's name; `*` for all others.
     """
 
     store: str
     n: _Count
     source: SourceTable
     generator: GeneratorTable
-    verifier: PartTable | None = None
-    verifiers: Annotated[dict[str, PartTable], Field(min_length=1)] | None = None
+    verifier: ComponentTable | None = None
+    verifiers: Annotated[dict[str, ComponentTable], Field(min_length=1)] | None = None
     labeler: LabelerTable
-    answer: PartTable | None = None
-    metadata: PartTable | None = None
+    answer: ComponentTable | None = None
+    metadata: ComponentTable | None = None
     run: RunTable = RunTable()
     prices: dict[str, Price] = {}
 
@@ -201,24 +192,26 @@ class CollectionConfig(_Table):
             raise ValueError(msg)
         return self
 
-    def parts(self) -> Components:
-        """What draws, scores and labels.
+    def create_components(self) -> Components:
+        """Create what draws, scores and labels.
+
+        Returns:
+            The components.
 
         Raises:
-            InputError: If one of them cannot be made.
+            InputError: If a component cannot be created.
             MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
         """
-        several = self.verifiers or {}
-        one = self.verifier
+        one, several = self.verifier, self.verifiers or {}
         return Components(
-            generator=self.generator.part(),
-            verifier=one.part()
-            if one is not None
-            else {name: table.part() for name, table in several.items()},
-            labeler=self.labeler.part(),
+            generator=self.generator.create(),
+            verifier={name: table.create() for name, table in several.items()}
+            if one is None
+            else one.create(),
+            labeler=self.labeler.create(),
             n=self.n,
-            answer=None if self.answer is None else self.answer.part(),
-            metadata=None if self.metadata is None else self.metadata.part(),
+            answer=None if self.answer is None else self.answer.create(),
+            metadata=None if self.metadata is None else self.metadata.create(),
             sampling=self.generator.sampling,
             reads=self.labeler.reads,
             generator_id=self.generator.id,
@@ -227,26 +220,16 @@ class CollectionConfig(_Table):
             answer_id=None if self.answer is None else self.answer.id,
         )
 
-    def pace(self) -> CallPolicy:
-        """How calls are made."""
-        return CallPolicy(
-            self.run.concurrency,
-            self.run.requests_per_second,
-            self.run.tokens_per_second,
-            self.run.attempts,
-            self.run.timeout,
-        )
+    def create_call_policy(self) -> CallPolicy:
+        """Create the limits and retries of calls."""
+        return CallPolicy(**self.run.model_dump(exclude={"max_tokens", "max_cost"}))
 
-    def budget(self) -> Budget:
-        """What they may take.
-
-        Raises:
-            InputError: If a highest cost is given without prices.
-        """
+    def create_budget(self) -> Budget:
+        """Create the limits of tokens and cost; raises `InputError` for a cost without prices."""
         return Budget(self.run.max_tokens, self.run.max_cost, self.prices)
 
-    def settings(self) -> dict[str, Any]:
-        """What makes other records and is not in the parts' own fingerprints, as plain data."""
+    def record_settings(self) -> dict[str, Any]:
+        """Return the settings that change records and are not in the components' own fingerprints."""
         tables: Mapping[str, Any] = {
             "generator": self.generator,
             "verifier": self.verifier,
@@ -257,29 +240,23 @@ class CollectionConfig(_Table):
         }
         columns = self.source.columns.model_dump(mode="json", exclude_defaults=True)
         settings = {
-            "made_by": {name: _made_by(table) for name, table in tables.items() if table is not None},
+            "made_by": {name: _describe(table) for name, table in tables.items() if table is not None},
             "columns": columns,
         }
-        # Files move and grow; what has a scheme says by its name which version it is.
+        # Files move and grow; the name of a source with a scheme tells its version.
         return {**settings, "source": self.source.rows.name} if names_no_file(self.source.path) else settings
 
 
-def _made_by(table: GeneratorTable | PartTable) -> dict[str, Any]:
-    """What makes a part; its arguments as a digest, for there may be secrets among them."""
-    model_arguments = table.model_arguments if isinstance(table, PartTable) else {}
-    arguments = {
-        name: value
-        for name, value in {
-            **table.arguments,
-            **{f"model.{k}": v for k, v in model_arguments.items()},
-        }.items()
-        if not _OF_THE_WAY.search(name)
-    }
-    said = {"factory": table.factory, "model": table.model}
+def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:
+    """Describe how a component is made; its arguments as a digest, because they may hold secrets."""
+    model_arguments = table.model_arguments if isinstance(table, ComponentTable) else {}
+    given = {**table.arguments, **{f"model.{name}": value for name, value in model_arguments.items()}}
+    arguments = {name: value for name, value in given.items() if not _CONNECTION_ARGUMENT.search(name)}
+    description = {"factory": table.factory, "model": table.model}
     if arguments:
-        written = json.dumps(arguments, sort_keys=True, default=str)
-        said["arguments"] = "sha256:" + hashlib.sha256(written.encode()).hexdigest()
-    return {name: value for name, value in said.items() if value is not None}
+        text = json.dumps(arguments, sort_keys=True, default=str)
+        description["arguments"] = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return {name: value for name, value in description.items() if value is not None}
 
 
 def read_config(
@@ -290,26 +267,27 @@ def read_config(
     """Read a configuration file.
 
     Args:
-        path: The TOML file; None where everything is given otherwise. The paths in it start from its folder.
-        overrides: What takes precedence, nested like the file; None values say nothing.
-        settings: Further ones, each `KEY=VALUE` with dots in the key and a TOML value; text needs no quotes.
+        path: The TOML file; None if everything is given otherwise. Its relative paths start from its folder.
+        overrides: Settings that take precedence, nested like the file; None values are ignored.
+        settings: Further settings, each `KEY=VALUE` with dots in the key and a TOML value; text needs no
+            quotes.
 
     Returns:
         The configuration.
 
     Raises:
-        InputError: If the file cannot be read, or a setting is missing, unknown or of another kind.
+        InputError: If the file cannot be read, or a setting is missing, unknown or of a wrong type.
     """
-    given = {} if path is None else _from_folder(_parsed(Path(path)), Path(path).parent)
+    given = {} if path is None else _resolve_paths(_read_toml(Path(path)), Path(path).parent)
     try:
-        for over in (overrides or {}, *map(_setting, settings)):
-            given = _merged(given, over)
+        for update in (overrides or {}, *map(_parse_setting, settings)):
+            given = _merge(given, update)
         return CollectionConfig.model_validate(given)
     except ValidationError as error:
-        raise InputError(_explained(error, "the settings" if path is None else str(path))) from error
+        raise InputError(_explain(error, "the settings" if path is None else str(path))) from error
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -321,8 +299,8 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise InputError(msg) from error
 
 
-def _from_folder(given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with its paths made from where the file is."""
+def _resolve_paths(given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the settings with the paths of dataset and store resolved against a folder."""
     source, store = given.get("source"), given.get("store")
     path = source.get("path") if isinstance(source, dict) else None
     if isinstance(source, dict) and isinstance(path, str) and not names_no_file(path, folder):
@@ -332,23 +310,23 @@ def _from_folder(given: dict[str, Any], folder: Path) -> dict[str, Any]:
     return given
 
 
-def _setting(written: str) -> dict[str, Any]:
-    key, equals, value = written.partition("=")
+def _parse_setting(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
     if equals:
-        # Text as it is where the value is no TOML, for a shell has taken its quotes off.
-        for line in (written, f"{key}={json.dumps(value)}"):
+        # A value that is no TOML is text: the shell has removed its quotes.
+        for line in (text, f"{key}={json.dumps(value)}"):
             with suppress(tomllib.TOMLDecodeError):
                 return tomllib.loads(line)
-    msg = f"{written!r} is no setting; expected KEY=VALUE, such as generator.arguments.temperature=0.7"
+    msg = f"{text!r} is no setting; expected KEY=VALUE, such as generator.arguments.temperature=0.7"
     raise InputError(msg)
 
 
-def _merged(given: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(given: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(given)
-    for name, value in over.items():
+    for name, value in update.items():
         if isinstance(value, Mapping):
             below = merged.get(name)
-            inner = _merged(below if isinstance(below, Mapping) else {}, value)
+            inner = _merge(below if isinstance(below, Mapping) else {}, value)
             if inner or name in merged:
                 merged[name] = inner
         elif value is not None:
@@ -356,8 +334,8 @@ def _merged(given: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _explained(error: ValidationError, source: str) -> str:
-    """All that is wrong, a line each."""
+def _explain(error: ValidationError, source: str) -> str:
+    """Format all errors, one per line."""
     lines = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(step) for step in detail["loc"] if step != "columns")

@@ -1,11 +1,9 @@
-"""`LocalExecutor`: prompts worked on in this process, by the code that serves them later.
+"""`LocalExecutor`: draws, scores and labels in this process, with the code that serves later.
 
-Calls that are made again: what passes by itself is waited for, what does not is a failure at once.
-
-A call is repeated where its failure looks like one of the network, of a server under load, or of a limit:
-status 408, 409, 425, 429 or any from 500 on, a connection that broke, a time-out. Between two calls lies an
-exponential back-off with full jitter, or as long as the server asked for by `Retry-After`. A refused key or
-a malformed request is not repeated, and nor is what the user's own code raises.
+**Retries.** A call is repeated if its failure looks like one of the network, of an overloaded server, or of a
+rate limit: status 408, 409, 425, 429 or any from 500 on, a broken connection, a time-out. The delay between
+two calls is an exponential back-off with full jitter, or what the server asks for by `Retry-After`. A refused
+key or a malformed request is not repeated, nor is an error that the user's own code raises.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.load import dumps
 from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
 from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
-from langchain_cfc.collect.stages import Journal, Labels, Outcome, Usage
+from langchain_cfc.candidates import Scalar
+from langchain_cfc.collect.costs import Usage
 from langchain_cfc.errors import CFCError, InputError, ServingTimeoutError, StoreError
 from langchain_cfc.execution import (
     CallLimits,
@@ -47,68 +45,140 @@ from langchain_cfc.sampling.description import Description
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import ByFirst, ByOne
 
+# Interfaces
 
-def request_turns(per_second: float) -> BaseRateLimiter:
-    """Turns of so many calls per second, LangChain's own limiter.
 
-    Args:
-        per_second: Calls per second, above 0; a second's worth may come at once.
+@dataclass(frozen=True)
+class Labels:
+    """Labels of n candidates, with what is said of their prompt.
+
+    Attributes:
+        correct: n labels.
+        answers: n extracted answers; None without an extractor.
+        metadata: Output of the metadata function.
     """
+
+    correct: Sequence[bool]
+    answers: Sequence[str] | None = None
+    metadata: Mapping[str, Scalar] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one stage of one prompt.
+
+    Attributes:
+        result: n `DrawnCandidate`s, `Scored` or `Labels`; the error if the stage failed.
+        usage: Usage of models by the stage.
+    """
+
+    result: Any
+    usage: Usage
+
+
+class Journal(Protocol):
+    """Durable notes of a stage: its candidates, and requests that may have been charged."""
+
+    @property
+    def drawn(self) -> Mapping[int, DrawnCandidate]:
+        """Candidates that are stored already, by slot."""
+
+    @property
+    def context(self) -> str | None:
+        """Digest of the prepared input that they were drawn for."""
+
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
+        """Return the candidates that need not be drawn again for the prepared input with this digest."""
+
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+        """Store a candidate, and the usage of the stage so far."""
+
+    def discard_draws(self) -> None:
+        """Delete all stored candidates, because the sampler refused them."""
+
+    def record_lost_request(self) -> None:
+        """Note that a request failed that may have been answered."""
+
+    async def flush(self) -> None:
+        """Wait until all notes are durable; called before every request."""
+
+
+class Executor(Protocol):
+    """Runs the stages of prompts: in this process, or on other machines."""
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Everything that changes records, as plain data: `n`, and the fingerprints of the components."""
+
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
+        """Draw n candidates, except for those that the journal holds."""
+
+    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+        """Score the candidates of a prompt."""
+
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+        """Label the candidates of a prompt, extract their answers and compute its metadata."""
+
+
+# Rate limits
+
+
+def create_request_limiter(requests_per_second: float) -> BaseRateLimiter:
+    """Create LangChain's rate limiter for a number of calls per second, which may come at once."""
     return InMemoryRateLimiter(
-        requests_per_second=per_second,
-        check_every_n_seconds=min(0.1, 0.5 / per_second),
-        max_bucket_size=max(1.0, per_second),
+        requests_per_second=requests_per_second,
+        check_every_n_seconds=min(0.1, 0.5 / requests_per_second),
+        max_bucket_size=max(1.0, requests_per_second),
     )
 
 
-class TokenTurns(BaseRateLimiter):
-    """Turns of calls that together take so many tokens per second.
+class TokenRateLimiter(BaseRateLimiter):
+    """Rate limiter for tokens per second.
 
-    What a call takes is known only afterwards: each is charged the mean of those before it, and settled once
-    it is over. Over any length of time the rate is kept, but for what is in flight.
+    The tokens of a call are known only afterwards. So each call is charged the mean of those before it, and
+    the difference is settled when the call is over. Over any period the rate is kept, except for calls in
+    flight.
 
     Args:
-        per_second: Tokens per second, prompt and answer together, above 0.
+        tokens_per_second: Tokens per second, prompts and answers together, above 0.
     """
 
-    def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
+    def __init__(self, tokens_per_second: float) -> None:
+        self._tokens_per_second = tokens_per_second
         self._free_at = time.monotonic()
-        self._settled = _Sum()
-        self._charged = _Sum()
+        self._settled = _TokenCount()
+        self._charged = _TokenCount()
         self._lock = threading.Lock()
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Wait for a turn in a thread."""
-        wait = self._wait(blocking=blocking)
+        """Wait in a thread until a call may start; return False instead of waiting if not `blocking`."""
+        wait = self._reserve(blocking=blocking)
         if wait is None:
             return False
         time.sleep(wait)
         return True
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
-        """Wait for a turn on an event loop."""
-        wait = self._wait(blocking=blocking)
+        """Do the same as `acquire` on an event loop."""
+        wait = self._reserve(blocking=blocking)
         if wait is None:
             return False
         await asyncio.sleep(wait)
         return True
 
     def settle(self, calls: int, tokens: int) -> None:
-        """Say what calls took.
+        """Replace the charge of finished calls by the tokens that they used together.
 
-        Args:
-            calls: How many are over; those that failed, or asked no model, were charged as well.
-            tokens: What they took together.
+        Calls that failed or asked no model count as well, because they were charged.
         """
         with self._lock:
             charged = min(calls, self._charged.calls) * self._charged.mean
             self._charged.add(-min(calls, self._charged.calls), -charged)
             self._settled.add(calls, tokens)
-            self._free_at += (tokens - charged) / self._per_second
+            self._free_at += (tokens - charged) / self._tokens_per_second
 
-    def _wait(self, *, blocking: bool) -> float | None:
-        """Seconds until the turn, which is taken; None where it is not now and nobody wants to wait."""
+    def _reserve(self, *, blocking: bool) -> float | None:
+        """Reserve a call, and return the seconds until it may start; None if it must not wait."""
         with self._lock:
             now = time.monotonic()
             wait = max(0.0, self._free_at - now)
@@ -116,42 +186,13 @@ class TokenTurns(BaseRateLimiter):
                 return None
             charge = self._settled.mean
             self._charged.add(1, charge)
-            self._free_at = max(now, self._free_at) + charge / self._per_second
+            self._free_at = max(now, self._free_at) + charge / self._tokens_per_second
             return wait
 
 
-class TokenBill(BaseRateLimiter):
-    """Turns that are settled together, when all are over.
-
-    Args:
-        turns: Where they are taken.
-    """
-
-    def __init__(self, turns: TokenTurns) -> None:
-        self._turns = turns
-        self._taken = 0
-
-    def acquire(self, *, blocking: bool = True) -> bool:
-        """Wait for a turn in a thread."""
-        return self._counted(self._turns.acquire(blocking=blocking))
-
-    async def aacquire(self, *, blocking: bool = True) -> bool:
-        """Wait for a turn on an event loop."""
-        return self._counted(await self._turns.aacquire(blocking=blocking))
-
-    def settle(self, tokens: int) -> None:
-        """Say what all of them took together."""
-        taken, self._taken = self._taken, 0
-        self._turns.settle(taken, tokens)
-
-    def _counted(self, came: bool) -> bool:
-        self._taken += came
-        return came
-
-
 @dataclass
-class _Sum:
-    """Tokens of some calls."""
+class _TokenCount:
+    """Number of calls and of their tokens."""
 
     calls: int = 0
     tokens: float = 0.0
@@ -165,13 +206,37 @@ class _Sum:
         self.tokens += tokens
 
 
+class _StageLimiter(BaseRateLimiter):
+    """Counts the calls of one stage, whose tokens are settled together."""
+
+    def __init__(self, limiter: TokenRateLimiter) -> None:
+        self._limiter = limiter
+        self._calls = 0
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        acquired = self._limiter.acquire(blocking=blocking)
+        self._calls += acquired
+        return acquired
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        acquired = await self._limiter.aacquire(blocking=blocking)
+        self._calls += acquired
+        return acquired
+
+    def settle(self, tokens: int) -> None:
+        calls, self._calls = self._calls, 0
+        self._limiter.settle(calls, tokens)
+
+
+# Retries
+
 _TRANSIENT_STATUS = {408, 409, 425, 429}
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
-# Somebody on the way waited in vain for an answer that may have been made all the same.
+# A gateway gave up waiting; the server may have answered nevertheless.
 _ANSWERED_STATUS = {408, 504}
-# What clients and the system call it when there is no connection.
-_NEVER_REACHED = {
+# Exception names of clients and the system if there is no connection.
+_NOT_CONNECTED = {
     "ConnectError",
     "ConnectTimeout",
     "ConnectionRefusedError",
@@ -189,137 +254,117 @@ _TRANSIENT_NAMES = (
     "RateLimit",
     "Overloaded",
 )
-# A server that asks for more is down, and no call should hold its prompt for an hour.
-LONGEST_WAIT = 120.0
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Calls made as often as need be, each in a place within the bounds and in its turn.
+    """Repeats a call after transient failures, each time within the limits.
 
     Args:
-        most: Most calls in all, at least 1.
+        max_attempts: Maximum number of calls, at least 1.
         timeout: Seconds that one call may take; None for no limit.
-        turns: What each call waits for before it is made, such as a LangChain rate limiter.
-        first_wait: Most seconds between the first and the second call; it doubles from there.
-        longest_wait: Most seconds between two calls.
-        journal: Where requests that were lost are noted; None for nowhere.
+        rate_limiters: Rate limiters that each call waits for.
+        initial_wait: Maximum seconds between the first and the second call; it doubles from there.
+        max_wait: Maximum seconds between two calls. A server that asks for more is down, and no call should
+            hold up its prompt for an hour.
+        journal: Where requests are noted that may have been charged; None for nowhere.
     """
 
-    most: int = 5
+    max_attempts: int = 5
     timeout: float | None = None
-    turns: tuple[BaseRateLimiter, ...] = ()
-    first_wait: float = 1.0
-    longest_wait: float = LONGEST_WAIT
+    rate_limiters: tuple[BaseRateLimiter, ...] = ()
+    initial_wait: float = 1.0
+    max_wait: float = 120.0
     journal: Journal | None = None
 
-    def billed(self, journal: Journal | None = None) -> RetryPolicy:
-        """The same for the calls of one stage of a prompt, whose tokens are settled together.
+    def for_stage(self, journal: Journal | None = None) -> RetryPolicy:
+        """Return the policy for the calls of one stage of a prompt, whose tokens are settled together.
 
-        Args:
-            journal: Of the stage; each call waits until it is durable.
+        Each call waits until the journal of the stage is durable.
         """
-        turns = (TokenBill(turn) if isinstance(turn, TokenTurns) else turn for turn in self.turns)
-        return replace(self, turns=tuple(turns), journal=journal)
+        limiters = (
+            _StageLimiter(one) if isinstance(one, TokenRateLimiter) else one for one in self.rate_limiters
+        )
+        return replace(self, rate_limiters=tuple(limiters), journal=journal)
 
     def settle(self, tokens: int) -> None:
-        """Say what the calls that were billed took."""
-        for turn in self.turns:
-            if isinstance(turn, TokenBill):
-                turn.settle(tokens)
+        """Settle the calls of a stage by the tokens that they used together."""
+        for limiter in self.rate_limiters:
+            if isinstance(limiter, _StageLimiter):
+                limiter.settle(tokens)
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        """Call, and call again after failures that may pass by themselves."""
-        found = await self._once(arun, item, within)
-        if not transient(found):
-            # To set the machinery up costs more than many a call.
-            return found
-        return await AsyncRetrying(**self._policy)(_First(found, partial(self._once, arun, item, within)))
+        """Call until there is no transient failure; return what the last call returned, or its exception."""
+        first = await self._call_once(arun, item, within)
+        if not is_transient(first):
+            # Setting up the retries costs more than many a call.
+            return first
+        outcomes = [first]
 
-    async def _once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        async def call() -> Any:
+            return outcomes.pop() if outcomes else await self._call_once(arun, item, within)
+
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self.max_attempts),
+            wait=self._wait,
+            retry=_should_retry,
+            retry_error_callback=_last_outcome,
+        )
+        return await retrying(call)
+
+    async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         with await within.aheld():
-            for turn in self.turns:
-                await turn.aacquire()
+            for limiter in self.rate_limiters:
+                await limiter.aacquire()
             if self.journal is not None:
-                await self.journal.flushed()
+                await self.journal.flush()
             try:
                 if self.timeout is None:
                     return await arun(item)
-                return await _in_time(arun(item), self.timeout)
+                return await _run_with_timeout(arun(item), self.timeout)
             except asyncio.TimeoutError as error:
-                # That of the time given here says nothing, and nor may one of the user's own.
-                return self._noted(error if str(error) else TimeoutError(_no_answer(self.timeout)))
+                # A time-out of the limit above has no message, nor may one of the user's own code.
+                limit = "in time" if self.timeout is None else f"within {self.timeout:g} seconds"
+                return self._note_failure(error if str(error) else TimeoutError(f"no answer {limit}"))
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
-                return self._noted(error)
+                return self._note_failure(error)
 
-    def _noted(self, error: Exception) -> Exception:
-        if self.journal is not None and may_be_paid(error):
-            self.journal.lose()
+    def _note_failure(self, error: Exception) -> Exception:
+        if self.journal is not None and may_be_charged(error):
+            self.journal.record_lost_request()
         return error
 
-    @property
-    def _policy(self) -> dict[str, Any]:
-        return {
-            "stop": stop_after_attempt(self.most),
-            "wait": self._wait,
-            "retry": _is_transient,
-            "retry_error_callback": _last,
-        }
-
     def _wait(self, state: RetryCallState) -> float:
-        outcome = _last(state)
-        asked = retry_after(outcome)
-        backed_off = wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)(state)
-        return min(max(asked, backed_off) if asked is not None else backed_off, self.longest_wait)
+        requested = read_retry_after(_last_outcome(state))
+        backoff = wait_random_exponential(multiplier=self.initial_wait, max=self.max_wait)(state)
+        return min(backoff if requested is None else max(requested, backoff), self.max_wait)
 
 
-def _no_answer(seconds: float | None) -> str:
-    return "no answer in time" if seconds is None else f"no answer within {seconds:g} seconds"
-
-
-async def _in_time(awaited: Awaitable[Any], seconds: float) -> Any:
+async def _run_with_timeout(call: Awaitable[Any], seconds: float) -> Any:
     if sys.version_info < (3, 11):
-        return await asyncio.wait_for(awaited, seconds)
-    # Without a task of its own for each call.
+        return await asyncio.wait_for(call, seconds)
+    # Unlike `wait_for`, this needs no task for each call.
     async with asyncio.timeout(seconds):
-        return await awaited
+        return await call
 
 
-class _First:
-    """The outcome of a call that was made already, then those of further ones."""
-
-    def __init__(self, found: Any, once: Callable[[], Awaitable[Any]]) -> None:
-        self._found: list[Any] = [found]
-        self._once = once
-
-    async def __call__(self) -> Any:
-        return self._found.pop() if self._found else await self._once()
-
-
-def _last(state: RetryCallState) -> Any:
+def _last_outcome(state: RetryCallState) -> Any:
     return state.outcome.result() if state.outcome is not None else None
 
 
-def _is_transient(state: RetryCallState) -> bool:
-    # What was raised, and not returned, is no outcome of a call: it ends the flow.
-    return state.outcome is not None and not state.outcome.failed and transient(state.outcome.result())
+def _should_retry(state: RetryCallState) -> bool:
+    # An exception that was raised instead of returned is not the outcome of a call: it ends the flow.
+    return state.outcome is not None and not state.outcome.failed and is_transient(state.outcome.result())
 
 
-def transient(outcome: Any) -> bool:
-    """Whether an outcome is a failure that may pass by itself.
-
-    Args:
-        outcome: What was returned, or an exception.
-
-    Returns:
-        False for whatever is no exception.
-    """
+def is_transient(outcome: Any) -> bool:
+    """Return whether an outcome is a failure that may pass by itself; False for anything but an exception."""
     if not isinstance(outcome, Exception):
         return False
     if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
-        # What it was made of: a verifier's call that failed is a `VerifierError`.
-        return outcome.__cause__ is not None and transient(outcome.__cause__)
-    status = _status(outcome)
+        # The cause decides: a failed call of a verifier is a `VerifierError`.
+        return outcome.__cause__ is not None and is_transient(outcome.__cause__)
+    status = _read_status(outcome)
     if status is not None:
         return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
     if isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
@@ -328,64 +373,56 @@ def transient(outcome: Any) -> bool:
     return any(word in name for name in names for word in _TRANSIENT_NAMES)
 
 
-def may_be_paid(error: BaseException) -> bool:
-    """Whether a server may have answered a request, and charge for it, though the call failed.
+def may_be_charged(error: BaseException) -> bool:
+    """Return whether a server may have answered, and charge for, a request whose call failed.
 
-    Args:
-        error: What the call raised.
-
-    Returns:
-        False where the server refused the request, or was not reached at all.
+    False if the server refused the request or was not reached.
     """
     chain: list[BaseException] = []
     while error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__ or error
     statuses = [
-        status for one in chain if isinstance(one, Exception) and (status := _status(one)) is not None
+        status for one in chain if isinstance(one, Exception) and (status := _read_status(one)) is not None
     ]
     if statuses:
         return statuses[0] in _ANSWERED_STATUS or statuses[0] < _CLIENT_ERROR
     kinds = {kind.__name__ for one in chain for kind in type(one).__mro__}
-    return not kinds & _NEVER_REACHED
+    return not kinds & _NOT_CONNECTED
 
 
-def retry_after(error: Any) -> float | None:
-    """How long a server asked to be left alone.
+def read_retry_after(error: Any) -> float | None:
+    """Return the seconds that a server asks clients to wait for, from the headers on a client's exception.
 
-    Args:
-        error: An exception of a client, with the response or its headers on it.
-
-    Returns:
-        Seconds from now, at least 0; None where it did not ask, or not in a form that can be read.
+    None if it does not ask, or not in a form that can be read.
     """
     while isinstance(error, CFCError) and error.__cause__ is not None:
         error = error.__cause__
     headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
     if not isinstance(headers, Mapping):
         return None
-    said = {str(name).lower(): str(value) for name, value in headers.items()}
+    values = {str(name).lower(): str(value) for name, value in headers.items()}
     units = {"retry-after-ms": 0.001, "retry-after": 1.0}
-    asked = (_seconds(said[name], unit) for name, unit in units.items() if name in said)
-    return next((seconds for seconds in asked if seconds is not None), None)
+    waits = (_parse_seconds(values[name], unit) for name, unit in units.items() if name in values)
+    return next((seconds for seconds in waits if seconds is not None), None)
 
 
-def _seconds(written: str, unit: float) -> float | None:
+def _parse_seconds(text: str, unit: float) -> float | None:
     try:
-        return max(0.0, float(written) * unit)
+        return max(0.0, float(text) * unit)
     except ValueError:
         pass
     try:
-        when = parsedate_to_datetime(written)
+        when = parsedate_to_datetime(text)
     except ValueError:
         return None
-    if when.tzinfo is None:  # HTTP knows no other
+    if when.tzinfo is None:  # HTTP dates are UTC
         when = when.replace(tzinfo=timezone.utc)
     return max(0.0, (when - datetime.now(tz=timezone.utc)).total_seconds())
 
 
-def _status(error: Exception) -> int | None:
-    """The HTTP status that a client's exception carries; also where it is called `code`, as by Google's."""
+def _read_status(error: Exception) -> int | None:
+    """Return the HTTP status on a client's exception, which Google's clients call `code`."""
     response = getattr(error, "response", None)
     for holder, name in (
         (error, "status_code"),
@@ -399,23 +436,26 @@ def _status(error: Exception) -> int | None:
     return None
 
 
+# The executor in this process
+
+
 @dataclass(frozen=True)
 class Components:
-    """What makes records, as `CFCRunnable` takes it, and what labels them.
+    """The components that make records, as `CFCRunnable` takes them, and the labeler.
 
     Attributes:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
         verifier: One verifier, or a mapping of several by name, the first of which gives the `score`.
-        labeler: What labels candidates.
-        n: Number of candidates for each prompt, at least 1.
-        answer: Text to extracted answer; None without an extractor.
-        metadata: Prompt to metadata, as when serving; None where the dataset's own will do.
+        labeler: The labeler of the candidates.
+        n: Number of candidates per prompt, at least 1.
+        answer: Answer extractor, from text to answer; None without one.
+        metadata: Metadata function of the prompt, as in serving; None to use the dataset's metadata alone.
         sampling: How candidates are drawn, see `CFCRunnable`.
-        reads: What the labeler is shown where there is an extractor, see `Labelling`.
-        generator_id: What the generator is called in the records, if it cannot say itself.
-        verifier_id: The same for the verifier.
-        labeler_id: The same for the labeler.
-        answer_id: The same for the answer extractor.
+        reads: What the labeler is shown if there is an extractor, see `Labelling`.
+        generator_id: Name of the generator in the records, if it cannot name itself.
+        verifier_id: Name of the verifier, likewise.
+        labeler_id: Name of the labeler, likewise.
+        answer_id: Name of the answer extractor, likewise.
     """
 
     generator: Runnable[Any, Any] | Callable[[Any], Any] | str
@@ -433,93 +473,99 @@ class Components:
 
 
 class LocalExecutor:
-    """Works on prompts in this process.
+    """Runs the stages of prompts in this process.
 
     Args:
-        parts: What draws, scores and labels.
-        limit: Places for the calls of all prompts.
-        attempts: How calls are made.
+        components: What draws, scores and labels.
+        limiter: Limits concurrent calls of all prompts; None for no limit.
+        retry_policy: How calls are repeated; None to make each call once.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
 
     Raises:
         InputError: If n is less than 1, or the generator has a fixed seed.
-        CFCError: If a part is none of its kind.
+        CFCError: If a component has a wrong type.
     """
 
     def __init__(
         self,
-        parts: Components,
-        limit: ConcurrencyLimiter | None = None,
-        attempts: RetryPolicy | None = None,
+        components: Components,
+        limiter: ConcurrencyLimiter | None = None,
+        retry_policy: RetryPolicy | None = None,
         config: RunnableConfig | None = None,
     ) -> None:
-        if not isinstance(parts.n, int) or parts.n < 1:  # type: ignore[redundant-expr]  # files hold anything
-            msg = f"n is {parts.n!r}; expected a whole number of candidates, at least 1"
+        if not isinstance(components.n, int) or components.n < 1:  # type: ignore[redundant-expr]  # files hold anything
+            msg = f"n is {components.n!r}; expected a whole number of candidates, at least 1"
             raise InputError(msg)
-        self.parts = parts
-        generator = resolved(parts.generator)
-        verifier: Any = parts.verifier
+        generator = resolved(components.generator)
+        verifier: Any = components.verifier
         if isinstance(verifier, Mapping):
             verifier = VerifierEnsemble(verifier)
+        self._n = components.n
         self._scoring = ByFirst(verifier) if isinstance(verifier, VerifierEnsemble) else ByOne(verifier)
-        self._labelling = Labelling(parts.labeler, parts.reads)
-        self._sampler = Sampler(generator, parts.sampling)
-        self._description = Description(parts.answer, parts.metadata)
-        self._limit = limit
-        self._attempts = attempts
+        self._labelling = Labelling(components.labeler, components.reads)
+        self._sampler = Sampler(generator, components.sampling)
+        self._description = Description(components.answer, components.metadata)
+        self._limiter = limiter
+        self._retry_policy = retry_policy
         self._config: RunnableConfig = config or {}
-        self.provenance = Provenance(
-            n=parts.n,
-            generator=fingerprint(generator, parts.generator_id),
-            verifier=fingerprint(verifier, parts.verifier_id),
-            labeler=fingerprint(parts.labeler, parts.labeler_id),
-            answer=None if parts.answer is None else fingerprint(parts.answer, parts.answer_id),
+        provenance = Provenance(
+            n=components.n,
+            generator=fingerprint(generator, components.generator_id),
+            verifier=fingerprint(verifier, components.verifier_id),
+            labeler=fingerprint(components.labeler, components.labeler_id),
+            answer=None
+            if components.answer is None
+            else fingerprint(components.answer, components.answer_id),
         )
+        self._configuration = {
+            **provenance.model_dump(include={"n", "generator", "verifier", "labeler", "answer"}),
+            "sampling": components.sampling,
+            "reads": components.reads,
+            "metadata": None if components.metadata is None else fingerprint(components.metadata),
+        }
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """Whatever makes other records, as plain data."""
-        said = self.provenance.model_dump(include={"n", "generator", "verifier", "labeler", "answer"})
-        metadata = None if self.parts.metadata is None else fingerprint(self.parts.metadata)
-        return {**said, "sampling": self.parts.sampling, "reads": self.parts.reads, "metadata": metadata}
+        """Everything that changes records, as plain data."""
+        return self._configuration
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Draw n candidates, but for those that the journal knows."""
-        witness = UsageRecorder()
-        config = self._sampler.witnessed(self._config, witness)
-        keeper = _JournalKeeper(journal, witness)
-        steps = self._sampler.draws(example.input, self.parts.n, config, Progress(), witness, keeper=keeper)
-        return await self._outcome(steps, witness, journal)
+        """Draw n candidates, except for those that the journal holds."""
+        recorder = UsageRecorder()
+        config = self._sampler.witnessed(self._config, recorder)
+        keeper = _JournalKeeper(journal, recorder)
+        steps = self._sampler.draws(example.input, self._n, config, Progress(), recorder, keeper=keeper)
+        return await self._run(steps, recorder, journal)
 
     async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Score them."""
-        witness = UsageRecorder()
+        """Score the candidates of a prompt."""
+        recorder = UsageRecorder()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
-        steps = self._scoring.scored(given, tagged(witness.heard_in(self._config), "cfc:verifier"))
-        return await self._outcome(steps, witness, journal)
+        steps = self._scoring.scored(given, tagged(recorder.heard_in(self._config), "cfc:verifier"))
+        return await self._run(steps, recorder, journal)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Label them, tell their answers apart and describe the prompt."""
-        witness = UsageRecorder()
-        steps = self._labelled(example, draws, witness.heard_in(self._config))
-        return await self._outcome(steps, witness, journal)
+        """Label the candidates of a prompt, extract their answers and compute its metadata."""
+        recorder = UsageRecorder()
+        steps = self._label_steps(example, draws, recorder.heard_in(self._config))
+        return await self._run(steps, recorder, journal)
 
-    async def _outcome(self, steps: Steps[Any], witness: UsageRecorder, journal: Journal) -> Outcome:
-        attempts = None if self._attempts is None else self._attempts.billed(journal)
+    async def _run(self, steps: Steps[Any], recorder: UsageRecorder, journal: Journal) -> Outcome:
+        policy = None if self._retry_policy is None else self._retry_policy.for_stage(journal)
         result: Any
         try:
-            with with_call_limits(CallLimits(self._limit, attempts=attempts), self._config):
+            with with_call_limits(CallLimits(self._limiter, attempts=policy), self._config):
                 result = await acomplete(steps)
-        except StoreError:  # the journal's, and no fault of the prompt
+        except StoreError:  # an error of the journal, not of the prompt
             raise
         except CFCError as error:
             result = error
-        paid = Usage.seen_by(witness)
-        if attempts is not None:
-            attempts.settle(paid.tokens)
-        return Outcome(result, paid)
+        usage = Usage.from_recorder(recorder)
+        if policy is not None:
+            policy.settle(usage.tokens)
+        return Outcome(result, usage)
 
-    def _labelled(
+    def _label_steps(
         self, example: Example, draws: Sequence[DrawnCandidate], config: RunnableConfig
     ) -> Steps[Labels]:
         metadata = yield from self._description.metadata(example.input, config)
@@ -533,26 +579,21 @@ class LocalExecutor:
 
 
 class _JournalKeeper:
-    """Hands a sampler's candidates on to a journal, with what they took.
+    """Passes a sampler's candidates to a journal, with their usage."""
 
-    Args:
-        journal: Where they are kept.
-        witness: Sees all models that answer.
-    """
-
-    def __init__(self, journal: Journal, witness: UsageRecorder) -> None:
+    def __init__(self, journal: Journal, recorder: UsageRecorder) -> None:
         self._journal = journal
-        self._witness = witness
+        self._recorder = recorder
 
     def known(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
-        """Candidates that were drawn for the same prepared input."""
-        # What LangChain cannot write is written with its address, and is never the same.
+        """Return the candidates that were drawn for the same prepared input."""
+        # An object that LangChain cannot serialize is written with its address, and never matches.
         return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
 
     def keep(self, slot: int, draw: DrawnCandidate) -> None:
-        """Take in a candidate."""
-        self._journal.keep(slot, draw, Usage.seen_by(self._witness))
+        """Store a candidate."""
+        self._journal.save_draw(slot, draw, Usage.from_recorder(self._recorder))
 
     def discard(self) -> None:
-        """Drop all candidates, which were refused."""
-        self._journal.discard()
+        """Delete all candidates, because the sampler refused them."""
+        self._journal.discard_draws()

@@ -1,16 +1,16 @@
-"""Sheets for people: a sample of labelled candidates, to be judged again by those who know.
+"""Review of labels by people: sheets with a sample of candidates, and what filled sheets say.
 
 **The sample.** k prompts at random, and of each prompt one of its n slots at random. So every slot of every
 record is as likely to be chosen as any other, and the rows are independent: shares among them are those among
 all candidates, their numbers are binomial, and `compare_labels` applies as it is. Of a cluster (paraphrases,
-a conversation) one prompt stands for all, as in calibration. More rows than prompts are refused, for a second
-candidate of the same prompt tells little that the first has not told, and costs people as much.
+a conversation) one prompt stands for all, as in calibration. More rows than prompts are refused, because a
+second candidate of the same prompt adds little information to the first, and costs people as much.
 
-**Why not as many labelled correct as labelled wrong.** Because mistakes that matter would be seen less well
-where they are hard to see. What flatters a promise is a wrong candidate that is labelled correct; where most
-candidates are correct, such are rare among those labelled correct, and that half of the sheet gets smaller.
-Mean upper end of the 95 % interval of e0, the share of wrong candidates labelled correct, over simulated
-sheets of 200 rows with e1 = 0.05:
+**Why not as many labelled correct as labelled wrong.** Because the mistakes that matter would be estimated
+less well where they are hard to see. A guarantee is overstated by wrong candidates that are labelled correct;
+where most candidates are correct, such are rare among those labelled correct, and that half of the sheet gets
+smaller. Mean upper end of the 95 % interval of e0, the share of wrong candidates labelled correct, over
+simulated sheets of 200 rows with e1 = 0.05:
 
     wrong candidates     e0      at random    half and half
          10 %           0.02       0.21           0.33
@@ -18,30 +18,28 @@ sheets of 200 rows with e1 = 0.05:
          50 %           0.02       0.07           0.08
          90 %           0.02       0.05           0.03
 
-Halves win only where nearly everything is wrong, and e0 is well known either way. A test holds this.
+Halves win only where nearly everything is wrong, and e0 is well known either way. A test checks this.
 
-**The sheet.** Neither label nor score is on it, and the order of its rows is by chance, so that nobody is
-led. It is CSV that spreadsheet programs open, and these are dangerous to texts: they calculate `=1+1`, fetch
-what a formula in a text written by somebody else asks for, and turn `3/4` into a date and `007` into 7, so
-that neither could be found in the records again. So every cell that is not for people to fill in has an
-apostrophe in front, whatever it holds: which texts a program would take for something else depends on
-program and country. The names of these columns have one too, by which `HumanLabels` knows to take it off.
+**The sheet.** It shows neither labels nor scores, and its rows are in random order, so that people are not
+influenced. It is CSV, which spreadsheet programs open, and these change texts: they calculate `=1+1`, fetch
+what a formula in somebody else's text asks for, and turn `3/4` into a date and `007` into 7, so that neither
+could be found in the records again. So every cell that people do not fill in starts with an apostrophe,
+whatever it holds: which texts a program would change depends on program and country. The names of these
+columns have one too, by which `HumanLabels` knows to remove it.
 
-What a filled sheet says of the labels, and of what is promised with them.
+**What a filled sheet says.** Let a row of a sheet be a candidate drawn at random among all, one of a prompt,
+as `write_review` draws them. Then of w wrong candidates on it, the number that is labelled correct is
+binomial with w and e0, of c correct ones the number labelled wrong is so with c and e1, and of all k rows the
+number of those that are wrong and labelled correct is so with k and f = e0 W / n, where W of the n candidates
+of a prompt are wrong on average. The intervals of all three are those of Clopper and Pearson.
 
-Let a row of a sheet be a candidate drawn at random among all, one of a prompt, as `write_review` draws them.
-Then of w wrong candidates on it, the number that is labelled correct is binomial with w and e0, of c correct
-ones the number labelled wrong is so with c and e1, and of all k rows the number of those that are wrong and
-labelled correct is so with k and f = e0 W / n, where W of the n candidates of a prompt are wrong on average.
-The intervals of all three are those of Clopper and Pearson.
+If a sheet from elsewhere holds several candidates of a prompt, m_i of the i-th, the variance of their share
+is largest if mistakes come together: then it is that of (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965,
+"Survey Sampling"), and the interval, approximate there, is that of so many.
 
-Where a sheet of another make holds several candidates of a prompt, m_i of the i-th, the variance of their
-share is largest if mistakes come together: then it is that of (sum m_i)^2 / sum m_i^2 independent ones (Kish
-1965, "Survey Sampling"), and the interval, approximate there, is that of so many.
-
-What a promise is worth are the lower bounds of `true_coverage` and `true_coverage_at_worst`, with e0 and
+What remains of a guarantee are the lower bounds of `true_coverage` and `true_coverage_at_worst`, with e0 and
 f n = e0 W at the upper ends of their intervals. So each holds with the confidence of one end, 97.5 % for
-intervals of 95 %. The upper bounds are left out, for a promise is no measured share.
+intervals of 95 %. The upper bounds are left out, because a guarantee is not a measured share.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ from langchain_cfc.records.batches import checked
 from langchain_cfc.verifiers._prompts import read_prompt
 
 COLUMNS = ("id", "input", "reference", "text")
-# What a cell of a spreadsheet holds is 32,767 characters; programs cut the rest off, or spread it over more.
+# A cell of a spreadsheet holds 32,767 characters; programs cut the rest off, or spread it over more cells.
 LONGEST_CELL = 32_000
 _CUT = " [... cut off here]"
 
@@ -79,55 +77,24 @@ def write_review(
     """Write a sheet on which people say whether k random candidates are correct.
 
     The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. The last
-    is empty and takes yes or no; the others stay as they are. Filled in, `HumanLabels` and `review_report`
-    read it.
+    is empty and takes yes or no; the others stay as they are. `HumanLabels` and `create_review_report` read
+    the filled sheet.
 
     Args:
-        records: Labelled records, however many: at most 2 k of them are held at a time, and all ids.
-        k: Number of candidates, each of another prompt, and of another cluster where there are clusters;
-            at least 1.
+        records: Labelled records, any number: at most 2 k of them are held at a time, and all ids.
+        k: Number of candidates, each of another prompt, and of another cluster if there are clusters; at
+            least 1.
         path: Where to write, ending in `.csv`. An existing file is never overwritten: it may hold people's
             work.
-        seed: Another seed gives another sample; the order of the records plays no role.
+        seed: Another seed gives another sample; the order of the records does not matter.
 
     Raises:
-        InputError: If the file exists or cannot be written, k is no positive whole number or more than there
-            are independent prompts, or a chosen candidate is too long for a cell, or is labelled both
+        InputError: If the file exists or cannot be written, k is not a positive whole number or more than the
+            number of independent prompts, or a chosen candidate is too long for a cell, or is labelled both
             correct and wrong in its record.
         RecordError: If the records are not one dataset.
     """
     target = Path(path)
-    _check(k, target)
-    chosen = _chosen(records, k, str(seed))
-    if len(chosen) < k:
-        msg = (
-            f"asked for {k} candidates, but the records hold {len(chosen)} independent prompts, and several "
-            f"candidates of one say little more than the first: ask for at most {len(chosen)}"
-        )
-        raise InputError(msg)
-    rows = [_row(record, _number(str(seed), "slot", record.id) % len(record.candidates)) for record in chosen]
-    table = io.StringIO(newline="")
-    lines = csv.writer(table)
-    lines.writerow([*(MARK + name for name in COLUMNS), "correct"])
-    lines.writerows([*(MARK + cell for cell in row), ""] for row in rows)
-    with atomic_writer(target) as file:
-        # With a byte order mark, without which some programs take UTF-8 for something else.
-        file.write(table.getvalue().encode("utf-8-sig"))
-
-
-def candidate_text(candidate: Candidate) -> str:
-    """What a sheet calls a candidate.
-
-    Args:
-        candidate: A candidate of a record.
-
-    Returns:
-        Its text; canonical JSON where it is structured.
-    """
-    return written(candidate.message if candidate.text is None else candidate.text)
-
-
-def _check(k: int, target: Path) -> None:
     if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
         msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
         raise InputError(msg)
@@ -137,34 +104,55 @@ def _check(k: int, target: Path) -> None:
     if target.exists():
         msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
         raise InputError(msg)
+    sample = _sample_records(records, k, str(seed))
+    if len(sample) < k:
+        msg = (
+            f"asked for {k} candidates, but the records hold {len(sample)} independent prompts, and several "
+            f"candidates of one say little more than the first: ask for at most {len(sample)}"
+        )
+        raise InputError(msg)
+    table = io.StringIO(newline="")
+    lines = csv.writer(table)
+    lines.writerow([*(MARK + name for name in COLUMNS), "correct"])
+    for record in sample:
+        cells = _sheet_row(record, _hash_to_int(str(seed), "slot", record.id) % len(record.candidates))
+        lines.writerow([*(MARK + cell for cell in cells), ""])
+    with atomic_writer(target) as file:
+        # With a byte order mark, because some programs need it to recognize UTF-8.
+        file.write(table.getvalue().encode("utf-8-sig"))
 
 
-def _chosen(records: Iterable[PromptRecord], k: int, seed: str) -> list[PromptRecord]:
-    """One record of each of k clusters, by hash and so in random order; fewer if there are not so many."""
+def format_candidate(candidate: Candidate) -> str:
+    """Return the text of a candidate on a sheet; canonical JSON if it is structured."""
+    return written(candidate.message if candidate.text is None else candidate.text)
+
+
+def _sample_records(records: Iterable[PromptRecord], k: int, seed: str) -> list[PromptRecord]:
+    """Return one record of each of k clusters, in random order by hash; fewer if there are not so many."""
     best: dict[int, tuple[int, PromptRecord]] = {}
+
+    def keep_first() -> dict[int, tuple[int, PromptRecord]]:
+        return {place: best[place] for place in sorted(best)[:k]}
+
     for record in checked(records):
-        alone = record.cluster is None
-        place = _number(seed, "id" if alone else "cluster", record.id if alone else str(record.cluster))
-        mine = (_number(seed, "pick", record.id), record)
+        group = ("id", record.id) if record.cluster is None else ("cluster", str(record.cluster))
+        place = _hash_to_int(seed, *group)
+        mine = (_hash_to_int(seed, "pick", record.id), record)
         best[place] = min(mine, best.get(place, mine), key=lambda one: one[0])
         if len(best) >= 2 * k:
-            best = _first(best, k)
-    return [record for _, record in _first(best, k).values()]
+            best = keep_first()
+    return [record for _, record in keep_first().values()]
 
 
-def _first(best: dict[int, tuple[int, PromptRecord]], k: int) -> dict[int, tuple[int, PromptRecord]]:
-    return {place: best[place] for place in sorted(best)[:k]}
-
-
-def _number(*parts: str) -> int:
-    """A random whole number that is the same for the same texts."""
+def _hash_to_int(*parts: str) -> int:
+    """Return a pseudo-random whole number that is the same for the same texts."""
     content = "\0".join(("review", *parts)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
-def _row(record: PromptRecord, slot: int) -> tuple[str, str, str, str]:
+def _sheet_row(record: PromptRecord, slot: int) -> tuple[str, str, str, str]:
     candidate = record.candidates[slot]
-    text = candidate_text(candidate)
+    text = format_candidate(candidate)
     if len(text) > LONGEST_CELL:
         msg = (
             f"candidate {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
@@ -172,34 +160,25 @@ def _row(record: PromptRecord, slot: int) -> tuple[str, str, str, str]:
         )
         raise InputError(msg)
     if any(
-        other.correct != candidate.correct and candidate_text(other) == text for other in record.candidates
+        other.correct != candidate.correct and format_candidate(other) == text for other in record.candidates
     ):
-        raise contradiction(record, text)
-    return record.id, _shown(_transcript(record.input)), _shown(record.reference), text
+        raise _contradiction_error(record, text)
+    return record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference), text
 
 
-def contradiction(record: PromptRecord, text: str) -> InputError:
-    """The error of a candidate that is labelled both ways.
-
-    Args:
-        record: Its record.
-        text: The candidate.
-
-    Returns:
-        What to raise.
-    """
+def _contradiction_error(record: PromptRecord, text: str) -> InputError:
     msg = f"record {record.id!r} labels the candidate {text!r:.80} both correct and wrong: settle it first"
     return InputError(msg)
 
 
-def _shown(value: Any) -> str:
-    """An input or a reference for people to read, as much of it as a cell holds."""
+def _format_cell(value: Any) -> str:
+    """Return as much of an input or a reference as a cell holds."""
     text = "" if value is None else written(value)
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(_CUT)] + _CUT
 
 
-def _transcript(value: Any) -> Any:
-    """Return messages as people read them, parts other than text named in brackets, and all else as it is."""
+def _format_input(value: Any) -> Any:
+    """Return messages as a transcript, with parts other than text named in brackets; all else as it is."""
     if not isinstance(value, list):
         return value
     try:
@@ -208,7 +187,7 @@ def _transcript(value: Any) -> Any:
         return value
 
 
-# The bounds take no rate of 1; by this one they are 0 for every coverage below 1.
+# The bounds take no rate of 1; with this one they are 0 for every coverage below 1.
 _NEARLY_1 = math.nextafter(1.0, 0.0)
 # With fewer candidates of one label on either side, kappa's interval is too short; see `Kappa`.
 _FEW = 10
@@ -218,11 +197,11 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class Estimate(_Model):
+class IntervalEstimate(_Model):
     """A number with its interval.
 
     Attributes:
-        value: The number as seen; None where nothing was seen that could show it.
+        value: The observed number; None if nothing was observed that could show it.
         low: Lower end of its interval.
         high: Upper end.
     """
@@ -232,14 +211,14 @@ class Estimate(_Model):
     high: float
 
 
-class PromiseWorth(_Model):
-    """What a promised coverage is worth, given the mistakes of the labels; 0 says nothing.
+class AdjustedCoverage(_Model):
+    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing.
 
     Attributes:
-        coverage: Share of prompts whose set is promised to hold a candidate labelled correct.
-        independent: Share at least whose set holds one that is correct, for independent mistakes.
+        coverage: Guaranteed share of prompts whose set holds a candidate labelled correct.
+        independent: Lower bound of the share whose set holds a correct one, for independent mistakes.
         independent_limit: The same had people found no mistake: what a sheet of this size can show at most.
-        at_worst: Share at least whose set holds one that is correct, for mistakes of any kind.
+        at_worst: Lower bound of the share whose set holds a correct one, for mistakes of any kind.
         at_worst_limit: The same had people found no mistake.
     """
 
@@ -251,12 +230,12 @@ class PromiseWorth(_Model):
 
 
 class ReviewReport(_Model):
-    """Labels beside those of people, who are taken to be right.
+    """Labels compared with those of people, who are taken to be right.
 
     Attributes:
         rows: Number of different candidates on the sheet.
-        unfilled: Number of those that nobody has judged yet.
-        prompts: Number of independent prompts that the judged ones are from.
+        unfilled: Number of those that are not judged yet.
+        prompts: Number of independent prompts of the judged candidates.
         n: Number of candidates per prompt that sets are made from.
         confidence: Confidence level of the intervals.
         correct_called_correct: Number of correct candidates that are labelled correct.
@@ -266,9 +245,9 @@ class ReviewReport(_Model):
         error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
         error_on_correct: Share of the correct candidates that are labelled wrong, e1.
         flattering: Share of all candidates that are wrong and labelled correct.
-        kappa: Agreement beyond chance; None where both sides give every candidate one and the same label.
-        promises: What each promised coverage is worth.
-        notes: What to beware of.
+        kappa: Agreement beyond chance; None if both sides give every candidate one and the same label.
+        promises: What remains of each guaranteed coverage.
+        notes: Caveats.
     """
 
     rows: int
@@ -280,15 +259,15 @@ class ReviewReport(_Model):
     correct_called_wrong: int
     wrong_called_correct: int
     wrong_called_wrong: int
-    error_on_wrong: Estimate
-    error_on_correct: Estimate
-    flattering: Estimate
-    kappa: Estimate | None
-    promises: tuple[PromiseWorth, ...]
+    error_on_wrong: IntervalEstimate
+    error_on_correct: IntervalEstimate
+    flattering: IntervalEstimate
+    kappa: IntervalEstimate | None
+    promises: tuple[AdjustedCoverage, ...]
     notes: tuple[str, ...]
 
 
-def review_report(
+def create_review_report(
     records: Iterable[PromptRecord],
     sheet: str | Path,
     *,
@@ -296,22 +275,22 @@ def review_report(
     n: int | None = None,
     confidence: float = 0.95,
 ) -> ReviewReport:
-    """Compare the labels of records with what people say on a sheet, and say what promises are worth then.
+    """Compare the labels of records with people's on a sheet, and bound what remains of guarantees.
 
     Args:
         records: The records that the sheet is a sample of.
         sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, as
             those of `write_review` are; rows that people chose to judge say little of the others.
-        coverage: Promised shares of prompts whose set holds a candidate labelled correct, in (0, 1).
-        n: How many candidates of a prompt sets are made from; all that the records hold if left out.
+        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, in (0, 1).
+        n: Number of candidates per prompt that sets are made from; None for all that the records hold.
         confidence: Confidence level of the intervals, in (0, 1).
 
     Returns:
-        The confusion table, rates of mistakes, kappa, and what each promise is worth.
+        The confusion table, rates of mistakes, kappa, and what remains of each guaranteed coverage.
 
     Raises:
         InputError: If the sheet cannot be read or no row is filled in, a record labels a reviewed candidate
-            both correct and wrong, or a number lies outside of its range.
+            both correct and wrong, or a number is out of range.
         RecordError: If a row of the sheet cannot be used or is not from these records, or the records are
             not one dataset.
         MissingExtraError: If SciPy is not installed.
@@ -325,7 +304,7 @@ def review_report(
     if not truths:
         msg = f"no row of {people.source} is filled in: write yes or no under correct"
         raise InputError(msg)
-    labelled, recorded = _labelled(records, people)
+    labelled, recorded = _find_labels(records, people)
     size = recorded if n is None else n
     if not 1 <= size <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
@@ -336,9 +315,10 @@ def review_report(
         [prompt for prompt, truth in zip(prompts, truths.values(), strict=True) if truth is side]
         for side in (False, True)
     )
-    on_wrong = _rate(found.wrong_called_correct, wrong, confidence)
-    flattering = _rate(found.wrong_called_correct, prompts, confidence)
-    least = _rate(0, wrong, confidence).high, _rate(0, prompts, confidence).high
+    on_wrong = _estimate_rate(found.wrong_called_correct, wrong, confidence)
+    flattering = _estimate_rate(found.wrong_called_correct, prompts, confidence)
+    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, prompts, confidence).high
+    kappa = found.kappa
     return ReviewReport(
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
@@ -350,18 +330,20 @@ def review_report(
         wrong_called_correct=found.wrong_called_correct,
         wrong_called_wrong=found.wrong_called_wrong,
         error_on_wrong=on_wrong,
-        error_on_correct=_rate(found.correct_called_wrong, correct, confidence),
+        error_on_correct=_estimate_rate(found.correct_called_wrong, correct, confidence),
         flattering=flattering,
-        kappa=_kappa(found),
-        promises=tuple(_worth(one, size, (on_wrong.high, flattering.high), least) for one in coverage),
-        notes=tuple(_notes(found, len(people.rows), len(truths))),
+        kappa=None if kappa is None else IntervalEstimate(value=kappa.value, low=kappa.low, high=kappa.high),
+        promises=tuple(
+            _adjust_coverage(one, size, (on_wrong.high, flattering.high), no_mistakes) for one in coverage
+        ),
+        notes=tuple(_create_notes(found, len(people.rows), len(truths))),
     )
 
 
-def _labelled(
+def _find_labels(
     records: Iterable[PromptRecord], sheet: Sheet
 ) -> tuple[dict[tuple[str, str], tuple[bool, str]], int]:
-    """The records' own label of each row, with the independent prompt that it is from; and their n."""
+    """Return the label and the independent prompt of each row according to the records, and their n."""
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     met, recorded = set(), 0
@@ -373,49 +355,41 @@ def _labelled(
         met.add(name)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
         for candidate in record.candidates:
-            key = (name, candidate_text(candidate))
+            key = (name, format_candidate(candidate))
             if (
                 key in sheet.rows
                 and found.setdefault(key, (candidate.correct, prompt))[0] != candidate.correct
             ):
-                raise contradiction(record, key[1])
-    _check_known(sheet, met, set(found))
+                raise _contradiction_error(record, key[1])
+    unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in found]
+    if unknown:
+        line, (name, text) = unknown[0]
+        more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
+        if name not in met:
+            problem = f"{name!r:.80} is in none of the records: is the sheet from others?{more}"
+            raise RecordError(sheet.source, line, sheet.by, problem)
+        problem = f"{text!r:.80} is no candidate of {name!r:.80}: was it changed since it was written?{more}"
+        raise RecordError(sheet.source, line, "text", problem)
     return found, recorded
 
 
-def _check_known(sheet: Sheet, names: set[str], keys: set[tuple[str, str]]) -> None:
-    unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in keys]
-    if not unknown:
-        return
-    line, (name, text) = unknown[0]
-    more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
-    if name not in names:
-        problem = f"{name!r:.80} is in none of the records: is the sheet from others?{more}"
-        raise RecordError(sheet.source, line, sheet.by, problem)
-    problem = f"{text!r:.80} is no candidate of {name!r:.80}: was it changed since it was written?{more}"
-    raise RecordError(sheet.source, line, "text", problem)
-
-
-def _rate(part: int, prompts: Sequence[Hashable], confidence: float) -> Estimate:
-    """A share among candidates, given the prompt of each."""
+def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> IntervalEstimate:
+    """Return a share among candidates with its interval, given the prompt of each candidate."""
     total = len(prompts)
     if total == 0:
-        return Estimate(value=None, low=0.0, high=1.0)
+        return IntervalEstimate(value=None, low=0.0, high=1.0)
     size = total**2 / sum(count**2 for count in Counter(prompts).values())
     low, high = clopper_pearson(part * size / total, size, confidence)
-    return Estimate(value=part / total, low=low, high=high)
+    return IntervalEstimate(value=part / total, low=low, high=high)
 
 
-def _kappa(found: Agreement) -> Estimate | None:
-    kappa = found.kappa
-    return None if kappa is None else Estimate(value=kappa.value, low=kappa.low, high=kappa.high)
-
-
-def _worth(coverage: float, n: int, seen: tuple[float, float], least: tuple[float, float]) -> PromiseWorth:
-    """What a promise is worth by upper ends of e0 and f: as seen, and as seen without a mistake."""
-    independent, at_worst = _bounds(coverage, n, *seen)
-    independent_limit, at_worst_limit = _bounds(coverage, n, *least)
-    return PromiseWorth(
+def _adjust_coverage(
+    coverage: float, n: int, observed: tuple[float, float], no_mistakes: tuple[float, float]
+) -> AdjustedCoverage:
+    """Bound a coverage by upper ends of e0 and f: as observed, and as observed without a mistake."""
+    independent, at_worst = _bound_coverage(coverage, n, *observed)
+    independent_limit, at_worst_limit = _bound_coverage(coverage, n, *no_mistakes)
+    return AdjustedCoverage(
         coverage=coverage,
         independent=independent,
         independent_limit=independent_limit,
@@ -424,7 +398,7 @@ def _worth(coverage: float, n: int, seen: tuple[float, float], least: tuple[floa
     )
 
 
-def _bounds(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
+def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
     independent, _ = true_coverage(
         coverage, error_on_wrong=min(error_on_wrong, _NEARLY_1), error_on_correct=0.0, largest_set=n
     )
@@ -439,7 +413,7 @@ def _bounds(coverage: float, n: int, error_on_wrong: float, flattering: float) -
     return independent, at_worst
 
 
-def _notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
+def _create_notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
     correct = found.correct_called_correct + found.correct_called_wrong
     called = found.correct_called_correct + found.wrong_called_correct
     if filled < rows:

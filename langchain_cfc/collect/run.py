@@ -1,30 +1,29 @@
-"""`Run`: all unfinished prompts of a store through their stages, many at a time.
+"""`Run`: takes all unfinished prompts of a store through their stages, many at a time.
 
-`Journal`: requests announced before they are made, and candidates durable as soon as they are drawn.
+A process may be killed at any moment. What it was charged for by then is known nevertheless:
 
-A process may be killed at any moment. What it had paid for by then is known all the same:
-
-- A stage announces its requests before the first of them is made. Those that neither an answer nor a refusal
-  accounts for later may have been paid for, and budgets charge them.
-- A candidate is written when its answer arrives, and the next request waits until it is on disk. So the
-  answers that a kill can cost are at most as many as there are places for calls.
+- A stage announces its requests before the first of them is made. Requests without an answer or a refusal may
+  have been charged, and budgets count them.
+- A candidate is written when its answer arrives, and the next request waits until it is on disk. So a kill
+  loses at most as many answers as calls may be in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from langchain_cfc.collect.costs import Budget, Spending
-from langchain_cfc.collect.stages import Executor, Labels, Outcome, Stage, Usage
-from langchain_cfc.collect.status import CollectionStatus, EarlyLook
-from langchain_cfc.collect.store import PAGE, Store, Work, Writer, writes
-from langchain_cfc.collect.store.writes import Write
+from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, TokensUsed, Usage
+from langchain_cfc.collect.executor import Executor, Outcome
+from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
+from langchain_cfc.collect.store import PAGE, Store, Work, Writer, rows
+from langchain_cfc.collect.store.rows import Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 
@@ -32,17 +31,10 @@ from langchain_cfc.sampling import DrawnCandidate
 class StoreJournal:
     """The journal of one stage of one prompt, kept in the store.
 
-    Args:
-        writer: Of the store.
-        work: The prompt.
-        stage: What is done for it.
-        requests: How many requests that will take, as far as is known.
-        without_nul: Whether the store lacks the character U+0000.
-
     Attributes:
-        drawn: Candidates that are written, by slot.
-        context: Digest of what was prepared for the requests that drew them; None where there are none.
-        lost: How many requests failed that may have been answered.
+        drawn: Stored candidates by slot.
+        context: Digest of the prepared input that they were drawn for; None if there are none.
+        lost: Number of requests that failed although they may have been answered.
     """
 
     def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int, *, without_nul: bool) -> None:
@@ -51,170 +43,218 @@ class StoreJournal:
         self._stage = stage
         self._without_nul = without_nul
         self._announced = 0
-        self._before = self._written = Usage()
+        self._earlier = self._written = Usage()
         self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
         self.context = work.context
         self.lost = 0
         self._announce(requests)
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that need not be drawn again.
+        """Return the candidates that need not be drawn again for the prepared input with this digest.
 
-        Args:
-            context: Digest of what was prepared for the requests, such as retrieved passages. Candidates that
-                were drawn for something else are dropped: all n of a prompt share one context.
+        Candidates of another input, such as other retrieved passages, are deleted: all n candidates of a
+        prompt share one input.
         """
-        # Where it begins again, as on another machine, what it takes is counted from 0 again.
-        self._before, self._written = self._before.plus(self._written), Usage()
+        # A stage that starts again, as on another machine, counts its usage from 0 again.
+        self._earlier, self._written = self._earlier + self._written, Usage()
         if context != self.context:
             if self.drawn:
                 self._announce(len(self.drawn))
-                self._writer.submit(writes.dropped(self._position))
-                self.drawn = {}
-            self._writer.submit(writes.context(self._position, context))
+                self.discard_draws()
+            self._writer.submit(rows.set_context(self._position, context))
             self.context = context
         return dict(self.drawn)
 
-    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
-        """Write a candidate; `flushed` waits until it is durable.
-
-        Args:
-            slot: Its request slot.
-            draw: The candidate.
-            paid: What the stage took so far.
-        """
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+        """Write a candidate, and what is new in the usage of the stage."""
         try:
-            rows = writes.candidate(
-                self._position, slot, draw, paid.minus(self._written), without_nul=self._without_nul
+            writes = rows.insert_draw(
+                self._position, slot, draw, usage - self._written, without_nul=self._without_nul
             )
-        except CollectionError:  # the stage fails with it once all are drawn
+        except CollectionError:  # the stage fails with it once all candidates are drawn
             return
-        self._written = paid
+        self._written = usage
         self.drawn[slot] = draw
-        self._writer.submit(rows)
+        self._writer.submit(writes)
 
-    def discard(self) -> None:
-        """Drop all candidates that are written; what they took stays counted."""
-        self._writer.submit(writes.dropped(self._position))
+    def discard_draws(self) -> None:
+        """Delete all stored candidates; their usage stays counted."""
+        self._writer.submit(rows.delete_draws(self._position))
         self.drawn = {}
 
-    def lose(self) -> None:
+    def record_lost_request(self) -> None:
         """Note that a request failed that may have been answered; another one will be made in its place."""
         self.lost += 1
         self._announce(1)
 
-    async def flushed(self) -> None:
-        """Wait until everything that was announced or kept is durable.
+    async def flush(self) -> None:
+        """Wait until all notes are durable; raises `StoreError` if one could not be written."""
+        await self._writer.flush()
 
-        Raises:
-            StoreError: If it could not be written.
-        """
-        await self._writer.flushed()
+    def unwritten_usage(self, usage: Usage) -> Usage:
+        """Return the part of a stage's usage that is not written yet."""
+        return usage - self._written
 
-    def rest(self, paid: Usage) -> Usage:
-        """Return what of a finished or failed stage's costs is not written yet."""
-        return paid.minus(self._written)
+    def total_usage(self, usage: Usage) -> Usage:
+        """Return the usage of a stage including what it used before it started again."""
+        return self._earlier + usage
 
-    def total(self, paid: Usage) -> Usage:
-        """Return all that the stage took, with what it had taken before it began again."""
-        return self._before.plus(paid)
-
-    def settled(self, paid: Usage) -> list[Write]:
-        """Return what to write at the end of the stage: only requests that were lost remain open."""
-        requests = self.lost + self.total(paid).answered - self._announced
-        return writes.announced(self._position, self._stage, requests)
+    def settle_requests(self, usage: Usage) -> list[Write]:
+        """Prepare the writes after which only lost requests count as unanswered."""
+        requests = self.lost + self.total_usage(usage).answered - self._announced
+        return rows.announce_requests(self._position, self._stage, requests)
 
     def _announce(self, requests: int) -> None:
         if requests > 0:
             self._announced += requests
-            self._writer.submit(writes.announced(self._position, self._stage, requests))
+            self._writer.submit(rows.announce_requests(self._position, self._stage, requests))
 
 
-# So many prompts that fail one after the other are no accident but an outage, a revoked key or an empty
-# account; to go on would mark all the rest as failed.
-MOST_FAILURES_IN_A_ROW = 25
+_STAGES = (Stage.DRAWN, Stage.SCORED, Stage.LABELLED)
+
+
+class _BudgetTracker:
+    """Usage of all prompts of a store, in this run and before, against a budget.
+
+    Requests whose answers were not received are charged like the most expensive answered request of the same
+    stage. So a run that is killed again and again cannot spend without limit.
+    """
+
+    def __init__(self, budget: Budget, store: Store) -> None:
+        self._budget = budget
+        history = store.request_history()
+        self.usage = store.usage()
+        self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
+        self._requests = {stage: history.requests.get(stage, 0) for stage in _STAGES}
+        self._finished = {stage: stage in history.finished for stage in _STAGES}
+        self._largest_prompt = {stage: self._count(history.prompts.get(stage, ())) for stage in _STAGES}
+        self._largest_request = {stage: self._count(history.calls.get(stage, ())) for stage in _STAGES}
+
+    def _count(self, calls: Iterable[ModelCalls]) -> TokensUsed:
+        return self._budget.count(Usage(tuple(calls)))
+
+    def expected_requests(self, stage: Stage) -> int:
+        """Return the largest number of requests that a stage has made; 1 if it was never finished."""
+        return self._requests[stage] if self._finished[stage] else max(1, self._requests[stage])
+
+    def allows(self, in_progress: int) -> bool:
+        """Return whether one more prompt may be started."""
+        largest = None
+        if self._finished[Stage.LABELLED]:
+            largest = sum(self._largest_prompt.values(), TokensUsed())
+        lost = sum((self._charge_request(stage) * self._lost[stage] for stage in _STAGES), TokensUsed())
+        return self._budget.allows(self.usage, largest, in_progress, lost)
+
+    def _charge_request(self, stage: Stage) -> TokensUsed:
+        largest = self._largest_request[stage]
+        # A stage that was finished without any request makes none.
+        return largest if largest.tokens or self._finished[stage] else self._budget.assumed_request
+
+    def charge(self, stage: Stage, usage: Usage, lost: int) -> None:
+        """Count a finished or failed stage; raises `CollectionError` if its tokens or price are unknown."""
+        self._budget.check_reported(usage)
+        self.usage += usage
+        self._lost[stage] += lost
+        self._finished[stage] = True
+        self._requests[stage] = max(self._requests[stage], usage.answered)
+        used = self._budget.count(usage)
+        if usage.answered:
+            self._largest_request[stage] = self._largest_request[stage].maximum(used * (1 / usage.answered))
+        used += self._largest_request[stage] * lost
+        self._largest_prompt[stage] = self._largest_prompt[stage].maximum(used)
+
+    def update_status(self, status: CollectionStatus) -> None:
+        """Copy usage, cost and unanswered requests to a status."""
+        status.usage = self.usage
+        status.cost = self._budget.cost(self.usage)
+        status.unanswered = sum(self._lost.values())
+
+
+# So many consecutive failures are an outage, a revoked key or an empty account; to continue would mark all
+# other prompts as failed.
+MAX_CONSECUTIVE_FAILURES = 25
 
 
 @dataclass(frozen=True)
 class RunObserver:
-    """Who is told of a run.
+    """Callbacks of a run.
 
     Attributes:
-        progress: Called with the standing whenever a prompt is finished or has failed.
-        notice: Called with what people should know while there is still time.
+        on_progress: Called with the status whenever a prompt is finished or has failed.
+        on_notice: Called with warnings about the quality of the collection.
     """
 
-    progress: Callable[[CollectionStatus], None]
-    notice: Callable[[str], None]
+    on_progress: Callable[[CollectionStatus], None]
+    on_notice: Callable[[str], None]
 
 
 class Run:
-    """Works on all unfinished prompts of a store.
+    """Processes all unfinished prompts of a store.
 
     Args:
-        store: Where the prompts are, and what is made for them goes.
-        bench: What works on them.
+        store: The store, for prompts and results.
+        executor: What runs the stages.
         n: Number of candidates per prompt.
-        per_prompt: How many requests draw them.
-        at_once: How many prompts are under way at a time.
-        budget: What they may take.
-        watch: Who is told.
+        requests_per_prompt: Number of requests that draw them.
+        prompts_at_once: Maximum number of prompts in progress.
+        budget: Limits for all prompts together.
+        observer: Callbacks.
     """
 
     def __init__(
         self,
         store: Store,
-        bench: Executor,
+        executor: Executor,
         *,
         n: int,
-        per_prompt: int,
-        at_once: int,
+        requests_per_prompt: int,
+        prompts_at_once: int,
         budget: Budget,
-        watch: RunObserver,
+        observer: RunObserver,
     ) -> None:
         self._store = store
-        self._bench = bench
-        self._at_once = at_once
-        self._per_prompt = per_prompt
-        self._spending = Spending(budget, store)
-        self._watch = watch
-        self._look = EarlyLook(n)
+        self._executor = executor
+        self._prompts_at_once = prompts_at_once
+        self._requests_per_prompt = requests_per_prompt
+        self._budget = _BudgetTracker(budget, store)
+        self._observer = observer
+        self._warnings = EarlyWarnings(n)
         self._writer = Writer(store)
-        self._failed_in_a_row = 0
-        self._stopping = self._all_begun = False
-        self._pages = store.unfinished()
+        self._consecutive_failures = 0
+        self._is_stopping = self._all_started = False
+        self._unfinished = store.unfinished()
         self._page: deque[Work] = deque()
-        self._under_way = 0
-        self._in_line = asyncio.Lock()
-        self._one_less = asyncio.Event()
-        self.standing = CollectionStatus.of(store)
-        self._count()
+        self._in_progress = 0
+        self._start_lock = asyncio.Lock()
+        self._prompt_ended = asyncio.Event()
+        self.status = CollectionStatus.from_store(store)
+        self._budget.update_status(self.status)
 
     @property
-    def stopping(self) -> bool:
-        """Whether no further prompt is begun."""
-        return self._stopping
+    def is_stopping(self) -> bool:
+        """Whether no further prompt is started."""
+        return self._is_stopping
 
     def stop(self) -> None:
-        """Begin no further prompt; what is under way is finished."""
-        self._stopping = True
+        """Start no further prompt; those in progress are finished."""
+        self._is_stopping = True
 
-    async def work(self) -> bool:
-        """Work until nothing is left, the budget is used up or somebody stops it.
+    async def run(self) -> bool:
+        """Process prompts until none is left, the budget is used up, or `stop` is called.
 
         Returns:
-            Whether every prompt was begun.
+            Whether every prompt was started.
 
         Raises:
-            StoreError: If something cannot be written; then what is under way is given up.
-            CollectionError: If prompt after prompt fails, or what is spent cannot be known; then what is
-                under way is finished first, for it is paid for.
+            StoreError: If something cannot be written; prompts in progress are given up.
+            CollectionError: If many consecutive prompts fail, or usage cannot be known; prompts in progress
+                are finished first, because they are charged for.
         """
-        workers = [asyncio.ensure_future(self._prompts()) for _ in range(self._at_once)]
+        workers = [asyncio.ensure_future(self._process_prompts()) for _ in range(self._prompts_at_once)]
         try:
             await asyncio.gather(*workers)
         except BaseException as error:
-            self.stop()  # also where it is cancelled
+            self.stop()  # also when cancelled
             if isinstance(error, StoreError):
                 for worker in workers:
                     worker.cancel()
@@ -222,132 +262,117 @@ class Run:
             raise
         finally:
             await self._writer.close()
-        return self._all_begun
+        return self._all_started
 
-    async def _prompts(self) -> None:
-        """One prompt after the other."""
-        while (work := await self._next()) is not None:
-            await self._whole(work)
+    async def _process_prompts(self) -> None:
+        while (work := await self._next_work()) is not None:
+            with self._counted():
+                await self._process(work)
 
-    async def _whole(self, work: Work) -> None:
-        """One prompt, counted as long as it is under way."""
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a prompt as ended on exit, and stop the run on an error."""
         try:
-            await self._one(work)
+            yield
         except BaseException:
-            # At once, for the others go on before anybody hears of it.
+            # At once, because other workers continue before `run` sees the error.
             self.stop()
             raise
         finally:
-            self._under_way -= 1
-            self._one_less.set()
+            self._in_progress -= 1
+            self._prompt_ended.set()
 
-    async def _next(self) -> Work | None:
-        """The next prompt, as soon as it may be begun; None where none may any more."""
-        async with self._in_line:
-            while not self._stopping:
-                if self._spending.allows(self._under_way):
-                    return await self._unfinished()
-                if self._under_way == 0:
+    async def _next_work(self) -> Work | None:
+        """Return the next prompt once it may be started; None if no further one may."""
+        async with self._start_lock:
+            while not self._is_stopping:
+                if self._budget.allows(self._in_progress):
+                    return await self._read_work()
+                if self._in_progress == 0:
                     return None
-                self._one_less.clear()
-                await self._one_less.wait()
+                self._prompt_ended.clear()
+                await self._prompt_ended.wait()
             return None
 
-    async def _unfinished(self) -> Work | None:
+    async def _read_work(self) -> Work | None:
         if not self._page:
-            # Read off the loop, for a database may take its time.
-            self._page.extend(await asyncio.to_thread(lambda: list(islice(self._pages, PAGE))))
+            # In a thread, because a database may take its time.
+            self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
         if not self._page:
-            self._all_begun = True
+            self._all_started = True
             return None
-        self._under_way += 1
+        self._in_progress += 1
         return self._page.popleft()
 
-    async def _one(self, work: Work) -> None:
-        """Take a prompt from where it stands to its end."""
+    async def _process(self, work: Work) -> None:
+        """Take a prompt through all stages that are not finished."""
+        without_nul = self._store.without_nul
         draws, scores = work.draws, work.scores
         if draws is None:
-            journal = self._journal(work, Stage.DRAWN, self._per_prompt - len(work.partial))
-            outcome = await self._bench.draw(work.example, journal)
-            written = partial(self._drawn, set(journal.drawn))
-            if not await self._kept(work, Stage.DRAWN, outcome, journal, written):
+            requests = self._requests_per_prompt - len(work.partial)
+            journal = self._open_journal(work, Stage.DRAWN, requests)
+            outcome = await self._executor.draw(work.example, journal)
+            insert_draws = partial(rows.insert_draws, stored=set(journal.drawn), without_nul=without_nul)
+            if not await self._save_stage(work, Stage.DRAWN, outcome, journal, insert_draws):
                 return
             draws = outcome.result
-            self._tell(self._look.drawn([draw.text for draw in draws], outcome.paid))
+            self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
         if scores is None:
-            journal = self._journal(work, Stage.SCORED)
-            outcome = await self._bench.score(work.example, draws, journal)
-            if not await self._kept(work, Stage.SCORED, outcome, journal, writes.scored):
+            journal = self._open_journal(work, Stage.SCORED)
+            outcome = await self._executor.score(work.example, draws, journal)
+            if not await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores):
                 return
             scores = outcome.result.scores
-        journal = self._journal(work, Stage.LABELLED)
-        outcome = await self._bench.label(work.example, draws, journal)
-        if not await self._kept(work, Stage.LABELLED, outcome, journal, self._labelled):
+        journal = self._open_journal(work, Stage.LABELLED)
+        outcome = await self._executor.label(work.example, draws, journal)
+        insert_labels = partial(rows.insert_labels, without_nul=without_nul)
+        if not await self._save_stage(work, Stage.LABELLED, outcome, journal, insert_labels):
             return
-        self._failed_in_a_row = 0
-        self.standing.add(scores, outcome.result.correct)
-        self._tell(self._look.labelled(self.standing, scores, outcome.result.correct))
-        self._watch.progress(self.standing)
+        self._consecutive_failures = 0
+        self.status.add_prompt(scores, outcome.result.correct)
+        self._notify(self._warnings.check_labels(self.status, scores, outcome.result.correct))
+        self._observer.on_progress(self.status)
 
-    def _journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
-        """The journal of a stage; where nothing says how many requests it takes, as many as ever so far."""
-        expected = self._spending.requests(stage) if requests is None else requests
+    def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
+        expected = self._budget.expected_requests(stage) if requests is None else requests
         return StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
 
-    def _drawn(
-        self, known: Collection[int], position: int, draws: Sequence[DrawnCandidate], paid: Usage
-    ) -> list[Write]:
-        return writes.complete(position, draws, known, paid, without_nul=self._store.without_nul)
-
-    def _labelled(self, position: int, labels: Labels, paid: Usage) -> list[Write]:
-        return writes.labelled(position, labels, paid, without_nul=self._store.without_nul)
-
-    async def _kept(
+    async def _save_stage(
         self,
         work: Work,
         stage: Stage,
         outcome: Outcome,
         journal: StoreJournal,
-        written: Callable[[int, Any, Usage], list[Write]],
+        insert: Callable[[int, Any, Usage], list[Write]],
     ) -> bool:
-        """Make a stage durable; False where it failed."""
+        """Make the outcome of a stage durable, and return whether the stage succeeded."""
+        usage = journal.unwritten_usage(outcome.usage)
         error = outcome.result if isinstance(outcome.result, CFCError) else None
-        rows: list[Write] = []
+        writes: list[Write] = []
         if error is None:
             try:
-                rows = written(work.position, outcome.result, journal.rest(outcome.paid))
+                writes = insert(work.position, outcome.result, usage)
             except CollectionError as refused:
                 error = refused
+        if error is not None:
+            writes = rows.set_error(work.position, stage, error, usage)
+        await self._writer.write([*writes, *journal.settle_requests(outcome.usage)])
+        # After the write, because usage without a price ends the run and paid results must be kept.
+        self._budget.charge(stage, journal.total_usage(outcome.usage), journal.lost)
+        self._budget.update_status(self.status)
         if error is None:
-            await self._writer.write([*rows, *journal.settled(outcome.paid)])
-            # Only now, for what cannot be charged ends the run, and what is paid for shall be kept.
-            self._charge(stage, journal.total(outcome.paid), journal.lost)
             return True
-        rest = journal.rest(outcome.paid)
-        failed = writes.failed(work.position, stage, error, rest)
-        await self._writer.write([*failed, *journal.settled(outcome.paid)])
-        self._charge(stage, journal.total(outcome.paid), journal.lost)
-        self.standing.failed += 1
-        self._failed_in_a_row += 1
-        self._watch.progress(self.standing)
-        if self._failed_in_a_row == MOST_FAILURES_IN_A_ROW:
+        self.status.failed += 1
+        self._consecutive_failures += 1
+        self._observer.on_progress(self.status)
+        if self._consecutive_failures == MAX_CONSECUTIVE_FAILURES:
             msg = (
-                f"stopped, for {self._failed_in_a_row} prompts in a row failed, the last one with "
-                f"{type(error).__name__}: {error}. Once that is cured, run again with --retry-failed"
+                f"stopped because {self._consecutive_failures} prompts in a row failed, the last one with "
+                f"{type(error).__name__}: {error}. Fix the cause, then run again with --retry-failed"
             )
             raise CollectionError(msg) from error
         return False
 
-    def _charge(self, stage: Stage, paid: Usage, lost: int) -> None:
-        """Count what a stage took; failed ones cost as well."""
-        self._spending.charge(stage, paid, lost)
-        self._count()
-
-    def _count(self) -> None:
-        self.standing.spent = self._spending.paid
-        self.standing.cost = self._spending.cost
-        self.standing.unanswered = self._spending.unanswered
-
-    def _tell(self, notices: Any) -> None:
+    def _notify(self, notices: Iterable[str]) -> None:
         for notice in notices:
-            self._watch.notice(notice)
+            self._observer.on_notice(notice)

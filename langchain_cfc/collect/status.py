@@ -1,23 +1,19 @@
-"""`Standing`: how far a collection has come, what it shows, and what should be looked at early."""
+"""How far a collection has come, what is left to do, and early warnings about its quality."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from langchain_cfc.collect.stages import Stage, Usage
+from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import discrimination
-
-# Identical candidates show early; whether a verifier can tell right from wrong takes more prompts.
-_IDENTICAL_AFTER = 20
-_LOOK_AFTER = 100
-# A good verifier is suspected once in a hundred collections if it is as good as useless, hardly ever else.
-_CONFIDENCE = 0.99
-_NO_INFORMATION = 0.5
 
 
 @dataclass
@@ -26,17 +22,17 @@ class CollectionStatus:
 
     Attributes:
         total: Number of prompts in the store.
-        labelled: Number of finished ones.
-        failed: Number of those that failed.
-        covered: Number of finished ones with a correct candidate.
-        candidates: Number of candidates that are labelled wrong, and correct.
+        labelled: Number of finished prompts.
+        failed: Number of failed prompts.
+        covered: Number of finished prompts with a correct candidate.
+        candidates: Number of candidates labelled wrong, and of those labelled correct.
         score_sums: Sum of the scores of wrong candidates, and of correct ones.
-        spent: What models took, for all prompts.
-        cost: The same in money; None without prices.
-        unanswered: Number of requests that were announced, and may have been paid for, without an answer
-            having been received: the process died, or a connection broke.
-        begun_with: How many were finished when this run began.
-        begun_at: When that was, in `time.monotonic()` seconds.
+        usage: Usage of models for all prompts.
+        cost: Cost of that usage; None without prices.
+        unanswered: Number of requests that were announced, and may have been charged, although no answer was
+            received: the process died, or a connection broke.
+        labelled_at_start: Number of prompts that were finished when this run started.
+        started_at: Start of this run, in `time.monotonic()` seconds.
     """
 
     total: int
@@ -45,57 +41,57 @@ class CollectionStatus:
     covered: int
     candidates: list[int]
     score_sums: list[float]
-    spent: Usage
+    usage: Usage
     cost: float | None = None
     unanswered: int = 0
-    begun_with: int = 0
-    begun_at: float = field(default_factory=time.monotonic)
+    labelled_at_start: int = 0
+    started_at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, store: Store) -> CollectionStatus:
-        """What a store holds."""
+    def from_store(cls, store: Store) -> CollectionStatus:
+        """Return the status of an open store, with this moment as the start of the run."""
         stages = store.stages()
-        covered, by_label = store.seen()
+        covered, by_label = store.label_counts()
         sums = [by_label.get(label, (0, 0.0)) for label in (False, True)]
-        done = stages[Stage.LABELLED]
+        finished = stages[Stage.LABELLED]
         return cls(
             total=sum(stages.values()),
-            labelled=done,
+            labelled=finished,
             failed=len(store.failures()),
             covered=covered,
             candidates=[count for count, _ in sums],
             score_sums=[total for _, total in sums],
-            spent=store.paid(),
-            unanswered=sum(store.history().unanswered.values()),
-            begun_with=done,
+            usage=store.usage(),
+            unanswered=sum(store.request_history().unanswered.values()),
+            labelled_at_start=finished,
         )
 
     @property
-    def per_second(self) -> float:
-        """Prompts finished per second of this run."""
-        return (self.labelled - self.begun_with) / max(time.monotonic() - self.begun_at, 1e-9)
+    def prompts_per_second(self) -> float:
+        """Number of prompts finished per second of this run."""
+        return (self.labelled - self.labelled_at_start) / max(time.monotonic() - self.started_at, 1e-9)
 
     @property
-    def left(self) -> int:
-        """How many prompts are neither finished nor failed."""
+    def remaining(self) -> int:
+        """Number of prompts that are neither finished nor failed."""
         return self.total - self.labelled - self.failed
 
     @property
     def coverage(self) -> float | None:
-        """Share of finished prompts with a correct candidate (pass@n); None without any."""
+        """Share of finished prompts with a correct candidate (pass@n); None if none is finished."""
         return self.covered / self.labelled if self.labelled else None
 
     @property
     def mean_scores(self) -> tuple[float | None, float | None]:
-        """Mean score of wrong candidates, and of correct ones; None without any."""
+        """Mean score of wrong candidates, and of correct ones; None for a label without candidates."""
         wrong, correct = (
             total / count if count else None
             for count, total in zip(self.candidates, self.score_sums, strict=True)
         )
         return wrong, correct
 
-    def add(self, scores: Sequence[float], correct: Sequence[bool]) -> None:
-        """Count a prompt that is finished."""
+    def add_prompt(self, scores: Sequence[float], correct: Sequence[bool]) -> None:
+        """Count one more finished prompt, with its n scores and labels."""
         self.labelled += 1
         self.covered += any(correct)
         for score, label in zip(scores, correct, strict=True):
@@ -103,80 +99,146 @@ class CollectionStatus:
             self.score_sums[label] += score
 
 
-@dataclass
-class EarlyLook:
-    """Finds out soon, and says once, that a collection will not calibrate well.
+# English text; other languages take more.
+_CHARACTERS_PER_TOKEN = 4
+# Tokens of one answer, if nothing is known.
+ASSUMED_OUTPUT = 250
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left to do, and what it will take.
 
     Attributes:
-        n: Number of candidates per prompt.
+        prompts: Number of prompts that are neither finished nor failed.
+        draws: Number of requests for their candidates, if each succeeds at once.
+        input_tokens: Tokens of the requests.
+        output_tokens: Tokens of the answers.
+        cost: Cost of both; None if it is not known.
+        measured_on: Number of finished prompts that the estimate is based on, verifier and labeler included;
+            0 for a rough guess of the draws alone.
     """
 
-    n: int
-    _identical: int = 0
-    _drawn: int = 0
-    _scores: list[Sequence[float]] = field(default_factory=list)
-    _correct: list[Sequence[bool]] = field(default_factory=list)
-    _versions: set[str] = field(default_factory=set)
+    prompts: int
+    draws: int
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    measured_on: int
 
-    def drawn(self, texts: Sequence[str], paid: Usage) -> Iterator[str]:
-        """Look at the candidates of one more prompt.
 
-        Yields:
-            What people should know, if there is anything.
-        """
+def estimate_remaining(
+    examples: Iterable[Example],
+    status: CollectionStatus | None,
+    *,
+    n: int,
+    sampling: SamplingName,
+    budget: Budget,
+) -> Estimate:
+    """Estimate the requests, tokens and cost of the prompts of a dataset that are left.
+
+    The estimate is the usage of finished prompts in proportion, if there are any. Otherwise it is a token per
+    four characters of a prompt and `ASSUMED_OUTPUT` tokens per candidate, without verifier and labeler; the
+    cost is None then unless there is exactly one price. `status` is None if there is no store yet.
+    """
+    sizes = [
+        len(one.input if isinstance(one.input, str) else json.dumps(one.input, ensure_ascii=False))
+        for one in examples
+    ]
+    measured, failed = (0, 0) if status is None else (status.labelled, status.failed)
+    left = max(0, len(sizes) - measured - failed)
+    requests = left * (1 if sampling == "single_request" else n)
+    if status is not None and measured:
+        share = left / measured
+        calls = [
+            replace(
+                one,
+                input_tokens=round(one.input_tokens * share),
+                output_tokens=round(one.output_tokens * share),
+            )
+            for one in status.usage.calls
+        ]
+    else:
+        per_prompt = sum(sizes) / len(sizes) / _CHARACTERS_PER_TOKEN if sizes else 0.0
+        # The only price applies whichever model answers; its name is not known yet.
+        name = next(iter(budget.prices)) if len(budget.prices) == 1 else ""
+        calls = [ModelCalls(name, True, round(per_prompt * requests), ASSUMED_OUTPUT * left * n)]
+    has_cost = measured > 0 or len(budget.prices) == 1
+    return Estimate(
+        prompts=left,
+        draws=requests,
+        input_tokens=sum(one.input_tokens for one in calls),
+        output_tokens=sum(one.output_tokens for one in calls),
+        cost=budget.cost(Usage(tuple(calls))) if has_cost else None,
+        measured_on=measured,
+    )
+
+
+# Identical candidates show early; it takes more prompts to see whether a verifier is informative.
+_IDENTICAL_AFTER = 20
+_CHECK_AFTER = 100
+# A useless verifier is reported in 99 of 100 collections, an informative one hardly ever.
+_CONFIDENCE = 0.99
+_UNINFORMATIVE = 0.5
+
+
+class EarlyWarnings:
+    """Reports early, and once each, that a collection will not calibrate well."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._identical = 0
+        self._drawn = 0
+        self._scores: list[Sequence[float]] = []
+        self._correct: list[Sequence[bool]] = []
+        self._models: set[str] = set()
+
+    def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
+        """Yield warnings after the candidates of one more prompt."""
         self._drawn += 1
         self._identical += len(set(texts)) == 1
-        if self._drawn == _IDENTICAL_AFTER == self._identical and self.n > 1:
+        if self._drawn == _IDENTICAL_AFTER == self._identical and self._n > 1:
             yield (
-                f"all {self.n} candidates were identical for each of the first {_IDENTICAL_AFTER} prompts: "
+                f"all {self._n} candidates were identical for each of the first {_IDENTICAL_AFTER} prompts: "
                 "is the temperature 0, or does something cache? There is nothing to choose from"
             )
-        versions = {one.model for one in paid.calls if one.drew and one.model}
-        if self._versions and not versions <= self._versions:
-            new, known = ", ".join(sorted(versions - self._versions)), ", ".join(sorted(self._versions))
+        models = {one.model for one in usage.calls if one.drew and one.model}
+        if self._models and not models <= self._models:
+            new, known = ", ".join(sorted(models - self._models)), ", ".join(sorted(self._models))
             yield (
                 f"another model drew than before: {new}, after {known}. If that was not meant to be, the "
                 "records are no sample of what will serve"
             )
-        self._versions |= versions
+        self._models |= models
 
-    def labelled(
-        self, standing: CollectionStatus, scores: Sequence[float], correct: Sequence[bool]
+    def check_labels(
+        self, status: CollectionStatus, scores: Sequence[float], correct: Sequence[bool]
     ) -> Iterator[str]:
-        """Look at the scores and labels of one more prompt.
-
-        Args:
-            standing: With this prompt counted.
-            scores: n scores.
-            correct: n labels.
-
-        Yields:
-            What people should know, if there is anything.
-        """
-        if standing.labelled == _LOOK_AFTER and standing.covered == 0:
+        """Yield warnings after the scores and labels of one more prompt, which `status` counts already."""
+        if status.labelled == _CHECK_AFTER and status.covered == 0:
             yield (
-                f"none of the first {_LOOK_AFTER} prompts has a correct candidate: look at the labeler and "
+                f"none of the first {_CHECK_AFTER} prompts has a correct candidate: look at the labeler and "
                 "the references (an export shows both), and at whether the model can do this at all"
             )
-        if len(self._scores) == _LOOK_AFTER:
+        if len(self._scores) == _CHECK_AFTER:
             return
         self._scores.append(scores)
         self._correct.append(correct)
-        if len(self._scores) == _LOOK_AFTER:
-            yield from self._verifier()
+        if len(self._scores) == _CHECK_AFTER:
+            yield from self._check_verifier()
 
-    def _verifier(self) -> Iterator[str]:
+    def _check_verifier(self) -> Iterator[str]:
         found = discrimination(np.array(self._scores), np.array(self._correct), _CONFIDENCE)
-        if found is None or found.low > _NO_INFORMATION:
+        if found is None or found.low > _UNINFORMATIVE:
             return
         seen = (
             f"AUROC {found.auroc:.3f}, {100 * _CONFIDENCE:g} % interval {found.low:.3f} to {found.high:.3f}, "
-            f"over {_LOOK_AFTER} prompts"
+            f"over {_CHECK_AFTER} prompts"
         )
-        if found.high < _NO_INFORMATION:
+        if found.high < _UNINFORMATIVE:
             yield (
-                f"the scores point the wrong way ({seen}): smaller must be better, so if the verifier speaks "
-                "in confidence p, use 1 - p"
+                f"the scores point the wrong way ({seen}): smaller must be better, so if the verifier "
+                "returns a confidence p, use 1 - p"
             )
         else:
             yield (

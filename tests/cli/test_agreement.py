@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
-from langchain_cfc.collect.review import candidate_text, review_report, write_review
+from langchain_cfc.collect.review import create_review_report, format_candidate, write_review
 from langchain_cfc.demo import recording
 from langchain_cfc.records import Provenance, read_records, write_records
 from tests.cli.running import run
@@ -27,7 +27,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def labels_of(records: list[PromptRecord]) -> dict[tuple[str, str], bool]:
     return {
-        (record.id, candidate_text(candidate)): candidate.correct
+        (record.id, format_candidate(candidate)): candidate.correct
         for record in records
         for candidate in record.candidates
     }
@@ -72,7 +72,7 @@ def test_it_is_readable_in_eighty_columns(records: Path, sheet: Path) -> None:
     assert ran.err == ""
     assert max(map(len, ran.out.splitlines())) <= 80
     said = flat(ran.out)
-    report = review_report(read_records(records), sheet)
+    report = create_review_report(read_records(records), sheet)
     assert "review.csv: 290 of 300 rows filled in, from 290 independent prompts" in said
     assert f"labelled correct {report.correct_called_correct} {report.wrong_called_correct} " in said
     assert f"labelled wrong {report.correct_called_wrong} {report.wrong_called_wrong} " in said
@@ -93,7 +93,7 @@ def test_it_is_readable_in_eighty_columns(records: Path, sheet: Path) -> None:
 def test_json_is_the_report(records: Path, sheet: Path) -> None:
     ran = run("agreement", records, sheet, "--coverage", "0.9", "--coverage", "0.8", "--json")
     assert ran.code == 0
-    report = review_report(read_records(records), sheet, coverage=[0.9, 0.8])
+    report = create_review_report(read_records(records), sheet, coverage=[0.9, 0.8])
     assert ran.data == json.loads(report.model_dump_json())
     assert [one["coverage"] for one in ran.data["promises"]] == [0.9, 0.8]
     assert run("agreement", records, sheet, "--json").data["promises"] == ran.data["promises"][:1]

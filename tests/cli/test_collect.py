@@ -303,7 +303,7 @@ def test_where_it_is_no_terminal_there_is_no_bar_but_a_line_now_and_then(
 ) -> None:
     ran = collect("--limit", "2")
     assert (ran.code, ran.err) == (0, "")
-    monkeypatch.setattr("langchain_cfc.collect.collecting._LINE_EVERY", 0.0)
+    monkeypatch.setattr("langchain_cfc.collect.collecting._LINE_INTERVAL", 0.0)
     ran = collect("--set", "run.concurrency=1")
     lines = ran.err.splitlines()
     assert len(lines) == COUNT - 2

@@ -13,13 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.collect.collecting import CallPolicy, Options, collect
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, collect
 from langchain_cfc.collect.executor import Components
 from langchain_cfc.records import Example
 
 PROMPTS, N, CONCURRENCY = 120, 3, 4
 # Prompts under way: those that call, and eight that may wait for the disk meanwhile.
-AT_ONCE = CallPolicy(CONCURRENCY).at_once
+AT_ONCE = CallPolicy(CONCURRENCY).prompts_at_once
 _SECONDS = 0.02
 
 
@@ -63,5 +63,10 @@ def quiet(notice: str) -> None:
 
 if __name__ == "__main__":
     store, log = sys.argv[1:]
-    collect(examples(), parts(Path(log)), store, Options(pace=CallPolicy(CONCURRENCY), notice=quiet))
+    collect(
+        examples(),
+        parts(Path(log)),
+        store,
+        CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
+    )
     os.write(1, b"done\n")

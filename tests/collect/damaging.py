@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import AIMessage
 
-from langchain_cfc.collect.stages import Labels, ModelCalls, Stage, Usage
-from langchain_cfc.collect.store import Store, writes
+from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.executor import Labels
+from langchain_cfc.collect.store import Store, rows
 from langchain_cfc.errors import CFCError, DrawError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
@@ -60,26 +61,26 @@ def make_store(path: Path, size: int) -> None:
     chance = random.Random(1)  # noqa: S311 - a simulation
     paid = Usage((ModelCalls("model-1", True, 30, 12, N),), N, 0)
     with Store(path, create=True) as store:
-        store.settle(CONFIGURATION)
+        store.set_configuration(CONFIGURATION)
         store.add(example(number) for number in range(size))
         for number in range(size):
             some = draws(number)
             if number % 20 == 3:
-                store.write(writes.candidate(number, 1, some[1], paid, without_nul=False))
+                store.write(rows.insert_draw(number, 1, some[1], paid, without_nul=False))
                 continue
             if number % 20 == 7:
-                store.write(writes.failed(number, Stage.DRAWN, DrawError("no"), paid))
+                store.write(rows.set_error(number, Stage.DRAWN, DrawError("no"), paid))
                 continue
-            store.write(writes.drawn(number, some, paid, without_nul=False))
+            store.write(rows.insert_draws(number, some, paid, without_nul=False))
             if number % 20 == 11:
                 continue
             scores = Scored([chance.random() for _ in range(N)], [{"p": chance.random()} for _ in range(N)])
-            store.write(writes.scored(number, scores, Usage()))
+            store.write(rows.insert_scores(number, scores, Usage()))
             if number % 20 == 15:
                 continue
             answers = [f"{number + slot}" for slot in range(N)]
             labels = Labels([chance.random() < 0.5 for _ in range(N)], answers, {"easy": number % 3 == 0})
-            store.write(writes.labelled(number, labels, Usage(), without_nul=False))
+            store.write(rows.insert_labels(number, labels, Usage(), without_nul=False))
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -19,12 +19,12 @@ from langchain_openai import ChatOpenAI
 from sqlalchemy import Connection
 
 from langchain_cfc.cli._collection import run
-from langchain_cfc.collect.collecting import CallPolicy, Options, acollect
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect
 from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.executor import Components, RetryPolicy
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Writer
-from langchain_cfc.collect.store.writes import Write, execute
+from langchain_cfc.collect.store.rows import Write, execute_writes
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
@@ -72,7 +72,9 @@ def commanded(url: str, path: str, size: int, max_tokens: int | None) -> None:
         "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
         "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
     }
-    hasty = mock.patch("langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, first_wait=0.02))
+    hasty = mock.patch(
+        "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)
+    )
     try:
         with hasty:
             finished = run(read_config(None, settings, ()), None, None, retry_failed=True, as_json=False)
@@ -98,12 +100,14 @@ def collected(url: str, path: str, size: int, finished: Any, breaking: Break | N
     os.environ["NO_PROXY"] = "127.0.0.1"
     model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = Options(pace=CallPolicy(CONCURRENCY), progress=tell, notice=ignored)
+    options = CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_progress=tell, on_notice=ignored)
     # A second between two attempts, as for real servers, would be most of the test.
-    hasty = mock.patch("langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, first_wait=0.02))
+    hasty = mock.patch(
+        "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)
+    )
     with hasty, BREAKING[breaking]():
         found = asyncio.run(acollect(examples(size), parts, path, options))
-    finished.value = found.standing.labelled
+    finished.value = found.status.labelled
 
 
 @contextmanager
@@ -112,11 +116,11 @@ def torn() -> Iterator[None]:
 
     def one_by_one(connection: Connection, writes: Iterable[Write]) -> None:
         for write in writes:
-            execute(connection, [write])
+            execute_writes(connection, [write])
             connection.commit()
             time.sleep(0.003)
 
-    with mock.patch("langchain_cfc.collect.store.store.execute", one_by_one):
+    with mock.patch("langchain_cfc.collect.store.store.execute_writes", one_by_one):
         yield
 
 

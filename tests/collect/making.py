@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.collect.costs import Budget
+from langchain_cfc.collect.costs import Budget, ModelCalls, Usage
+from langchain_cfc.collect.executor import Journal, Labels, Outcome
 from langchain_cfc.collect.run import Run, RunObserver
-from langchain_cfc.collect.stages import Journal, Labels, ModelCalls, Outcome, Usage
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
@@ -31,7 +31,7 @@ def examples(size: int) -> list[Example]:
 def paid(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
     """One request that took so many tokens, half of them for the answer."""
     calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2, 1)
-    return Usage((calls,), answered=1, silent=0)
+    return Usage((calls,), answered=1, unreported=0)
 
 
 @dataclass
@@ -56,20 +56,20 @@ class MemoryJournal:
             self.drawn, self.context = {}, context
         return dict(self.drawn)
 
-    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
         """One more."""
         self.drawn[slot] = draw
-        self.taken.append(paid)
+        self.taken.append(usage)
 
-    def discard(self) -> None:
+    def discard_draws(self) -> None:
         """None of them."""
         self.drawn = {}
 
-    def lose(self) -> None:
+    def record_lost_request(self) -> None:
         """One more."""
         self.lost += 1
 
-    async def flushed(self) -> None:
+    async def flush(self) -> None:
         """At once."""
 
 
@@ -135,12 +135,12 @@ class Ran:
 
     Attributes:
         complete: Whether every prompt was begun.
-        standing: What it says of itself.
+        status: What it says of itself.
         notices: What people were told.
     """
 
     complete: bool
-    standing: CollectionStatus
+    status: CollectionStatus
     notices: list[str]
 
 
@@ -164,13 +164,13 @@ def run(
                 store,
                 bench,
                 n=N,
-                per_prompt=1,
-                at_once=at_once,
+                requests_per_prompt=1,
+                prompts_at_once=at_once,
                 budget=budget or Budget(),
-                watch=RunObserver(progress, notices.append),
+                observer=RunObserver(progress, notices.append),
             )
             begun(going)
-            complete = await going.work()
-        return Ran(complete, going.standing, notices)
+            complete = await going.run()
+        return Ran(complete, going.status, notices)
 
     return asyncio.run(worked())

@@ -20,7 +20,13 @@ from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
 
 from langchain_cfc.collect import executor
-from langchain_cfc.collect.executor import RetryPolicy, TokenTurns, request_turns, retry_after, transient
+from langchain_cfc.collect.executor import (
+    RetryPolicy,
+    TokenRateLimiter,
+    create_request_limiter,
+    is_transient,
+    read_retry_after,
+)
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from tests.collect.virtual import virtually
@@ -67,16 +73,16 @@ def raised(fault: Fault | None, **settings: Any) -> Exception:
 )
 def test_failures_of_a_real_client_are_told_apart(kind: str, passes: bool) -> None:
     error = raised(Fault(kind))
-    assert transient(error) == passes, repr(error)
+    assert is_transient(error) == passes, repr(error)
     # What our own errors are made of counts.
     wrapped = VerifierError("the verifier failed")
     wrapped.__cause__ = error
-    assert transient(wrapped) == passes
+    assert is_transient(wrapped) == passes
 
 
 def test_a_server_that_is_slow_or_away_may_come_back() -> None:
-    assert transient(raised(Fault("slow", seconds=5.0), timeout=0.05))
-    assert transient(raised(None, base_url="http://127.0.0.1:9/v1"))
+    assert is_transient(raised(Fault("slow", seconds=5.0), timeout=0.05))
+    assert is_transient(raised(None, base_url="http://127.0.0.1:9/v1"))
 
 
 def test_what_is_no_failure_of_a_connection_is_not_repeated() -> None:
@@ -87,16 +93,16 @@ def test_what_is_no_failure_of_a_connection_is_not_repeated() -> None:
         AssertionError(),
         OSError("disk"),
     ):
-        assert not transient(error)
+        assert not is_transient(error)
     for passing in (
         ConnectionResetError(),
         TimeoutError(),
         httpx.ReadError("x"),
         ServingTimeoutError("late"),
     ):
-        assert transient(passing)
+        assert is_transient(passing)
     for outcome in ("text", None, 429, True):
-        assert not transient(outcome)
+        assert not is_transient(outcome)
 
 
 class OfGoogle(Exception):  # noqa: N818 - named like a client's
@@ -105,11 +111,11 @@ class OfGoogle(Exception):  # noqa: N818 - named like a client's
 
 
 def test_a_status_is_found_under_any_of_its_names() -> None:
-    assert transient(OfGoogle(429))
-    assert not transient(OfGoogle(403))
+    assert is_transient(OfGoogle(429))
+    assert not is_transient(OfGoogle(403))
     # A text, or a boolean, is no status.
-    assert not transient(OfGoogle("429"))
-    assert not transient(OfGoogle(code=True))
+    assert not is_transient(OfGoogle("429"))
+    assert not is_transient(OfGoogle(code=True))
 
 
 # How long a server asks to be left alone
@@ -138,10 +144,10 @@ class Asking(Exception):  # noqa: N818 - named like a client's
     ],
 )
 def test_what_a_server_asks_for_is_read(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(Asking(headers)) == seconds
+    assert read_retry_after(Asking(headers)) == seconds
     wrapped = VerifierError("failed")
     wrapped.__cause__ = Asking(headers)
-    assert retry_after(wrapped) == seconds
+    assert read_retry_after(wrapped) == seconds
 
 
 @pytest.mark.parametrize(
@@ -156,17 +162,17 @@ def test_what_a_server_asks_for_is_read(headers: dict[str, str], seconds: float 
 )
 def test_a_date_is_as_far_as_it_is_away(written: Callable[[datetime], str]) -> None:
     when = datetime.now(tz=timezone.utc) + timedelta(seconds=100)
-    found = retry_after(Asking({"Retry-After": written(when)}))
+    found = read_retry_after(Asking({"Retry-After": written(when)}))
     # It is written in whole seconds.
     assert found is not None
     assert 90 < found <= 100
 
 
 def test_nobody_asks_for_anything_without_headers() -> None:
-    assert retry_after(ValueError("x")) is None
-    assert retry_after("an answer") is None
+    assert read_retry_after(ValueError("x")) is None
+    assert read_retry_after("an answer") is None
     error = raised(Fault("status 429", seconds=3.0))
-    assert retry_after(error) == 3.0
+    assert read_retry_after(error) == 3.0
 
 
 # Calls that are made again
@@ -235,7 +241,9 @@ def test_what_does_not_pass_is_not_repeated(waits: list[float]) -> None:
 def test_waits_grow_with_full_jitter_and_are_capped(waits: list[float]) -> None:
     for seed in range(300):
         random.seed(seed)
-        outcome(RetryPolicy(most=7, first_wait=1.0, longest_wait=10.0), Failing(*[ConnectionError()] * 7))
+        outcome(
+            RetryPolicy(max_attempts=7, initial_wait=1.0, max_wait=10.0), Failing(*[ConnectionError()] * 7)
+        )
     # Between calls k and k + 1 uniform in [0, min(2^(k - 1), 10)]. The largest of 300 is below nine tenths of
     # the end with probability 0.9^300 < 2e-14, the smallest above a tenth with as little.
     for k, end in enumerate((1.0, 2.0, 4.0, 8.0, 10.0, 10.0)):
@@ -246,10 +254,10 @@ def test_waits_grow_with_full_jitter_and_are_capped(waits: list[float]) -> None:
 
 def test_no_call_comes_sooner_than_the_server_asked(waits: list[float]) -> None:
     for _ in range(50):
-        outcome(RetryPolicy(most=2, first_wait=1.0), Failing(Asking({"Retry-After": "30"})))
+        outcome(RetryPolicy(max_attempts=2, initial_wait=1.0), Failing(Asking({"Retry-After": "30"})))
     assert set(waits) == {30.0}
     waits.clear()
-    outcome(RetryPolicy(most=2, longest_wait=5.0), Failing(Asking({"Retry-After": "3600"})))
+    outcome(RetryPolicy(max_attempts=2, max_wait=5.0), Failing(Asking({"Retry-After": "3600"})))
     assert waits == [5.0]
 
 
@@ -259,7 +267,7 @@ def test_a_real_servers_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     with serving(script) as url:
         model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0)  # type: ignore[arg-type]  # pydantic makes a secret of it
-        found = asyncio.run(RetryPolicy(first_wait=0.001).aoutcome(model.ainvoke, "where?", FREE))
+        found = asyncio.run(RetryPolicy(initial_wait=0.001).aoutcome(model.ainvoke, "where?", FREE))
     assert found.text == "there"
     assert time.monotonic() - begun >= 1.0
     assert len(script.requests) == 2
@@ -274,7 +282,7 @@ def test_a_call_that_hangs_is_given_up_and_made_again() -> None:
             await asyncio.sleep(1000)
         return item
 
-    found, seconds = outcome(RetryPolicy(timeout=5.0, first_wait=1.0), hang_once)
+    found, seconds = outcome(RetryPolicy(timeout=5.0, initial_wait=1.0), hang_once)
     assert found == "item"
     assert 5.0 <= seconds <= 6.0
 
@@ -285,7 +293,7 @@ def test_a_call_that_always_hangs_says_for_how_long() -> None:
         await asyncio.sleep(1000)
 
     limit = ConcurrencyLimiter(1)
-    found, _ = outcome(RetryPolicy(most=2, timeout=5.0), hang, CallLimits(limit))
+    found, _ = outcome(RetryPolicy(max_attempts=2, timeout=5.0), hang, CallLimits(limit))
     assert isinstance(found, TimeoutError)
     assert str(found) == "no answer within 5 seconds"
     assert limit._free == 1
@@ -295,7 +303,7 @@ def test_a_call_that_always_hangs_says_for_how_long() -> None:
 def test_a_time_limit_of_the_users_own_is_an_outcome_as_well(timeout: float | None) -> None:
     # It says nothing, as that of `asyncio.timeout`.
     call = Failing(*[asyncio.TimeoutError()] * 3)
-    found, _ = outcome(RetryPolicy(most=3, timeout=timeout), call)
+    found, _ = outcome(RetryPolicy(max_attempts=3, timeout=timeout), call)
     assert isinstance(found, TimeoutError)
     assert str(found).startswith("no answer")
     assert call.calls == 3
@@ -313,7 +321,7 @@ def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> 
         raise ConnectionError
 
     async def cancelled() -> None:
-        repeated = RetryPolicy(most=5, first_wait=100.0, timeout=10.0)
+        repeated = RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0)
         # The longest of waits, so that the second moment lies between two calls.
         with mock.patch("random.uniform", max):
             going = asyncio.ensure_future(repeated.aoutcome(fail_slowly, 1, CallLimits(limit)))
@@ -338,7 +346,7 @@ def test_whoever_waits_to_call_again_holds_no_place() -> None:
             order.append(item)
             return str(await first(item)) if item == "first" else item
 
-        repeated = RetryPolicy(first_wait=50.0)
+        repeated = RetryPolicy(initial_wait=50.0)
         bounds = CallLimits(limit)
         with mock.patch("random.uniform", max):
             await asyncio.gather(*(repeated.aoutcome(note, one, bounds) for one in ("first", "second")))
@@ -352,8 +360,8 @@ def test_whoever_waits_to_call_again_holds_no_place() -> None:
 
 def test_requests_keep_their_rate() -> None:
     async def calls() -> None:
-        turns = request_turns(200.0)
-        repeated = RetryPolicy(turns=(turns,))
+        turns = create_request_limiter(200.0)
+        repeated = RetryPolicy(rate_limiters=(turns,))
         await asyncio.gather(*(repeated.aoutcome(Failing(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
@@ -367,7 +375,7 @@ RATE, LATENCY, STAGES, CALLS, LARGEST = 1000.0, 2.0, 6, 5, 900
 SILENT = 1
 
 
-async def spent(turns: TokenTurns, seed: int, stages: int = 300) -> list[tuple[float, int]]:
+async def spent(turns: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
     """When calls began, and the tokens that each took, for stages several of which go on at once."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
     found: list[tuple[float, int]] = []
@@ -381,7 +389,7 @@ async def spent(turns: TokenTurns, seed: int, stages: int = 300) -> list[tuple[f
     async def work() -> None:
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = RetryPolicy(turns=(turns,)).billed()
+            billed = RetryPolicy(rate_limiters=(turns,)).for_stage()
             await asyncio.gather(*(billed.aoutcome(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 
@@ -389,7 +397,7 @@ async def spent(turns: TokenTurns, seed: int, stages: int = 300) -> list[tuple[f
     return found
 
 
-class Forgetful(TokenTurns):
+class Forgetful(TokenRateLimiter):
     """Gives back nothing for calls that answered nothing, as if they had not been charged."""
 
     def settle(self, calls: int, tokens: int) -> None:
@@ -408,7 +416,7 @@ def excess(found: list[tuple[float, int]]) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_tokens_keep_their_rate_and_use_it(seed: int) -> None:
-    found, seconds = virtually(spent_with(TokenTurns, seed))
+    found, seconds = virtually(spent_with(TokenRateLimiter, seed))
     # What is in flight, and not settled yet, is known to nobody: so many stages, of so many calls.
     assert excess(found) <= STAGES * (CALLS - SILENT) * LARGEST
     # Nor are calls held up for nothing. At the end, stages that wait no more for turns take a latency.
@@ -419,12 +427,12 @@ def test_tokens_keep_their_rate_and_use_it(seed: int) -> None:
     assert slower > 1.15 * total / RATE
 
 
-async def spent_with(kind: Callable[[float], TokenTurns], seed: int) -> list[tuple[float, int]]:
+async def spent_with(kind: Callable[[float], TokenRateLimiter], seed: int) -> list[tuple[float, int]]:
     return await spent(kind(RATE), seed)
 
 
 def test_a_turn_is_not_waited_for_unless_asked() -> None:
-    turns = TokenTurns(1.0)
+    turns = TokenRateLimiter(1.0)
     assert turns.acquire(blocking=False)
     turns.settle(1, 60)
     assert not turns.acquire(blocking=False)
@@ -437,7 +445,7 @@ def test_a_turn_is_not_waited_for_unless_asked() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**6)), max_size=20))
 def test_whatever_is_settled_the_charge_is_no_nonsense(settled: list[tuple[int, int]]) -> None:
-    turns = TokenTurns(1e9)
+    turns = TokenRateLimiter(1e9)
     for calls, tokens in settled:
         assert turns.acquire(blocking=True)
         turns.settle(calls, tokens)

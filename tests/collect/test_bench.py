@@ -14,10 +14,16 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.collect.collecting import CallPolicy, Collected, Options, collect
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
 from langchain_cfc.collect.costs import Budget
-from langchain_cfc.collect.executor import Components, LocalExecutor, RetryPolicy, TokenTurns
-from langchain_cfc.collect.stages import Labels, Outcome
+from langchain_cfc.collect.executor import (
+    Components,
+    Labels,
+    LocalExecutor,
+    Outcome,
+    RetryPolicy,
+    TokenRateLimiter,
+)
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import (
     AttainabilityWarning,
@@ -84,10 +90,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def collected(path: Path, parts: Components, **options: Any) -> Collected:
+def collected(path: Path, parts: Components, **options: Any) -> CollectionResult:
     # One call at a time, so that the server's answers come in the order of slots.
-    given: dict[str, Any] = {"pace": CallPolicy(concurrency=1), "notice": ignored, **options}
-    return collect(examples(), parts, path, Options(**given))
+    given: dict[str, Any] = {
+        "call_policy": CallPolicy(concurrency=1),
+        "on_notice": ignored,
+        **options,
+    }
+    return collect(examples(), parts, path, CollectionOptions(**given))
 
 
 def ignored(notice: str) -> None:
@@ -248,7 +258,7 @@ def test_an_output_of_the_first_that_is_no_score_is_a_failure(path: Path) -> Non
 
     parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": flat}, NormalisedMatch(), N)
     found = collected(path, parts)
-    assert found.standing.failed == SIZE
+    assert found.status.failed == SIZE
     with Store(path) as store:
         assert {one.error.partition(":")[0] for one in store.failures()} == {"VerifierError"}
 
@@ -274,14 +284,14 @@ def test_a_verifier_that_fails_never_draws_again(path: Path, script: Script, mod
     verifier = Moody()
     parts = Components(model, verifier, NormalisedMatch(), N)
     notices: list[str] = []
-    found = collected(path, parts, notice=notices.append)
-    assert (found.standing.failed, found.complete) == (SIZE, True)
+    found = collected(path, parts, on_notice=notices.append)
+    assert (found.status.failed, found.complete) == (SIZE, True)
     assert len(script.requests) == SIZE * N
     assert "12 of 12 prompts failed (100.0 %)" in notices[-1]
     verifier.fails = False
-    assert collected(path, parts).standing.failed == SIZE
+    assert collected(path, parts).status.failed == SIZE
     found = collected(path, parts, retry_failed=True)
-    assert (found.standing.labelled, found.standing.failed) == (SIZE, 0)
+    assert (found.status.labelled, found.status.failed) == (SIZE, 0)
     assert len(script.requests) == SIZE * N
 
 
@@ -294,7 +304,7 @@ def test_calls_that_fail_are_made_again_and_nothing_else_is(
         Fault("status 500", on={9}),
     ]
     assert (
-        collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).standing.labelled
+        collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).status.labelled
         == SIZE
     )
     assert len(script.requests) == SIZE * N + 3
@@ -309,7 +319,7 @@ def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
             [Example(id=f"p{number}", input="question 0") for number in range(60)],
             Components(model, flat, NormalisedMatch(), N),
             path,
-            Options(pace=CallPolicy(concurrency=1), notice=ignored),
+            CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignored),
         )
     assert 25 * N <= len(script.requests) <= 34 * N
     with Store(path) as store:
@@ -320,12 +330,12 @@ def test_what_failed_draws_took_is_known(path: Path, script: Script, model: Chat
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = Options(pace=CallPolicy(concurrency=1), notice=ignored)
+    options = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignored)
     found = collect(examples(1), parts, path, options)
-    assert found.standing.failed == 1
-    assert found.standing.spent.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
+    assert found.status.failed == 1
+    assert found.status.usage.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
     with Store(path) as store:
-        assert store.paid().tokens == found.standing.spent.tokens
+        assert store.usage().tokens == found.status.usage.tokens
 
 
 def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
@@ -333,7 +343,7 @@ def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
     found = collected(path, parts, budget=Budget(max_tokens=5 * each))
     assert not found.complete
-    assert (found.standing.labelled, found.standing.spent.tokens) == (5, 5 * each)
+    assert (found.status.labelled, found.status.usage.tokens) == (5, 5 * each)
     assert collected(path, parts).complete
 
 
@@ -385,7 +395,7 @@ def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None
 
 
 def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
-    turns = TokenTurns(1e9)
+    turns = TokenRateLimiter(1e9)
 
     def refused(prompt: Any, candidates: Any) -> list[float]:
         raise KeyError(prompt, candidates)
@@ -394,7 +404,7 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
         bench = LocalExecutor(
             Components(RunnableLambda(told), refused, NormalisedMatch(), N),
             ConcurrencyLimiter(2),
-            RetryPolicy(turns=(turns,)),
+            RetryPolicy(rate_limiters=(turns,)),
         )
         example = examples(1)[0]
         return [

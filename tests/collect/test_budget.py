@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, TokensUsed
-from langchain_cfc.collect.stages import Usage
+from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError
 from tests.collect.making import ToldBench, paid, run
@@ -20,7 +19,7 @@ ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
 def test_a_budget_without_limits_allows_everything() -> None:
     budget = Budget()
-    assert not budget.limited
+    assert not budget.is_limited
     assert budget.allows(paid(10**12), None, 10**6)
     assert budget.cost(paid(10)) is None
 
@@ -51,7 +50,7 @@ def test_a_prompt_is_begun_only_if_it_would_fit(
 
 def test_both_limits_are_kept_to_though_other_prompts_are_dearest() -> None:
     # Most tokens and highest cost need not be of one prompt.
-    dearest = TokensUsed(90, 1.0).at_least(TokensUsed(10, 9.0))
+    dearest = TokensUsed(90, 1.0).maximum(TokensUsed(10, 9.0))
     assert dearest == TokensUsed(90, 9.0)
     assert not Budget(max_tokens=80).allows(Usage(), dearest, 0)
     assert not Budget(max_cost=8.0, prices=ONE).allows(Usage(), dearest, 0)
@@ -84,10 +83,10 @@ def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
 
 
 def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> None:
-    silent = Usage((), answered=3, silent=2)
-    Budget().check(silent)
+    silent = Usage((), answered=3, unreported=2)
+    Budget().check_reported(silent)
     with pytest.raises(CollectionError, match="2 of 3 answers do not say how many tokens"):
-        Budget(max_tokens=1).check(silent)
+        Budget(max_tokens=1).check_reported(silent)
     bench = ToldBench(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
     path = tmp_path / "store.db"
     with pytest.raises(CollectionError, match="do not say how many tokens"):
@@ -123,7 +122,7 @@ def test_a_budget_is_exceeded_at_most_by_surprises(costs: list[int], limit: int,
         ran = run(
             Path(folder) / "store.db", bench, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)
         )
-        spent = ran.standing.spent.tokens
+        spent = ran.status.usage.tokens
         assert spent == sum(costs[: bench.count("draw")])
         assert spent <= max(limit, costs[0]) + at_once * (max(costs) - min(costs))
         assert ran.complete == (bench.count("draw") == len(costs)) or spent + max(costs) > limit
@@ -138,7 +137,7 @@ def test_of_equal_prompts_as_many_are_begun_as_fit(tmp_path: Path) -> None:
     ran = run(tmp_path / "store.db", bench, 40, at_once=8, budget=Budget(max_tokens=205))
     assert not ran.complete
     assert bench.count("draw") == bench.count("label") == 20
-    assert ran.standing.spent.tokens == 200
+    assert ran.status.usage.tokens == 200
     # It goes on where there is more, and counts what was spent before.
     ran = run(tmp_path / "store.db", bench, at_once=8, budget=Budget(max_tokens=305))
     assert bench.count("draw") == 30
@@ -149,4 +148,4 @@ def test_failed_prompts_cost_as_well(tmp_path: Path) -> None:
     bench = ToldBench(fails={("score", f"p{number}"): CollectionError("no") for number in range(5)})
     ran = run(tmp_path / "store.db", bench, 20, at_once=1, budget=Budget(max_tokens=100))
     assert bench.count("draw") == 10
-    assert ran.standing.spent.tokens == 100
+    assert ran.status.usage.tokens == 100

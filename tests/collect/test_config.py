@@ -69,7 +69,7 @@ def read(tmp_path: Path) -> Read:
 
 def test_everything_is_made_of_what_the_file_says(read: Read, tmp_path: Path) -> None:
     config = read()
-    parts = config.parts()
+    parts = config.create_components()
     assert config.store == str(tmp_path / "facts.db")
     assert config.source.path == tmp_path / "questions.csv"
     assert config.source.columns.metadata == ("topic",)
@@ -78,9 +78,9 @@ def test_everything_is_made_of_what_the_file_says(read: Read, tmp_path: Path) ->
     assert isinstance(parts.verifier, SequenceProbability)
     assert isinstance(parts.labeler, NormalisedMatch)
     assert parts.n == 4
-    assert config.pace().concurrency == 3
-    assert config.budget().max_cost == 1.5
-    assert config.budget().prices["gpt-4o"].output == 2.0
+    assert config.create_call_policy().concurrency == 3
+    assert config.create_budget().max_cost == 1.5
+    assert config.create_budget().prices["gpt-4o"].output == 2.0
 
 
 def test_what_is_given_otherwise_takes_precedence(read: Read) -> None:
@@ -163,7 +163,7 @@ def test_a_file_that_is_not_there_and_a_setting_that_is_none(tmp_path: Path, rea
 def test_a_cost_without_prices_is_refused(read: Read) -> None:
     config = read(('[prices."gpt-4o"]\ninput = 1.0\noutput = 2.0\n', ""))
     with pytest.raises(InputError, match="only be kept to with the prices"):
-        config.budget()
+        config.create_budget()
 
 
 def test_a_judge_gets_its_model_by_name(read: Read) -> None:
@@ -173,21 +173,21 @@ def test_a_judge_gets_its_model_by_name(read: Read) -> None:
         'model_arguments = { api_key = "k", temperature = 0 }',
     ]
     config = read(('factory = "langchain_cfc.verifiers:SequenceProbability"', "\n".join(named)))
-    judge = config.parts().verifier
+    judge = config.create_components().verifier
     assert isinstance(judge, ModelJudge)
     assert judge.fingerprint["model.model"] == "gpt-4o"
 
 
 def test_a_model_that_cannot_be_made_is_bad_input(read: Read) -> None:
     with pytest.raises(InputError, match="no chat model can be made of the name 'nobody:x'"):
-        read(("openai:gpt-4o-mini", "nobody:x")).parts()
+        read(("openai:gpt-4o-mini", "nobody:x")).create_components()
 
 
 # ---- what makes other records
 
 
 def settings_of(config: CollectionConfig) -> str:
-    return str(config.settings())
+    return str(config.record_settings())
 
 
 @pytest.mark.parametrize(

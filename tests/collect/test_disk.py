@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from langchain_cfc._internal import database
-from langchain_cfc.collect.stages import Stage
+from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from tests.collect.making import N, ToldBench, run
@@ -67,7 +67,7 @@ def check_intact(path: Path, bench: ToldBench) -> None:
 
 
 def check_completes(path: Path, bench: ToldBench) -> None:
-    assert run(path, bench, at_once=AT_ONCE).standing.labelled == SIZE
+    assert run(path, bench, at_once=AT_ONCE).status.labelled == SIZE
     assert sum(count - 1 for count in bench.done.values()) <= AT_ONCE
     with Store(path) as store:
         assert [record.id for record in store.records()] == [f"p{number}" for number in range(SIZE)]
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_before_anything_is_there_leaves_no_store(disk: Disk
     with pytest.raises(StoreError, match="full"):
         run(path, ToldBench(), SIZE)
     (disk.folder / "ballast").unlink()
-    assert run(path, ToldBench(), 3).standing.labelled == 3
+    assert run(path, ToldBench(), 3).status.labelled == 3
 
 
 def test_a_read_only_disk_is_said_and_what_is_there_stays(disk: Disk) -> None:
@@ -124,7 +124,7 @@ def test_a_read_only_disk_is_said_and_what_is_there_stays(disk: Disk) -> None:
         run(disk.folder / "new.db", bench, 9)
     assert path.read_bytes() == before
     disk.change("rw")
-    assert run(path, bench, 9).standing.labelled == 9
+    assert run(path, bench, 9).status.labelled == 9
     assert set(bench.done.values()) == {1}
 
 
@@ -137,5 +137,5 @@ def test_a_file_that_nobody_may_write_is_said(disk: Disk) -> None:
     with pytest.raises(StoreError, match="cannot write"):
         run(path, bench, SIZE)
     subprocess.run(["chattr", "-i", path], check=True)
-    assert run(path, bench, 30).standing.labelled == 30
+    assert run(path, bench, 30).status.labelled == 30
     assert set(bench.done.values()) == {1}

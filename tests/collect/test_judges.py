@@ -11,7 +11,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.base import LangSmithParams
 
 from langchain_cfc.collect import Components, collect
-from langchain_cfc.collect.collecting import shared_judge
+from langchain_cfc.collect.collecting import find_shared_judge
 from langchain_cfc.errors import CollectionWarning
 from langchain_cfc.fingerprints import fingerprint
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
@@ -34,7 +34,7 @@ SMALL, LARGE = Judge(name="small"), Judge(name="large")
 
 
 def told(verifier: object, labeler: object) -> str | None:
-    return shared_judge(fingerprint(verifier), fingerprint(labeler))
+    return find_shared_judge(fingerprint(verifier), fingerprint(labeler))
 
 
 @pytest.mark.parametrize(

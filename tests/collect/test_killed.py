@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc.collect.stages import Stage
+from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from tests.collect.killed import CONCURRENCY, Break, N, collected, commanded
 from tests.execution.parts import until
@@ -143,7 +143,7 @@ def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
     assert found.bound < found.kills * found.size * N / 2 / 4
     # What was announced and never received is at most as much, and no less than what was paid for again.
     with Store(found.path) as store:
-        unanswered = sum(store.history().unanswered.values())
+        unanswered = sum(store.request_history().unanswered.values())
     assert found.answered - found.size * N <= unanswered
     # What the store holds was answered, and what failed was asked again.
     assert len(found.script.requests) >= found.answered + struck.total() >= found.size * N

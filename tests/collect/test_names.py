@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from langchain_cfc._internal import database
-from langchain_cfc.collect.stages import Stage
+from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor.store import MonitorStore
@@ -39,7 +39,7 @@ def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: 
     with pytest.raises(StoreError, match=r"store\.db has 2 names"):
         run(path, ToldBench())
     link.unlink()
-    assert run(path, ToldBench()).standing.labelled == 3
+    assert run(path, ToldBench()).status.labelled == 3
 
 
 def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:

@@ -17,10 +17,17 @@ import pytest
 from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
-from langchain_cfc.collect.collecting import CallPolicy, Collected, Options, acollect, collect
-from langchain_cfc.collect.stages import Labels, ModelCalls, Stage, Usage
-from langchain_cfc.collect.store import PAGE, Store, schema, writes
-from langchain_cfc.collect.store.writes import Write
+from langchain_cfc.collect.collecting import (
+    CallPolicy,
+    CollectionOptions,
+    CollectionResult,
+    acollect,
+    collect,
+)
+from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.executor import Labels
+from langchain_cfc.collect.store import PAGE, Store, rows, schema
+from langchain_cfc.collect.store.rows import Write
 from langchain_cfc.errors import DrawError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -59,17 +66,17 @@ def store(where: str) -> Iterator[Store]:
         yield opened
 
 
-def put(store: Store, rows: list[Write]) -> None:
-    store.write([(statement, some) for statement, some in rows if some])
+def put(store: Store, writes: list[Write]) -> None:
+    store.write([(statement, some) for statement, some in writes if some])
 
 
 def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
     n, nul = len(draws), store.without_nul
-    put(store, writes.drawn(position, draws, paid or Usage(), without_nul=nul))
-    put(store, writes.scored(position, Scored([0.25] * n), Usage()))
+    put(store, rows.insert_draws(position, draws, paid or Usage(), without_nul=nul))
+    put(store, rows.insert_scores(position, Scored([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    put(store, writes.labelled(position, labels, Usage(), without_nul=nul))
+    put(store, rows.insert_labels(position, labels, Usage(), without_nul=nul))
 
 
 # The same as in SQLite
@@ -101,8 +108,8 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
         DrawnCandidate(""),
     ]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
-    put(store, writes.drawn(1, draws, Usage(), without_nul=store.without_nul))
-    put(store, writes.scored(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
+    put(store, rows.insert_draws(1, draws, Usage(), without_nul=store.without_nul))
+    put(store, rows.insert_scores(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
     first, second = store.unfinished()
     assert first.draws is None
     assert first.scores is None
@@ -111,20 +118,20 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
 
 def test_a_stage_cannot_be_written_twice(store: Store) -> None:
     store.add(examples(1))
-    rows = writes.drawn(0, [DrawnCandidate("one")], Usage.drawn_by(["m"]), without_nul=False)
-    put(store, rows)
+    writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]), without_nul=False)
+    put(store, writes)
     with pytest.raises(StoreError, match="cannot write"):
-        put(store, rows)
+        put(store, writes)
     assert store.stages()[Stage.DRAWN] == 1
-    assert store.paid().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
+    assert store.usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
 
 
 def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
     store.add(examples(3))
     finish(store, 0, [DrawnCandidate("a")])
-    put(store, writes.failed(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage()))
-    put(store, writes.drawn(2, [DrawnCandidate("b")], Usage(), without_nul=store.without_nul))
-    put(store, writes.failed(2, Stage.SCORED, VerifierError("no score"), Usage()))
+    put(store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage()))
+    put(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), without_nul=store.without_nul))
+    put(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
     found = [(one.id, one.stage, one.error) for one in store.failures()]
     assert found == [
         ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
@@ -165,10 +172,10 @@ def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
 
 
 def test_another_configuration_is_refused(store: Store) -> None:
-    store.settle({"n": 3, "generator": {"model": "a"}, "verifier": {}})
-    store.settle({"n": 3, "generator": {"model": "a"}, "verifier": {}})
+    store.set_configuration({"n": 3, "generator": {"model": "a"}, "verifier": {}})
+    store.set_configuration({"n": 3, "generator": {"model": "a"}, "verifier": {}})
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
-        store.settle({"n": 3, "generator": {"model": "b"}, "verifier": {}})
+        store.set_configuration({"n": 3, "generator": {"model": "b"}, "verifier": {}})
 
 
 def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
@@ -177,7 +184,7 @@ def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
     for position, model in enumerate(["b", "a", "a"]):
         paid = Usage((ModelCalls(model, position > 0, much, 1), ModelCalls("judge", False, 5, 7)))
         finish(store, position, [DrawnCandidate("x"), DrawnCandidate("y")], paid)
-    taken = {one.model: one for one in store.paid().calls}
+    taken = {one.model: one for one in store.usage().calls}
     assert taken == {
         "a": ModelCalls("a", drew=True, input_tokens=2 * much, output_tokens=2),
         "b": ModelCalls("b", drew=False, input_tokens=much, output_tokens=1),
@@ -185,16 +192,18 @@ def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
     }
     # Whole numbers, which prices can be multiplied with.
     assert {type(one.input_tokens) for one in taken.values()} == {int}
-    assert store.versions() == ["a"]
-    assert store.seen() == (3, {True: (3, 0.75), False: (3, 0.75)})
+    assert store.models() == ["a"]
+    assert store.label_counts() == (3, {True: (3, 0.75), False: (3, 0.75)})
     assert store.stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
 
 
-def run(where: str, log: Path, size: int = 12, **changed: Any) -> Collected:
+def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:
     made = parts(log, seconds=0.0)
     for name, value in changed.items():
         object.__setattr__(made, name, value)
-    return collect(examples(size), made, where, Options(pace=CallPolicy(CONCURRENCY), notice=quiet))
+    return collect(
+        examples(size), made, where, CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet)
+    )
 
 
 def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) -> None:
@@ -204,7 +213,9 @@ def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) 
     found = []
     for place in places:
         with Store(place) as store:
-            found.append((store.provenance(), list(store.records()), store.seen(), store.configuration))
+            found.append(
+                (store.provenance(), list(store.records()), store.label_counts(), store.configuration)
+            )
     assert found[0] == found[1]
     assert len(found[0][1]) == 12
 
@@ -431,7 +442,12 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
 
         async def run_and_stop() -> None:
             going = asyncio.ensure_future(
-                acollect(examples(), parts(log), url, Options(pace=CallPolicy(CONCURRENCY), notice=quiet))
+                acollect(
+                    examples(),
+                    parts(log),
+                    url,
+                    CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
+                )
             )
             await auntil(lambda: len(calls(log)) >= PROMPTS // 3)
             await asyncio.to_thread(server.stop, how)

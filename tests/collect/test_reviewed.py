@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.collect.review import Estimate, ReviewReport, review_report, write_review
+from langchain_cfc.collect.review import IntervalEstimate, ReviewReport, create_review_report, write_review
 from langchain_cfc.errors import InputError, RecordError
 from tests.collect.filling import fill, numbered, record, rows_of, save
 
@@ -71,10 +71,10 @@ def reviewed(
     path.unlink(missing_ok=True)
     write_review(given.records, k, path)
     fill(path, lambda name, text: given.truth[name, text] ^ lying)
-    return review_report(given.records, path, coverage=(LABELLED_COVERAGE,), confidence=confidence)
+    return create_review_report(given.records, path, coverage=(LABELLED_COVERAGE,), confidence=confidence)
 
 
-def covers(estimate: Estimate | None, truth: float) -> bool:
+def covers(estimate: IntervalEstimate | None, truth: float) -> bool:
     assert estimate is not None
     return estimate.low <= truth <= estimate.high
 
@@ -165,7 +165,7 @@ def test_mistakes_that_come_together_break_one_bound_and_not_the_other(tmp_path:
     write_review(given.records, size, path)
     fill(path, lambda name, text: given.truth[name, text])
     labelled = TRUE_COVERAGE + HOPELESS / 2
-    report = review_report(given.records, path, coverage=[labelled], confidence=1 - FALSE_ALARM)
+    report = create_review_report(given.records, path, coverage=[labelled], confidence=1 - FALSE_ALARM)
     assert report.promises[0].at_worst <= TRUE_COVERAGE < report.promises[0].independent - 0.03
 
 
@@ -174,7 +174,7 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     header = ["id", "text", "correct"]
     # Two of those labelled correct are wrong, one of those labelled wrong is correct.
     rows = [[f"p{number}", "a", "yes" if number in {0, 1, 2, 3, 9} else "no"] for number in range(10)]
-    report = review_report(given, save(tmp_path / "a.csv", [header, *rows]), coverage=[0.95, 0.9])
+    report = create_review_report(given, save(tmp_path / "a.csv", [header, *rows]), coverage=[0.95, 0.9])
     assert (report.rows, report.unfilled, report.prompts, report.n) == (10, 0, 10, 2)
     assert (report.correct_called_correct, report.correct_called_wrong) == (4, 1)
     assert (report.wrong_called_correct, report.wrong_called_wrong) == (2, 3)
@@ -193,7 +193,7 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     # Nothing wrong among 5 and 10: 1 - (1 - 0.025)^(1/5) by hand is the upper end.
     assert first.independent_limit == pytest.approx(1 - 0.05 / 0.025 ** (2 / 5))
     assert first.at_worst_limit == pytest.approx(0.95 - 2 * (1 - 0.025**0.1))
-    one = review_report(given, tmp_path / "a.csv", n=1).promises[0]
+    one = create_review_report(given, tmp_path / "a.csv", n=1).promises[0]
     assert one.at_worst == pytest.approx(max(0.0, 0.9 - f))
     assert report.notes == ("One label was given fewer than 10 times: the interval of kappa is too short.",)
 
@@ -202,14 +202,14 @@ def test_candidates_of_one_prompt_count_as_what_they_are_worth(tmp_path: Path) -
     """Kish: of 3 prompts with 4, 1 and 1 wrong candidates, 36 / 18 = 2 independent ones are left."""
     given = [record(f"p{number}", *((f"a{slot}", slot == 3) for slot in range(4))) for number in range(3)]
     rows = [["p0", f"a{slot}", "no"] for slot in range(4)] + [["p1", "a0", "no"], ["p2", "a0", "no"]]
-    report = review_report(given, save(tmp_path / "a.csv", [["id", "text", "correct"], *rows]))
+    report = create_review_report(given, save(tmp_path / "a.csv", [["id", "text", "correct"], *rows]))
     assert report.prompts == 3
     assert report.error_on_wrong.value == 1 / 6
     assert report.error_on_wrong.high == pytest.approx(clopper_pearson(2 / 6, 2)[1])
     assert "The 6 candidates are from 3 independent prompts only." in report.notes[0]
     # Paraphrases of a cluster are one prompt.
     clustered = [one.model_copy(update={"cluster": "c"}) for one in given]
-    together = review_report(clustered, tmp_path / "a.csv")
+    together = create_review_report(clustered, tmp_path / "a.csv")
     assert together.prompts == 1
     assert together.error_on_wrong.high == pytest.approx(clopper_pearson(1 / 6, 1)[1])
 
@@ -228,7 +228,7 @@ def test_several_candidates_of_a_prompt_do_not_shorten_the_interval(tmp_path: Pa
         given = clustered_rates(rng, prompts)
         rows = [[name, text, "no"] for name, text in given.truth]
         path = save(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
-        report = review_report(given.records, path)
+        report = create_review_report(given.records, path)
         hits += covers(report.error_on_wrong, 0.3)
         low, high = clopper_pearson(report.wrong_called_correct, prompts * N)
         naive += low <= 0.3 <= high
@@ -244,7 +244,7 @@ def test_rows_that_are_not_filled_in_are_counted_and_left_out(tmp_path: Path) ->
     truth = {(one.id, each.text): each.correct for one in given for each in one.candidates}
     fill(path, lambda name, text: truth[name, text] if int(name[1:]) % 3 else None)
     empty = sum(row[4] == "" for row in rows_of(path))
-    report = review_report(given, path)
+    report = create_review_report(given, path)
     assert (report.rows, report.unfilled, report.prompts) == (40, empty, 40 - empty)
     assert 0 < empty < 40
     assert report.notes[0].startswith(f"{empty} of 40 rows are not filled in and were left out.")
@@ -255,7 +255,7 @@ def test_rows_that_are_not_filled_in_are_counted_and_left_out(tmp_path: Path) ->
 def test_what_the_sheet_cannot_show_is_said(tmp_path: Path, *, correct: bool, unknown: str) -> None:
     given = [record(f"p{number}", ("a", correct)) for number in range(12)]
     write_review(given, 12, tmp_path / "a.csv")
-    report = review_report(given, fill(tmp_path / "a.csv", lambda *_: correct))
+    report = create_review_report(given, fill(tmp_path / "a.csv", lambda *_: correct))
     assert report.kappa is None
     missing = report.error_on_wrong if correct else report.error_on_correct
     assert (missing.value, missing.low, missing.high) == (None, 0.0, 1.0)
@@ -271,7 +271,9 @@ def test_what_the_sheet_cannot_show_is_said(tmp_path: Path, *, correct: bool, un
 def test_where_every_wrong_candidate_is_labelled_correct_nothing_is_left(tmp_path: Path) -> None:
     given = [record("p", ("a", True)), record("q", ("a", True))]
     write_review(given, 2, tmp_path / "a.csv")
-    report = review_report(given, fill(tmp_path / "a.csv", lambda *_: False), coverage=[math.nextafter(1, 0)])
+    report = create_review_report(
+        given, fill(tmp_path / "a.csv", lambda *_: False), coverage=[math.nextafter(1, 0)]
+    )
     assert report.error_on_wrong.high == report.flattering.high == 1.0
     assert (report.promises[0].independent, report.promises[0].at_worst) == (0.0, 0.0)
 
@@ -280,7 +282,7 @@ def test_sheets_by_prompt_and_structured_candidates(tmp_path: Path) -> None:
     tool = Candidate(message={"b": 1, "a": "é"}, score=0.5, correct=True)
     given = [PromptRecord(id="a", input=[{"x": 1}], candidates=(tool,)), record("b", ("a", False))]
     rows = [['[{"x":1}]', '{"a":"é","b":1}', "yes"], ["What is b?", "a", "no"]]
-    report = review_report(given, save(tmp_path / "a.csv", [["prompt", "text", "correct"], *rows]))
+    report = create_review_report(given, save(tmp_path / "a.csv", [["prompt", "text", "correct"], *rows]))
     assert (report.correct_called_correct, report.wrong_called_wrong) == (1, 1)
 
 
@@ -301,7 +303,7 @@ def test_a_sheet_that_does_not_fit_the_records_is_refused(
     given = [*numbered(3), record("x", ("a", True), ("a", False), ("b", True))]
     path = save(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
     with pytest.raises((InputError, RecordError), match=says):
-        review_report(given, path)
+        create_review_report(given, path)
 
 
 @pytest.mark.parametrize(
@@ -318,4 +320,4 @@ def test_a_sheet_that_does_not_fit_the_records_is_refused(
 def test_numbers_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     path = save(tmp_path / "a.csv", [["id", "text", "correct"], ["p0", "answer 0", "yes"]])
     with pytest.raises(InputError, match=says):
-        review_report(numbered(3), path, **options)
+        create_review_report(numbered(3), path, **options)

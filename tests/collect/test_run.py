@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc.collect.run import MOST_FAILURES_IN_A_ROW, Run
-from langchain_cfc.collect.stages import Stage, Usage
+from langchain_cfc.collect.costs import Stage, Usage
+from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
@@ -40,7 +40,7 @@ def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
     assert set(bench.done.values()) == {1}
     assert len(bench.done) == 3 * 1100
     assert seen == list(range(1, 1101))
-    assert ran.standing.left == ran.standing.failed == 0
+    assert ran.status.remaining == ran.status.failed == 0
     again = run(path, bench)
     assert again.complete
     assert set(bench.done.values()) == {1}
@@ -60,25 +60,25 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
     ran = run(path, bench, 60, begun=begun.append)
     done = [name for name in labels if name not in {"p3", "p17", "p40", "p41"}]
     flat = [(s, c) for name in done for s, c in zip(scores[name], labels[name], strict=True)]
-    for standing in (ran.standing, stood(path)):
+    for standing in (ran.status, stood(path)):
         assert (standing.total, standing.labelled, standing.failed) == (60, 56, 4)
         assert standing.coverage == pytest.approx(sum(any(labels[name]) for name in done) / 56)
         for found, label in zip(standing.mean_scores, (False, True), strict=True):
             of_label = [score for score, correct in flat if correct is label]
             assert found == pytest.approx(sum(of_label) / len(of_label))
-        assert standing.spent.tokens == sum(range(60))
+        assert standing.usage.tokens == sum(range(60))
 
 
 def stood(path: Path) -> CollectionStatus:
     with Store(path) as store:
-        return CollectionStatus.of(store)
+        return CollectionStatus.from_store(store)
 
 
 def test_an_empty_store_says_nothing(path: Path) -> None:
     ran = run(path, ToldBench())
     assert ran.complete
-    assert ran.standing.coverage is None
-    assert ran.standing.mean_scores == (None, None)
+    assert ran.status.coverage is None
+    assert ran.status.mean_scores == (None, None)
 
 
 # Failures
@@ -91,7 +91,7 @@ def test_a_stage_that_fails_costs_no_other_stage_again(path: Path, stage: str, k
     bench = ToldBench(fails=failing(stage, [1, 4]))
     ran = run(path, bench, 6)
     assert ran.complete
-    assert (ran.standing.labelled, ran.standing.failed) == (4, 2)
+    assert (ran.status.labelled, ran.status.failed) == (4, 2)
     with Store(path) as store:
         assert store.stages()[kept] == 2
         failures = store.failures()
@@ -105,32 +105,32 @@ def test_a_stage_that_fails_costs_no_other_stage_again(path: Path, stage: str, k
         assert store.retry_failed() == 2
     bench.fails = {}
     ran = run(path, bench)
-    assert (ran.standing.labelled, ran.standing.failed) == (6, 0)
+    assert (ran.status.labelled, ran.status.failed) == (6, 0)
     twice = {one for one, count in bench.done.items() if count == 2}
     assert twice == {(stage, "p1"), (stage, "p4")}
 
 
 def test_prompt_after_prompt_that_fails_ends_the_run(path: Path) -> None:
     bench = ToldBench(fails=failing("draw", range(100)))
-    said = f"{MOST_FAILURES_IN_A_ROW} prompts in a row failed, .* DrawError: draw .*--retry-failed"
+    said = f"{MAX_CONSECUTIVE_FAILURES} prompts in a row failed, .* DrawError: draw .*--retry-failed"
     with pytest.raises(CollectionError, match=said):
         run(path, bench, 100, at_once=4)
     # What was under way is finished, and nothing else is begun.
-    assert MOST_FAILURES_IN_A_ROW <= bench.count("draw") < MOST_FAILURES_IN_A_ROW + 4
+    assert MAX_CONSECUTIVE_FAILURES <= bench.count("draw") < MAX_CONSECUTIVE_FAILURES + 4
     with Store(path) as store:
         assert len(store.failures()) == bench.count("draw")
 
 
 def test_one_that_succeeds_in_between_shows_that_others_may(path: Path) -> None:
-    numbers = [number for number in range(100) if number % MOST_FAILURES_IN_A_ROW]
+    numbers = [number for number in range(100) if number % MAX_CONSECUTIVE_FAILURES]
     ran = run(path, ToldBench(fails=failing("draw", numbers)), 100, at_once=1)
-    assert (ran.standing.labelled, ran.standing.failed) == (4, 96)
+    assert (ran.status.labelled, ran.status.failed) == (4, 96)
 
 
 def test_candidates_that_cannot_be_stored_are_a_failure_of_their_prompt(path: Path) -> None:
     bench = ToldBench(texts=lambda name: ["half \ud83d" if name == "p2" else name] * N)
     ran = run(path, bench, 5)
-    assert (ran.standing.labelled, ran.standing.failed) == (4, 1)
+    assert (ran.status.labelled, ran.status.failed) == (4, 1)
     with Store(path) as store:
         (failure,) = store.failures()
     assert failure.error.startswith("CollectionError: candidate 0 cannot be stored")
@@ -155,7 +155,7 @@ def test_a_mistake_ends_the_run_and_loses_nothing_that_was_paid_for(path: Path) 
         assert sum(stages[stage] for stage in Stage if stage > Stage.OPEN) == bench.count("draw") < 40
         # All but the one were finished.
         assert stages[Stage.DRAWN] == 1
-    assert run(path, ToldBench()).standing.labelled == 40
+    assert run(path, ToldBench()).status.labelled == 40
 
 
 # Stopping
@@ -168,15 +168,15 @@ def test_whoever_stops_it_lets_it_finish_what_is_under_way(path: Path) -> None:
     def stop(standing: CollectionStatus) -> None:
         if standing.labelled == 10:
             held[0].stop()
-            assert held[0].stopping
+            assert held[0].is_stopping
 
     ran = run(path, bench, 100, at_once=4, begun=held.append, progress=stop)
     assert not ran.complete
-    assert 10 <= ran.standing.labelled < 10 + 4
-    assert bench.count("draw") == bench.count("score") == bench.count("label") == ran.standing.labelled
+    assert 10 <= ran.status.labelled < 10 + 4
+    assert bench.count("draw") == bench.count("score") == bench.count("label") == ran.status.labelled
     ran = run(path, bench)
     assert ran.complete
-    assert ran.standing.begun_with < 14
+    assert ran.status.labelled_at_start < 14
     assert set(bench.done.values()) == {1}
 
 
@@ -234,7 +234,7 @@ def test_a_store_that_cannot_be_written_stops_the_others_at_once(
     # Nobody goes on drawing what cannot be kept.
     assert bench.count("draw") <= 5 + 2 * 4
     monkeypatch.undo()
-    assert run(path, bench).standing.labelled == 100
+    assert run(path, bench).status.labelled == 100
     assert sum(count - 1 for count in bench.done.values()) <= 4
 
 

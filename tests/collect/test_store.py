@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc.collect.stages import Labels, ModelCalls, Stage, Usage
-from langchain_cfc.collect.store import Store, Writer, writes
+from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.executor import Labels
+from langchain_cfc.collect.store import Store, Writer, rows
 from langchain_cfc.errors import CollectionError, DrawError, StoreError
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -54,14 +55,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def drawn(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
-    store.write(writes.drawn(position, draws, paid or Usage(), without_nul=False))
+    store.write(rows.insert_draws(position, draws, paid or Usage(), without_nul=False))
 
 
 def finished(store: Store, position: int, n: int = 3) -> None:
     drawn(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
-    store.write(writes.scored(position, Scored([0.5] * n), Usage()))
+    store.write(rows.insert_scores(position, Scored([0.5] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    store.write(writes.labelled(position, labels, Usage(), without_nul=False))
+    store.write(rows.insert_labels(position, labels, Usage(), without_nul=False))
 
 
 # Examples
@@ -198,7 +199,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None
         DrawnCandidate("x", AIMessage("x", response_metadata={"o": object()})),
     ):
         with pytest.raises(CollectionError, match="candidate 1 cannot be stored"):
-            writes.drawn(0, [DrawnCandidate("fine"), wrong], Usage(), without_nul=False)
+            rows.insert_draws(0, [DrawnCandidate("fine"), wrong], Usage(), without_nul=False)
     assert not path.exists()
 
 
@@ -210,8 +211,8 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
     with Store(path, create=True) as store:
         store.add(examples(2))
     for written, known in (
-        (writes.drawn(0, draws, Usage(), without_nul=False), (draws, None)),
-        (writes.scored(0, Scored([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
+        (rows.insert_draws(0, draws, Usage(), without_nul=False), (draws, None)),
+        (rows.insert_scores(0, Scored([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
     ):
         with Store(path) as store:
             store.write(written)
@@ -222,7 +223,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
             assert list(store.records()) == []
     with Store(path) as store:
         labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
-        store.write(writes.labelled(0, labels, Usage(), without_nul=False))
+        store.write(rows.insert_labels(0, labels, Usage(), without_nul=False))
         (record,) = store.records()
         (left,) = store.unfinished()
     assert left.example.id == "p1"
@@ -241,8 +242,9 @@ def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
         with pytest.raises(StoreError, match="UNIQUE constraint failed"):
             # Prompt 0 is new, prompt 1 is there.
             store.write(
-                writes.together(
-                    writes.drawn(one, [DrawnCandidate("x")], Usage(), without_nul=False) for one in (0, 1)
+                rows.combine_writes(
+                    rows.insert_draws(one, [DrawnCandidate("x")], Usage(), without_nul=False)
+                    for one in (0, 1)
                 )
             )
         assert store.stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
@@ -254,8 +256,8 @@ def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(pa
     with Store(path, create=True) as store:
         store.add(examples(3))
         drawn(store, 0, [DrawnCandidate("a")])
-        store.write(writes.failed(0, Stage.SCORED, CollectionError("the judge is ill"), Usage()))
-        store.write(writes.failed(2, Stage.DRAWN, DrawError("half \ud83d"), Usage()))
+        store.write(rows.set_error(0, Stage.SCORED, CollectionError("the judge is ill"), Usage()))
+        store.write(rows.set_error(2, Stage.DRAWN, DrawError("half \ud83d"), Usage()))
         said = [(one.id, one.stage, one.error) for one in store.failures()]
         assert said == [
             ("p0", Stage.SCORED, "CollectionError: the judge is ill"),
@@ -275,8 +277,8 @@ def test_what_was_paid_adds_up(path: Path) -> None:
         store.add(examples(2))
         drawn(store, 0, [DrawnCandidate("x")], one)
         drawn(store, 1, [DrawnCandidate("x")], one)
-        store.write(writes.failed(0, Stage.SCORED, CollectionError("x"), one))
-        found = store.paid()
+        store.write(rows.set_error(0, Stage.SCORED, CollectionError("x"), one))
+        found = store.usage()
     assert {(calls.model, calls.input_tokens, calls.output_tokens) for calls in found.calls} == {
         ("a", 9, 6),
         ("judge", 15, 3),
@@ -335,9 +337,9 @@ def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> No
         store.add(examples(1100))
         for position in (1050, 3, 700, 0, 501):
             finished(store, position)
-        store.settle(CONFIGURATION)
+        store.set_configuration(CONFIGURATION)
         assert [one.id for one in store.records()] == ["p0", "p3", "p501", "p700", "p1050"]
-        assert store.seen() == (5, {False: (10, 5.0), True: (5, 2.5)})
+        assert store.label_counts() == (5, {False: (10, 5.0), True: (5, 2.5)})
 
 
 # The configuration
@@ -357,10 +359,10 @@ def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> No
 )
 def test_another_configuration_is_refused_by_name(path: Path, changed: dict[str, Any], said: str) -> None:
     with Store(path, create=True) as store:
-        store.settle(CONFIGURATION)
-        store.settle(CONFIGURATION)
+        store.set_configuration(CONFIGURATION)
+        store.set_configuration(CONFIGURATION)
         with pytest.raises(StoreError) as refused:
-            store.settle({**CONFIGURATION, **changed})
+            store.set_configuration({**CONFIGURATION, **changed})
         assert said in str(refused.value)
         assert str(path) in str(refused.value)
         assert "collect into another store" in str(refused.value)
@@ -487,7 +489,9 @@ def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) ->
             writer = Writer(store)
 
             async def one(position: int) -> None:
-                await writer.write(writes.drawn(position, [DrawnCandidate("a")], Usage(), without_nul=False))
+                await writer.write(
+                    rows.insert_draws(position, [DrawnCandidate("a")], Usage(), without_nul=False)
+                )
                 # As soon as it goes on, others can read it.
                 with closing(sqlite3.connect(path)) as file:
                     (stage,) = file.execute(
@@ -508,11 +512,11 @@ def test_whoever_wrote_together_with_what_cannot_be_written_is_told(path: Path) 
         with Store(path, create=True) as store:
             store.add(examples(3))
             writer = Writer(store)
-            wrong = writes.drawn(9, [DrawnCandidate("a")], Usage(), without_nul=False)
-            right = writes.drawn(0, [DrawnCandidate("a")], Usage(), without_nul=False)
+            wrong = rows.insert_draws(9, [DrawnCandidate("a")], Usage(), without_nul=False)
+            right = rows.insert_draws(0, [DrawnCandidate("a")], Usage(), without_nul=False)
             found = await asyncio.gather(writer.write(right), writer.write(wrong), return_exceptions=True)
             # It goes on all the same.
-            await writer.write(writes.drawn(1, [DrawnCandidate("a")], Usage(), without_nul=False))
+            await writer.write(rows.insert_draws(1, [DrawnCandidate("a")], Usage(), without_nul=False))
             await writer.close()
             return found
 
@@ -527,7 +531,7 @@ def test_what_nobody_waits_for_any_more_is_written_all_the_same(path: Path) -> N
             store.add(examples(1))
             writer = Writer(store)
             going = asyncio.ensure_future(
-                writer.write(writes.drawn(0, [DrawnCandidate("a")], Usage(), without_nul=False))
+                writer.write(rows.insert_draws(0, [DrawnCandidate("a")], Usage(), without_nul=False))
             )
             await asyncio.sleep(0)
             going.cancel()

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.collect import Store
-from langchain_cfc.collect.store import results
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, Provenance, tabulate, tabulate_raw
@@ -71,7 +70,7 @@ def test_the_table_of_a_store_is_that_of_its_records(
         Store(tmp_path_factory.mktemp("store") / "s.db", create=True) as store,
     ):
         # Several pages, the last one not full.
-        patched.setattr(results, "_PAGE", 4)
+        patched.setattr("langchain_cfc.collect.store.store._TABLE_PAGE", 4)
         store.add_records(records, Provenance(n=N))
         assert list(store.records()) == records
         assert_equal(store.table(), tabulate(records))
@@ -96,7 +95,7 @@ def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> No
     with Store(tmp_path / "s.db", create=True) as store:
         with pytest.raises(StoreError, match="nothing was collected"):
             store.table()
-        store.settle({"n": 10})
+        store.set_configuration({"n": 10})
         store.add([Example(id="open", input="?")])
         with pytest.raises(StoreError, match="is finished yet"):
             store.table()

@@ -78,7 +78,7 @@ def test_an_old_store_is_what_it_was_and_damage_shows_from_now_on(new: Path, old
         (seal,) = file.execute("SELECT value FROM facts WHERE name = 'seal'").fetchone()
     with Store(old) as store:
         store.check()
-        assert store.paid().tokens == 42 * 40
+        assert store.usage().tokens == 42 * 40
     with closing(sqlite3.connect(old)) as file:
         assert file.execute("SELECT value FROM facts WHERE name = 'seal'").fetchone() == (seal,)
         file.execute("UPDATE scores SET score = 0.5 WHERE prompt = 4 AND slot = 0")

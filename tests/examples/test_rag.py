@@ -305,7 +305,7 @@ def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
 def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
     shipped: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Collected, calibrated and asked as with a paid model; a server here says what was recorded."""
+    """CollectionResult, calibrated and asked as with a paid model; a server here says what was recorded."""
     import rag_ask
     import rag_models
     from rag_calibrate import calibrated

@@ -213,7 +213,7 @@ def test_messages_with_images_go_through_runnable_and_chat_model(
 
     artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
     settings = [f"generator.arguments.base_url={truthful.url}"]
-    parts = read_config(CONFIG, settings=settings).parts()
+    parts = read_config(CONFIG, settings=settings).create_components()
     chain = served(parts, artifact)
     asked = message(Image.new("RGB", (40, 25), (5, 5, 99)), SIZE)
     result = chain.invoke(asked)
@@ -267,7 +267,7 @@ def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for line in others:
         changed = tmp_path / "collect.toml"
         changed.write_text(re.sub(r"^arguments = .*$", line, text, count=1, flags=re.MULTILINE), "utf-8")
-        parts = read_config(changed).parts()
+        parts = read_config(changed).create_components()
         known = fingerprint(parts.generator)
         assert known["temperature"] == 0.7
         names.append(known["model"])
@@ -284,7 +284,7 @@ def test_another_model_than_calibrated_is_refused(
 
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
-    parts = read_config(CONFIG, settings=["generator.arguments.model=openai:gpt-4o-mini"]).parts()
+    parts = read_config(CONFIG, settings=["generator.arguments.model=openai:gpt-4o-mini"]).create_components()
     with pytest.raises(FingerprintError, match="gpt-4o-mini"):
         served(parts, artifact)
 

@@ -102,7 +102,9 @@ def test_a_dataset_in_another_form_is_refused(name: str, folder: Path) -> None:
 
 
 def test_the_examples_of_each_dataset(folder: Path) -> None:
-    examples = {name: next(iter(read_config(folder / f"{name}.toml").source.examples())) for name in ROWS}
+    examples = {
+        name: next(iter(read_config(folder / f"{name}.toml").source.read_examples())) for name in ROWS
+    }
     assert str(examples["gsm8k"].input).startswith("Two boxes of 3 eggs?\n\nReason step by step.")
     assert str(examples["triviaqa"].input).endswith("Question: Which city is the capital of Peru?\nAnswer:")
     assert examples["triviaqa"].reference == ["Lima", "City of Kings"]
@@ -124,7 +126,9 @@ def extracted(parts: Components, texts: list[str]) -> list[str]:
 
 
 def test_labels_of_gsm8k_and_triviaqa(folder: Path) -> None:
-    maths, trivia = (read_config(folder / f"{name}.toml").parts() for name in ("gsm8k", "triviaqa"))
+    maths, trivia = (
+        read_config(folder / f"{name}.toml").create_components() for name in ("gsm8k", "triviaqa")
+    )
     solutions = extracted(maths, ["2 x 3 = 6\n#### 6", "#### 7", "I do not know"])
     assert solutions == ["6", "7", ""]
     assert labels(maths.labeler, ROWS["gsm8k"]["answer"], solutions) == [True, False, False]

@@ -29,7 +29,7 @@ from integrations.agents.tests.parts import (
     model_at,
 )
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate, evaluate
-from langchain_cfc.collect import CallPolicy, Components, Options, Store, collect
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.errors import AttainabilityWarning, CollectionError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
@@ -192,7 +192,7 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
         patch.setenv("NO_PROXY", "127.0.0.1")
         prompts = list(answer_prompts(reading(url, RecordPrompt()), questions))
         parts = Components(drawing(url), SequenceProbability(), NormalisedMatch(), DRAWN)
-        options = Options(pace=CallPolicy(concurrency=8), notice=lambda _: None)
+        options = CollectionOptions(call_policy=CallPolicy(concurrency=8), on_notice=lambda _: None)
         assert collect(prompts, parts, folder / "store.db", options).complete
         with Store(folder / "store.db") as store:
             records = list(store.records())

@@ -14,7 +14,7 @@ import pytest
 from langchain_cfc_openai import ChatCompletions, generator, judge, p_true
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.collect import CallPolicy, Components, Options, Store, collect
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.demo import recording
 from langchain_cfc.labelers import NormalisedMatch, normal_form
 from langchain_cfc.records import Example
@@ -132,7 +132,12 @@ def collected(folder: Path) -> Saved:
                 n=N,
                 sampling="single_request",
             )
-            ended = collect(examples, parts, folder / f"{name}.db", Options(pace=CallPolicy(concurrency=4)))
+            ended = collect(
+                examples,
+                parts,
+                folder / f"{name}.db",
+                CollectionOptions(call_policy=CallPolicy(concurrency=4)),
+            )
             assert ended.complete
             with Store(folder / f"{name}.db") as store:
                 artifact = calibrate(

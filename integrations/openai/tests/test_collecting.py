@@ -12,7 +12,7 @@ from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, contine
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.collect import Store, collect
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.executor import retry_after, transient
+from langchain_cfc.collect.executor import is_transient, read_retry_after
 from langchain_cfc.errors import FingerprintError
 from tests.serving.openai_server import Fault
 
@@ -69,7 +69,7 @@ def _files(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
 def collected() -> CalibrationArtifact:
     """What the settings give, calibrated."""
     config = read_config("collect.toml")
-    ended = collect(config.source.examples(), config.parts(), config.store)
+    ended = collect(config.source.read_examples(), config.create_components(), config.store)
     assert ended.complete
     with Store(config.store) as store:
         records = list(store.records())
@@ -96,7 +96,7 @@ def collected() -> CalibrationArtifact:
 def test_what_the_settings_make_is_what_serves(hosted: Hosted, serve: Serve) -> None:
     artifact = collected()
     assert artifact.provenance is not None
-    parts = read_config("collect.toml").parts()
+    parts = read_config("collect.toml").create_components()
     chain = CFCRunnable(
         generator=parts.generator,
         verifier=parts.verifier,
@@ -109,7 +109,7 @@ def test_what_the_settings_make_is_what_serves(hosted: Hosted, serve: Serve) -> 
     }
     assert chain.guarantee.binding == "matched"
     assert len(serve(chain, question()).candidates) == N
-    warm = read_config("collect.toml", settings=["generator.arguments.temperature=0.9"]).parts()
+    warm = read_config("collect.toml", settings=["generator.arguments.temperature=0.9"]).create_components()
     with pytest.raises(FingerprintError, match=r"temperature is 0\.9, calibrated was 0\.7"):
         chain.model_copy(update={"generator": warm.generator})
 
@@ -129,12 +129,12 @@ def test_the_collection_sees_what_the_endpoint_asked_for(hosted: Hosted) -> None
     hosted.script.faults = [Fault("status 429", seconds=7.0)]
     with pytest.raises(EndpointError) as failed:
         hosted.generator().invoke(question())
-    assert transient(failed.value)
-    assert retry_after(failed.value) == 7.0
+    assert is_transient(failed.value)
+    assert read_retry_after(failed.value) == 7.0
     hosted.script.faults = [Fault("status 401")]
     with pytest.raises(EndpointError) as failed:
         hosted.generator().invoke(question())
-    assert not transient(failed.value)
+    assert not is_transient(failed.value)
 
 
 def test_another_temperature_does_not_go_into_the_same_store(hosted: Hosted) -> None:
@@ -142,5 +142,5 @@ def test_another_temperature_does_not_go_into_the_same_store(hosted: Hosted) -> 
     asked = len(hosted.script.requests)
     config = read_config("collect.toml", settings=["generator.arguments.top_p=0.5"])
     with pytest.raises(Exception, match="top_p"):
-        collect(config.source.examples(), config.parts(), config.store)
+        collect(config.source.read_examples(), config.create_components(), config.store)
     assert len(hosted.script.requests) == asked

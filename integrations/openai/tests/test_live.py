@@ -12,7 +12,7 @@ from langchain_cfc_openai import generator, judge, p_true
 
 from integrations.openai.tests.parts import continents
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.collect import CallPolicy, Components, Options, Store, collect
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.errors import DrawError, FingerprintError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
@@ -65,7 +65,9 @@ def test_collected_calibrated_saved_and_served(url: str, verifier: str, tmp_path
     parts = Components(
         generator=draws, verifier=using(), labeler=NormalisedMatch(), n=N, sampling="single_request"
     )
-    ended = collect(asked, parts, tmp_path / "store.db", Options(pace=CallPolicy(concurrency=2)))
+    ended = collect(
+        asked, parts, tmp_path / "store.db", CollectionOptions(call_policy=CallPolicy(concurrency=2))
+    )
     assert ended.complete
     with Store(tmp_path / "store.db") as store:
         records = list(store.records())

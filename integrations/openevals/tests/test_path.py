@@ -91,7 +91,7 @@ def chain(artifact: CalibrationArtifact, prompt: str = "ANSWER_RELEVANCE_PROMPT"
 
 def test_collected_calibrated_saved_and_served(script: Script, tmp_path: Path) -> None:
     config = read_config("collect.toml")
-    ended = collect(config.source.examples(), config.parts(), config.store)
+    ended = collect(config.source.read_examples(), config.create_components(), config.store)
     assert ended.complete
     # Each text is drawn, scored and labelled once.
     assert len(script.requests) == SIZE * N * 3
@@ -121,22 +121,22 @@ def test_collected_calibrated_saved_and_served(script: Script, tmp_path: Path) -
 def test_one_judge_that_scores_and_labels_is_warned_of() -> None:
     Path("same.toml").write_text(CONFIG.replace("large-judge", "small-judge").replace("judged.db", "same.db"))
     config = read_config("same.toml")
-    first = [next(iter(config.source.examples()))]
+    first = [next(iter(config.source.read_examples()))]
     with pytest.warns(CollectionWarning, match="small-judge both scores and labels"):
-        collect(first, config.parts(), config.store)
+        collect(first, config.create_components(), config.store)
     # Two judges: warnings are errors here.
     config = read_config("collect.toml")
-    collect(first, config.parts(), config.store)
+    collect(first, config.create_components(), config.store)
 
 
 def test_a_judge_that_fails_leaves_the_prompt_unlabelled(script: Script) -> None:
     broken = CORRECTNESS_PROMPT.format(inputs="question 1", outputs="right 1", reference_outputs="right 1")
     script.answers = {**script.answers, broken: reply(reasoning="cannot say", score=None)}
     config = read_config("collect.toml")
-    examples = [one for one in config.source.examples() if one.input in {"question 1", "question 2"}]
+    examples = [one for one in config.source.read_examples() if one.input in {"question 1", "question 2"}]
     with pytest.warns(UserWarning, match="failed"):
-        ended = collect(examples, config.parts(), config.store)
-    assert (ended.standing.labelled, ended.standing.failed) == (1, 1)
+        ended = collect(examples, config.create_components(), config.store)
+    assert (ended.status.labelled, ended.status.failed) == (1, 1)
     with Store(config.store) as store:
         assert [record.input for record in store.records()] == ["question 2"]
 
@@ -144,5 +144,5 @@ def test_a_judge_that_fails_leaves_the_prompt_unlabelled(script: Script) -> None
 def test_a_file_that_asks_for_what_is_not_there_is_refused(script: Script) -> None:
     Path("bad.toml").write_text(CONFIG.replace('prompt = "ANSWER_RELEVANCE_PROMPT"', 'prompt = "NO_SUCH"'))
     with pytest.raises(InputError, match="openevals has no prompt 'NO_SUCH'"):
-        read_config("bad.toml").parts()
+        read_config("bad.toml").create_components()
     assert script.requests == []

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_ray import acollect_on_ray, collect_on_ray
-from langchain_cfc_ray.bench import MOST_DEATHS
+from langchain_cfc_ray.executor import MAX_DEATHS
 from ray.cluster_utils import Cluster
 
 from integrations.ray.tests.working import (
@@ -34,7 +34,7 @@ from integrations.ray.tests.working import (
     quiet,
     script,
 )
-from langchain_cfc.collect.collecting import CallPolicy, Collected, Options, collect
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from tests.collect.postgres import postgres
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.long
 
 CONCURRENCY, ACTORS = 6, 3
 # Prompts under way: as many as calls, and eight that may wait for the disk meanwhile.
-AT_ONCE = CallPolicy(CONCURRENCY).at_once
-OPTIONS = Options(pace=CallPolicy(CONCURRENCY), notice=quiet)
+AT_ONCE = CallPolicy(CONCURRENCY).prompts_at_once
+OPTIONS = CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_records_are_those_of_one_process(where: str, tmp_path: Path) -> Non
         candidates = [{one.model_dump_json() for one in record.candidates} for record in records]
         rest = [record.model_dump(exclude={"candidates"}) for record in records]
         with Store(place) as store:
-            found.append((candidates, rest, store.provenance(), store.paid(), store.configuration))
+            found.append((candidates, rest, store.provenance(), store.usage(), store.configuration))
     assert found[0] == found[1]
     assert all(len(one) == N for one in found[0][0])
 
@@ -92,7 +92,7 @@ def test_prompts_are_spread_and_no_more_are_under_way_than_meant(where: str, log
     assert len({call.node for call in calls}) > 1
     assert most_at_once(log) <= CONCURRENCY
     # The measure sees it where more are allowed.
-    more = Options(pace=CallPolicy(4 * CONCURRENCY), notice=quiet)
+    more = CollectionOptions(call_policy=CallPolicy(4 * CONCURRENCY), on_notice=quiet)
     other = log.with_name("more")
     collect_on_ray(examples(size), partial(noting, other), f"{where}2", more, actors=ACTORS)
     assert most_at_once(other) > CONCURRENCY
@@ -124,7 +124,7 @@ async def busy(log: Path, node: str | None = None) -> int:
         await asyncio.sleep(0.001)
 
 
-async def while_collecting(size: int, log: Path, where: str, then: Any) -> Collected:
+async def while_collecting(size: int, log: Path, where: str, then: Any) -> CollectionResult:
     going = asyncio.ensure_future(
         acollect_on_ray(examples(size), partial(noting, log), where, OPTIONS, actors=ACTORS)
     )
@@ -160,7 +160,7 @@ def test_a_node_that_is_lost_costs_what_was_there(cluster: Cluster, where: str, 
     # The only one with room for these actors, until it is gone.
     extra = add_node(cluster, room=3)
 
-    async def run() -> Collected:
+    async def run() -> CollectionResult:
         going = asyncio.ensure_future(
             acollect_on_ray(
                 examples(size),
@@ -259,13 +259,13 @@ async def half_drawn(where: str, size: int) -> set[str]:
 def test_a_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> None:
     size = 12
     factory = partial(noting, log, end_of="question 7")
-    options = Options(pace=CallPolicy(2), notice=quiet)
+    options = CollectionOptions(call_policy=CallPolicy(2), on_notice=quiet)
     assert collect_on_ray(examples(size), factory, where, options, actors=2).complete
     with Store(where) as store:
         failures = store.failures()
         assert "question 7" not in {record.input for record in store.records()}
         assert len(list(store.records())) == size - len(failures)
     assert "p7" in {failure.id for failure in failures}
-    assert all(f"{MOST_DEATHS} workers died" in failure.error for failure in failures)
+    assert all(f"{MAX_DEATHS} workers died" in failure.error for failure in failures)
     # Each time with all its calls that had a place.
-    assert MOST_DEATHS <= begun(log)["question 7"] <= MOST_DEATHS * N
+    assert MAX_DEATHS <= begun(log)["question 7"] <= MAX_DEATHS * N

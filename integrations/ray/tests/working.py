@@ -23,7 +23,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
-from langchain_cfc.collect.collecting import CallPolicy, Options
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions
 from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.store import Store
 from langchain_cfc.labelers import NormalisedMatch
@@ -180,7 +180,7 @@ def exactly_once(where: str, size: int) -> list[PromptRecord]:
 def main(address: str, where: str, url: str, size: int) -> None:
     """A driver of its own: collect what a server answers."""
     ray.init(address=address, log_to_driver=False)
-    options = Options(pace=CallPolicy(concurrency=4), notice=quiet)
+    options = CollectionOptions(call_policy=CallPolicy(concurrency=4), on_notice=quiet)
     collect_on_ray(examples(size), partial(over_http, url), where, options, actors=2)
 
 

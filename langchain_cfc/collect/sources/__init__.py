@@ -1,15 +1,14 @@
-"""Sources: from rows of an evaluation dataset to examples.
+"""Sources: from the rows of an evaluation dataset to examples.
 
 A source is a file (JSON Lines, a JSON list, CSV, Parquet), what another distribution reads under a scheme of
-its own, or whatever iterates over mappings in Python, such as a dataset of Hugging Face. `Columns` says what
-its columns mean, `read_examples` puts the two together.
+its own, or anything that iterates over mappings in Python, such as a dataset of Hugging Face. `Columns` says
+what its columns mean; `read_examples` combines the two.
 """
 
 from __future__ import annotations
 
-from langchain_cfc.collect.sources.columns import Columns
+from langchain_cfc.collect.sources.columns import BadRowPolicy, Columns, Examples, read_examples
 from langchain_cfc.collect.sources.files import BadRow, Row, Rows, open_rows, read_rows
-from langchain_cfc.collect.sources.reading import BadRowPolicy, Examples, read_examples
 
 __all__ = [
     "BadRow",

@@ -1,15 +1,16 @@
-"""Which columns of a dataset mean what."""
+"""From the rows of a source to the examples of a dataset, by what its columns mean."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from langchain_core.load import dumpd, dumps
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
@@ -25,25 +26,25 @@ from pydantic import (
     model_validator,
 )
 
-from langchain_cfc.collect.sources.files import plain
-from langchain_cfc.errors import RecordError
+from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
+from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, shown
 from langchain_cfc.records.schema import Example, validated
 
-# As it is written: template text, or messages as pairs of role and template text; or as LangChain has it.
+# Template text, messages as pairs of role and template text, or a LangChain prompt.
 Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt template that knows what it needs.
+    """A prompt template with its variables.
 
     Attributes:
         prompt: The template.
         required: Variables that every row must have.
         optional: Variables that a row may have.
-        texts: Those that become part of a text by LangChain's plainest rules, which would write a list the
-            way Python does.
+        texts: Variables that are inserted into text as they are; LangChain would write a list the way Python
+            does.
     """
 
     prompt: BasePromptTemplate[Any]
@@ -52,16 +53,16 @@ class Template:
     texts: frozenset[str]
 
     def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
-        """The prompt of one row.
+        """Render the prompt of one row.
 
         Args:
-            values: By variable; all required ones, and those of the optional ones that there are.
+            values: Values by variable: all required ones, and the optional ones that exist.
 
         Returns:
-            Text, or messages as objects that LangChain takes back for the same messages.
+            Text, or messages as objects that LangChain converts back to the same messages.
 
         Raises:
-            ValueError: If a value cannot stand in a prompt, or the messages are more than JSON can say.
+            ValueError: If a value cannot be part of a prompt, or the messages are not expressible in JSON.
             Exception: Whatever the template raises.
         """
         for name, value in values.items():
@@ -75,11 +76,11 @@ class Template:
         rendered = self.prompt.format_prompt(**values)
         if isinstance(rendered, StringPromptValue):
             return rendered.text
-        return _written(rendered.to_messages())
+        return _serialize_messages(rendered.to_messages())
 
 
-def template(prompt: Prompt) -> Template:
-    """Make a template of what was written.
+def parse_template(prompt: Prompt) -> Template:
+    """Parse a prompt template.
 
     Args:
         prompt: Text with `{column}` in it, pairs of a role and such a text (the role `placeholder` and the
@@ -89,38 +90,30 @@ def template(prompt: Prompt) -> Template:
         The template.
 
     Raises:
-        ValueError: If LangChain refuses it, it names no column, or it is no plain data.
+        ValueError: If LangChain refuses it, it names no column, or it is not plain data.
     """
-    if isinstance(prompt, BasePromptTemplate):
-        _check_plain(prompt)
-        made = Template(
-            prompt, _sorted(prompt.input_variables), _sorted(prompt.optional_variables), frozenset()
-        )
-    else:
-        made = _made(prompt)
-    if not made.required:
-        msg = "it names no column, so every prompt would be the same; expected such as {question} in it"
-        raise ValueError(msg)
-    return made
-
-
-def _made(prompt: str | tuple[tuple[str, str], ...]) -> Template:
     if isinstance(prompt, str):
         text = PromptTemplate.from_template(prompt)
-        return Template(text, _sorted(text.input_variables), (), frozenset(text.input_variables))
-    chat = ChatPromptTemplate.from_messages(list(prompt))
-    messages = {one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)}
-    # A placeholder is optional to LangChain; here it names a column, and a column that is named is needed.
-    required = {*chat.input_variables, *messages}
-    return Template(chat, _sorted(required), (), frozenset(required - messages))
+        names = text.input_variables
+        template = Template(text, tuple(sorted(names)), (), frozenset(names))
+    elif isinstance(prompt, BasePromptTemplate):
+        _check_serializable(prompt)
+        required, optional = sorted(prompt.input_variables), sorted(prompt.optional_variables)
+        template = Template(prompt, tuple(required), tuple(optional), frozenset())
+    else:
+        chat = ChatPromptTemplate.from_messages(list(prompt))
+        messages = {one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)}
+        # A placeholder is optional to LangChain; here it names a column, which must exist.
+        variables = {*chat.input_variables, *messages}
+        template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
+    if not template.required:
+        msg = "it names no column, so every prompt would be the same; expected such as {question} in it"
+        raise ValueError(msg)
+    return template
 
 
-def _sorted(names: Any) -> tuple[str, ...]:
-    return tuple(sorted(names))
-
-
-def _check_plain(prompt: BasePromptTemplate[Any]) -> None:
-    # A part that cannot be written could render anything tomorrow, and no fingerprint would know.
+def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
+    # A part that cannot be serialized could render differently later, and the fingerprint would not change.
     if '"not_implemented"' in dumps(prompt):
         msg = (
             "LangChain does not write the prompt as plain data: its kind cannot be written, or it has a part "
@@ -129,17 +122,17 @@ def _check_plain(prompt: BasePromptTemplate[Any]) -> None:
         raise ValueError(msg)
 
 
-def _written(messages: list[BaseMessage]) -> list[dict[str, Any]]:
-    # Else blocks of text are joined, which makes another message of them.
-    written = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
+def _serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+    # The content is kept as it is: otherwise text blocks are joined, which makes another message of them.
+    objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
     try:
-        back = convert_to_messages(written)
+        back = convert_to_messages(objects)
     except ValueError:
         back = []
     if back != messages:
         msg = "its messages hold more than role, content, name and tool calls, which an input cannot carry"
         raise ValueError(msg)
-    return written
+    return objects
 
 
 # Long enough that two of a million examples share one by chance with a probability of 3e-8.
@@ -149,41 +142,40 @@ _ABSENT = object()
 _UNCHECKED_ID = "?"
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+def _to_tuples(value: Any) -> Any:
+    return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def _check_prompt(value: Any) -> Any:
-    if value is None or isinstance(value, str | BasePromptTemplate):
-        written = value
-    else:
-        written = _tuples(value)
-        pairs = written if isinstance(written, tuple) else (value,)
-        for pair in pairs:
+def _validate_prompt(value: Any) -> Any:
+    if value is None:
+        return None
+    prompt = value
+    if not isinstance(value, str | BasePromptTemplate):
+        prompt = _to_tuples(value)
+        for pair in prompt if isinstance(prompt, tuple) else (value,):
             if not isinstance(pair, tuple) or [type(part) for part in pair] != [str, str]:
                 expected = "template text, a list of [role, text], or a LangChain prompt"
                 msg = f"found {shown(pair)}; expected {expected}"
                 raise ValueError(msg)
-    if written is not None:
-        template(written)
-    return written
+    parse_template(prompt)
+    return prompt
 
 
 _Column: TypeAlias = Annotated[str, Field(min_length=1)]
-_ColumnList: TypeAlias = Annotated[tuple[_Column, ...], BeforeValidator(_tuples)]
+_ColumnList: TypeAlias = Annotated[tuple[_Column, ...], BeforeValidator(_to_tuples)]
 _Prompt: TypeAlias = Annotated[
     str | tuple[tuple[str, str], ...] | InstanceOf[BasePromptTemplate[Any]] | None,
-    BeforeValidator(_check_prompt),
+    BeforeValidator(_validate_prompt),
 ]
 
 
 class Columns(BaseModel):
     """Which columns of a dataset become which part of an `Example`.
 
-    A value inside an object is named with dots, as in `answer.aliases`, unless a column is called just that;
-    inside null, all is null. Values stay what they are, lists and objects included; scalars and arrays of
-    NumPy and Arrow become plain JSON, and anything else that is no JSON makes the row a bad one. No column is
-    guessed: what is not named is not used.
+    A value inside an object is named with dots, as in `answer.aliases`, unless a column has exactly that
+    name; inside null, everything is null. Values stay what they are, lists and objects included; scalars and
+    arrays of NumPy and Arrow become plain JSON, and anything else that is not JSON makes the row a bad one.
+    No column is guessed: a column that is not named is not used.
 
     Attributes:
         input: The column whose value is the input: text, a list of messages, or an object. Exactly one of
@@ -193,13 +185,12 @@ class Columns(BaseModel):
             a column of messages); or, in Python, a LangChain prompt. A null in one of its columns, or an
             object or list where text should be, makes the row a bad one.
         inputs: The columns that make an object, for chains that take several values by name.
-        id: The column with a text or number of its own for every row. Without it, the id is a digest of
-            input and reference: it stays the same when rows move, and a row that says the same as an earlier
-            one is a bad row.
+        id: The column with a unique text or number for every row. Without it, the id is a digest of input and
+            reference: it stays the same when rows move, and a row that repeats an earlier one is a bad row.
         reference: The column that labels are made with.
         metadata: Columns of texts, numbers and booleans, for feature maps and groups; a null is left out.
         cluster: The column that names the conversation or set of paraphrases, by a text or number; null or
-            empty where the row stands alone.
+            empty if the row stands alone.
         json_columns: Which of the columns above hold JSON written as text, such as a list of answers in CSV,
             or an object that others lead into.
     """
@@ -220,13 +211,13 @@ class Columns(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _check_whole(self) -> Columns:
+    def _check_columns(self) -> Columns:
         given = [name for name in ("input", "prompt", "inputs") if getattr(self, name) is not None]
         if len(given) != 1:
             msg = f"found {' and '.join(given) or 'none'} of input, prompt and inputs; expected exactly one"
             raise ValueError(msg)
         optional = self._template.optional if self._template else ()
-        used = {*(name for _, name in self._named), *optional}
+        used = {*(name for _, name in self._required), *optional}
         unused = set(self.json_columns) - used - {name.partition(".")[0] for name in used}
         if unused:
             names = ", ".join(sorted(unused))
@@ -235,75 +226,72 @@ class Columns(BaseModel):
         return self
 
     @field_serializer("prompt", when_used="json")
-    def _write_prompt(self, prompt: Any) -> Any:
+    def _serialize_prompt(self, prompt: Any) -> Any:
         return dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else prompt
 
-    def missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
-        """What a row lacks.
-
-        Args:
-            row: Values by column.
-
-        Returns:
-            The part of the example for which it has no column, and the problem; None if it has all.
-        """
-        for part, name in self._named:
-            if self._lacks(row, name):
-                return part, _absence(row, name)
+    def find_missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the part of the example for which a row has no column, and the problem; None if complete."""
+        for part, name in self._required:
+            try:
+                value = self._look_up(row, name)
+            except (ValueError, RecursionError):  # the column exists, but cannot be read
+                continue
+            if value is _ABSENT:
+                return part, _explain_absence(row, name)
         return None
 
-    def example(self, row: Mapping[str, Any], source: str, number: int) -> Example:
-        """Make the example of one row.
+    def create_example(self, row: Mapping[str, Any], source: str, number: int) -> Example:
+        """Create the example of one row.
 
         Args:
             row: Values by column.
-            source: What errors call the dataset.
-            number: What errors call the row.
+            source: Name of the dataset in errors.
+            number: Number of the row in errors.
 
         Returns:
             The example.
 
         Raises:
-            RecordError: If a column is missing, or its value is not what its part of an example takes.
+            RecordError: If a column is missing, or its value does not fit its part of the example.
         """
         try:
-            fields = self._fields(row)
+            fields = self._create_fields(row)
         except _FlawError as flaw:
             raise RecordError(source, number, flaw.part, flaw.problem) from flaw
         example = validated(Example, fields, source, number)
         return example if self.id is not None else example.model_copy(update={"id": _digest(example)})
 
-    def _fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        metadata = {name: self._value(row, "metadata", name) for name in self.metadata}
-        cluster = self._value(row, "cluster", self.cluster)
+    def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = {name: self._read_value(row, "metadata", name) for name in self.metadata}
+        cluster = self._read_value(row, "cluster", self.cluster)
         return {
-            "id": _UNCHECKED_ID if self.id is None else _as_name(self._value(row, "id", self.id)),
-            "input": self._input(row),
-            "reference": self._value(row, "reference", self.reference),
+            "id": _UNCHECKED_ID if self.id is None else _to_name(self._read_value(row, "id", self.id)),
+            "input": self._create_input(row),
+            "reference": self._read_value(row, "reference", self.reference),
             "metadata": {name: value for name, value in metadata.items() if value is not None},
-            # CSV has no other way to say that there is none.
-            "cluster": None if cluster == "" else _as_name(cluster),
+            # CSV cannot express null.
+            "cluster": None if cluster == "" else _to_name(cluster),
         }
 
-    def _input(self, row: Mapping[str, Any]) -> Any:
+    def _create_input(self, row: Mapping[str, Any]) -> Any:
         if self.inputs is not None:
-            return {name: self._value(row, "inputs", name) for name in self.inputs}
-        made = self._template
-        if made is None:
-            return self._value(row, "input", self.input)
-        names = [*made.required, *(name for name in made.optional if name in row)]
-        values = {name: self._value(row, "prompt", name) for name in names}
+            return {name: self._read_value(row, "inputs", name) for name in self.inputs}
+        template = self._template
+        if template is None:
+            return self._read_value(row, "input", self.input)
+        names = [*template.required, *(name for name in template.optional if name in row)]
+        values = {name: self._read_value(row, "prompt", name) for name in names}
         try:
-            return made.render(values)
-        except Exception as error:  # whatever a template of the user's own raises
+            return template.render(values)
+        except Exception as error:  # a template of the user's own may raise anything
             problem = f"the prompt cannot be made: {type(error).__name__}: {error}"
             raise _FlawError(problem, "prompt") from error
 
-    def _value(self, row: Mapping[str, Any], part: str, name: str | None) -> Any:
+    def _read_value(self, row: Mapping[str, Any], part: str, name: str | None) -> Any:
         if name is None:
             return None
         try:
-            value = self._found(row, name)
+            value = self._look_up(row, name)
         except RecursionError as error:
             problem = f"the column {name!r} is nested too deeply"
             raise _FlawError(problem, part) from error
@@ -311,31 +299,25 @@ class Columns(BaseModel):
             problem = f"the column {name!r} cannot be read: {error}"
             raise _FlawError(problem, part) from error
         if value is _ABSENT:
-            raise _FlawError(_absence(row, name), part)
+            raise _FlawError(_explain_absence(row, name), part)
         return value
 
-    def _lacks(self, row: Mapping[str, Any], name: str) -> bool:
-        try:
-            return self._found(row, name) is _ABSENT
-        except (ValueError, RecursionError):  # what cannot be read is there
-            return False
-
-    def _found(self, row: Mapping[str, Any], name: str) -> Any:
-        """The value of a column, or of a path into one; `_ABSENT` if there is neither."""
+    def _look_up(self, row: Mapping[str, Any], name: str) -> Any:
+        """Return the value of a column, or of a path into one; `_ABSENT` if neither exists."""
         if name in row:
-            value = plain(row[name])
+            value = to_plain(row[name])
         else:
             head, dot, rest = name.partition(".")
-            value = _inside(self._found(row, head), rest) if dot and head in row else _ABSENT
-        json_text = name in self.json_columns and value is not None and value is not _ABSENT
-        return _parsed(value) if json_text else value
+            value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _ABSENT
+        is_json = name in self.json_columns and value is not None and value is not _ABSENT
+        return _parse_json_cell(value) if is_json else value
 
     @cached_property
     def _template(self) -> Template | None:
-        return None if self.prompt is None else template(self.prompt)
+        return None if self.prompt is None else parse_template(self.prompt)
 
     @cached_property
-    def _named(self) -> tuple[tuple[str, str], ...]:
+    def _required(self) -> tuple[tuple[str, str], ...]:
         """The columns that every row must have, each with the part that it is for."""
         single = [(part, getattr(self, part)) for part in ("id", "input", "reference", "cluster")]
         several = {
@@ -358,7 +340,7 @@ class _FlawError(Exception):
         super().__init__(problem, part)
 
 
-def _absence(row: Mapping[str, Any], name: str) -> str:
+def _explain_absence(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
     near = get_close_matches(name, names, n=1)
     hint = f", did you mean {near[0]!r}?" if near else ";"
@@ -367,8 +349,8 @@ def _absence(row: Mapping[str, Any], name: str) -> str:
     return f"no column {name!r}{hint} there are {listed}"
 
 
-def _inside(value: Any, path: str) -> Any:
-    """What a path leads to: inside null, null; `_ABSENT` if it leads nowhere."""
+def _follow_path(value: Any, path: str) -> Any:
+    """Return what a path leads to: inside null, null; `_ABSENT` if it leads nowhere."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -376,13 +358,13 @@ def _inside(value: Any, path: str) -> Any:
     if path in value:
         return value[path]
     head, dot, rest = path.partition(".")
-    return _inside(value[head], rest) if dot and head in value else _ABSENT
+    return _follow_path(value[head], rest) if dot and head in value else _ABSENT
 
 
-def _parsed(value: Any) -> Any:
+def _parse_json_cell(value: Any) -> Any:
     if not isinstance(value, str):
         msg = f"found {shown(value)}; expected JSON written as text, by json_columns"
-        raise ValueError(msg)  # noqa: TRY004 - of the same kind as text that is no JSON
+        raise ValueError(msg)  # noqa: TRY004 - handled like text that is not JSON
     try:
         return parse_json(value)
     except ValueError as error:
@@ -390,13 +372,127 @@ def _parsed(value: Any) -> Any:
         raise ValueError(msg) from error
 
 
-def _as_name(value: Any) -> Any:
-    """A finite number as text; anything else is for the model to judge."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if number and math.isfinite(value) else value
+def _to_name(value: Any) -> Any:
+    """Return a finite number as text, and any other value as it is, for the model to validate."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number and math.isfinite(value) else value
 
 
 def _digest(example: Example) -> str:
     content = [example.input, example.reference]
-    written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(written.encode()).hexdigest()[:_ID_DIGITS]
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+
+BadRowPolicy: TypeAlias = Literal["refuse", "set_aside"]
+
+
+def read_examples(
+    source: str | os.PathLike[str] | Rows | Iterable[Mapping[str, Any]],
+    columns: Columns,
+    bad_rows: BadRowPolicy = "refuse",
+) -> Examples:
+    """Open an evaluation dataset.
+
+    Args:
+        source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or anything that iterates over
+            mappings, such as a list of dicts or a dataset of Hugging Face.
+        columns: What its columns mean. The first row that can be read must have them all, whatever `bad_rows`
+            says; a later one that lacks one is a bad row.
+        bad_rows: What to do about rows that cannot be used, or whose id an earlier row has: `refuse` the
+            whole dataset, or continue without them (`set_aside`).
+
+    Returns:
+        The examples, to iterate over as often as the source allows.
+
+    Raises:
+        RecordError: If a file or scheme does not exist, or a file has an unknown format.
+        InputError: If the source is a mapping, such as several datasets by name, or `bad_rows` is neither.
+    """
+    if bad_rows not in get_args(BadRowPolicy):
+        msg = f"bad_rows is {bad_rows!r}; expected refuse or set_aside"
+        raise InputError(msg)
+    if isinstance(source, str | os.PathLike):
+        source = open_rows(source)
+    return Examples(source if isinstance(source, Rows) else Rows.from_iterable(source), columns, bad_rows)
+
+
+class Examples:
+    """The examples of a dataset; every iteration reads the source again and keeps ids and row numbers only.
+
+    If bad rows are refused, the first one ends what is yielded, the rest is only read to list the others, and
+    then one `RecordError` names them all. So take every example before anything is paid for. If they are set
+    aside, at least one row must be good.
+
+    Attributes:
+        source: Name of the dataset in errors.
+        bad_rows: The bad rows that the latest iteration has met so far.
+    """
+
+    def __init__(self, rows: Rows, columns: Columns, policy: BadRowPolicy) -> None:
+        self.source = rows.name
+        self.bad_rows: list[BadRow] = []
+        self._rows = rows
+        self._columns = columns
+        self._policy = policy
+
+    def __iter__(self) -> Iterator[Example]:
+        """Read from the start.
+
+        Raises:
+            RecordError: If there are no rows, a column is missing, the source is damaged, or bad rows are
+                refused.
+        """
+        bad = self.bad_rows = []
+        good = 0
+        for example in self._read():
+            if isinstance(example, BadRow):
+                bad.append(example)
+            elif self._policy == "set_aside" or not bad:
+                good += 1
+                yield example
+        if not bad and not good:
+            again = " (an iterator gives its rows only once)" if self.source == IN_MEMORY else ""
+            raise RecordError(self.source, 0, "", f"no rows; expected at least one{again}")
+        if bad and (self._policy == "refuse" or not good):
+            raise self._refuse(bad)
+
+    def _read(self) -> Iterator[Example | BadRow]:
+        first_seen: dict[str, int] = {}
+        is_first = True
+        for row in self._rows:
+            if isinstance(row, BadRow):
+                yield row
+                continue
+            if is_first:
+                # A misspelt name would make every row a bad one.
+                number, values = row
+                missing = self._columns.find_missing(values)
+                if missing is not None:
+                    raise RecordError(self.source, number, *missing)
+                is_first = False
+            yield self._create_example(row, first_seen)
+
+    def _create_example(self, row: Row, first_seen: dict[str, int]) -> Example | BadRow:
+        number, values = row
+        try:
+            example = self._columns.create_example(values, self.source, number)
+        except RecordError as error:
+            return BadRow(number, error.field, error.problem)
+        if example.id not in first_seen:
+            first_seen[example.id] = number
+            return example
+        earlier = f"{self._rows.unit} {first_seen[example.id]}"
+        if self._columns.id is None:
+            return BadRow(number, "", f"the same input and reference as {earlier}; expected rows to differ")
+        problem = f"{shown(example.id)} is the id of {earlier} too; expected ids to differ"
+        return BadRow(number, "id", problem)
+
+    def _refuse(self, bad: list[BadRow]) -> RecordError:
+        lines = [f"{self._rows.unit} {row}" for row in bad[:_MOST_LISTED]]
+        if len(bad) > _MOST_LISTED:
+            lines.append(f"and {len(bad) - _MOST_LISTED} more")
+        rows = "row" if len(bad) == 1 else "rows"
+        advice = "correct them, or leave them out with bad_rows='set_aside'"
+        problem = f"{len(bad)} bad {rows}; {advice}:"
+        return RecordError(self.source, 0, "", "\n  ".join([problem, *lines]))

@@ -1,4 +1,4 @@
-"""Rows of files, read a little at a time."""
+"""Rows of dataset files and of other sources, read a little at a time."""
 
 from __future__ import annotations
 
@@ -27,38 +27,30 @@ from langchain_cfc.records._json import (
 from langchain_cfc.records.parquet import unpacked_batches
 
 
-def plain(value: Any) -> Any:
-    """Unwrap the scalars and arrays of NumPy and of Arrow, at any depth; tuples become lists.
+def to_plain(value: Any) -> Any:
+    """Unwrap the scalars and arrays of NumPy and Arrow, at any depth; tuples become lists.
 
-    Args:
-        value: A cell of a dataset.
-
-    Returns:
-        The same with Python's own numbers, texts, lists and dicts; what is none of these stays what it is,
-        for `check_json` to refuse.
-
-    Raises:
-        RecursionError: If it is nested without end.
-        ValueError: If Arrow has a value for which Python has none.
+    Other values stay as they are, for `check_json` to refuse. Raises `RecursionError` for endless nesting,
+    and `ValueError` for an Arrow value that Python has no equivalent of.
     """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        # An array of objects holds whatever it holds.
-        return plain(value.tolist())
-    # Before mappings: a struct of Arrow is one even where it is null.
+        # An array of objects may hold anything.
+        return to_plain(value.tolist())
+    # Before mappings: a struct of Arrow is one even if it is null.
     if hasattr(value, "as_py"):
-        return plain(value.as_py())
+        return to_plain(value.as_py())
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value
 
 
 Row: TypeAlias = tuple[int, Mapping[str, Any]]
 
-# What errors call rows that come from no file.
+# Source name in errors about rows that come from no file.
 IN_MEMORY = "rows"
 
 
@@ -68,7 +60,7 @@ class BadRow:
 
     Attributes:
         number: Its number in the source, counted from 1.
-        field: The part of the `Example` concerned, such as `reference[2]`; empty where it is the whole row.
+        field: The part of the `Example` concerned, such as `reference[2]`; empty if it is the whole row.
         problem: What was found and what was expected.
     """
 
@@ -84,13 +76,13 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one source, read anew by every iteration.
+    """The rows of one source; every iteration reads the source again.
 
     Attributes:
-        name: What errors call the source.
+        name: Name of the source in errors.
         unit: What is counted: lines of a file, each row by its first, or rows.
-        read: Starts reading: yields the number of a row and its values by column, or why it has none. What
-            it raises ends the reading, whatever is done about bad rows.
+        read: Starts reading: yields the number of a row and its values by column, or why it has none. Its
+            exceptions end the reading, whatever is done about bad rows.
     """
 
     name: str
@@ -101,27 +93,16 @@ class Rows:
         """Read from the start."""
         return self.read()
 
-
-def in_memory(rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """Number whatever iterates over mappings.
-
-    Args:
-        rows: Values by column; iterated over once for every reading.
-
-    Returns:
-        The rows, counted from 1.
-
-    Raises:
-        InputError: If this is itself a mapping, such as several datasets by name.
-    """
-    if isinstance(rows, Mapping):
-        msg = f"found a mapping of {', '.join(map(shown, rows))}; expected rows, so choose one of them"
-        raise InputError(msg)
-    return Rows(IN_MEMORY, "row", partial(numbered, rows))
+    @classmethod
+    def from_iterable(cls, rows: Iterable[Mapping[str, Any]]) -> Rows:
+        """Number rows in memory from 1; raises `InputError` for a mapping, such as datasets by name."""
+        if isinstance(rows, Mapping):
+            msg = f"found a mapping of {', '.join(map(shown, rows))}; expected rows, so choose one of them"
+            raise InputError(msg)
+        return cls(IN_MEMORY, "row", partial(_number_rows, rows))
 
 
-def numbered(values: Iterable[Any]) -> Iterator[Row | BadRow]:
-    """Count values from 1, and set apart what is no mapping."""
+def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:
     for number, value in enumerate(values, start=1):
         if isinstance(value, Mapping):
             yield number, value
@@ -129,16 +110,38 @@ def numbered(values: Iterable[Any]) -> Iterator[Row | BadRow]:
             yield BadRow(number, "", f"found {shown(value)}; expected an object of values by column")
 
 
+GROUP = "langchain_cfc.sources"
+
+
+def open_rows(source: str | os.PathLike[str]) -> Rows:
+    """Open a dataset file, or a source of another distribution by its scheme.
+
+    Schemes are entry points of the group `langchain_cfc.sources`, each a function from what follows the colon
+    to `Rows`.
+
+    Args:
+        source: A file as `read_rows` takes it, or `SCHEME:REST`. What exists as a file is a file.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        RecordError: If the file or the scheme does not exist, or the source refuses the rest.
+        InputError: If the entry point cannot be loaded, exists twice, or returns anything else.
+    """
+    return load_plugin(GROUP, "source", Rows, str(source)) if names_no_file(source) else read_rows(source)
+
+
 # Few enough that rows of whole documents still fit.
 _BATCH = 64
 # A list is read at once, and takes several times as much memory as its text.
 _MOST_LIST_BYTES = 256 * 1024 * 1024
-# Without a buffer, or with one filled ahead, a group of rows is in memory at once, and it may be all.
+# Without a buffer, or with one filled ahead, a row group is in memory at once, and it may be the whole file.
 _PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
 
 
 def read_rows(path: str | os.PathLike[str]) -> Rows:
-    """Open a dataset file; its name tells what it is.
+    """Open a dataset file, whose name tells its format.
 
     - `.jsonl`: one JSON object per line; lines of white space are skipped.
     - `.json`: one list of JSON objects, read at once.
@@ -156,22 +159,22 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
     Returns:
         Its rows, read only while iterating. A line that is no JSON object, or a row of CSV that does not fit
         the header, is a bad row. A file that is damaged as a whole raises `RecordError`; so does CSV with a
-        quotation mark out of place, for where the rows after it begin is not settled.
+        quotation mark out of place, because it is not certain where the rows after it begin.
 
     Raises:
-        RecordError: If the file is not there, is no regular file, or its name ends in something else.
+        RecordError: If the file does not exist, is no regular file, or its name has another ending.
     """
     path = Path(path)
     check_regular(path)
     ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if ending not in _KINDS:
-        problem = f"found the ending {ending!r}; expected one of {', '.join(_KINDS)}"
+    if ending not in _FORMATS:
+        problem = f"found the ending {ending!r}; expected one of {', '.join(_FORMATS)}"
         raise RecordError(str(path), 0, "", problem)
-    unit, read = _KINDS[ending]
+    unit, read = _FORMATS[ending]
     return Rows(str(path), unit, partial(read, path))
 
 
-def _json_lines(path: Path) -> Iterator[Row | BadRow]:
+def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
     source = str(path)
     for line, raw in numbered_lines(path):
         content = raw.rstrip()
@@ -183,9 +186,9 @@ def _json_lines(path: Path) -> Iterator[Row | BadRow]:
             yield BadRow(line, "", error.problem)
 
 
-def _json_list(path: Path) -> Iterator[Row | BadRow]:
+def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
     source = str(path)
-    # One value over any number of lines, of which each may be as long as the whole.
+    # One value over any number of lines, each of which may be as long as the whole.
     parts: list[bytes] = []
     size = 0
     for _, raw in numbered_lines(path, _MOST_LIST_BYTES):
@@ -200,16 +203,15 @@ def _json_list(path: Path) -> Iterator[Row | BadRow]:
     rows = json_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
     if not isinstance(rows, list):
         raise RecordError(source, 0, "", f"found {shown(rows)}; expected one list of objects")
-    yield from numbered(rows)
+    yield from _number_rows(rows)
 
 
-def _csv(path: Path) -> Iterator[Row | BadRow]:
-    source = str(path)
-    rows = _csv_cells(path)
+def _read_csv(path: Path) -> Iterator[Row | BadRow]:
+    rows = _read_cells(path)
     for line, header, flaw in rows:
         if flaw:
-            raise RecordError(source, line, "", flaw)
-        _check_names(header, source, line)
+            raise RecordError(str(path), line, "", flaw)
+        _check_names(header, str(path), line)
         break
     for line, cells, flaw in rows:
         if flaw:
@@ -220,10 +222,19 @@ def _csv(path: Path) -> Iterator[Row | BadRow]:
             yield line, dict(zip(header, cells, strict=True))
 
 
-def _csv_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
-    """First line of each row, its cells, and why they are no text if they are not."""
+def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
+    """Yield the first line of each row, its cells, and why they are not UTF-8, if so."""
     flaws: list[str] = []
-    reader = csv.reader(_decoded(path, flaws), strict=True)
+
+    def decode(raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            flaws.append(not_utf8(error))
+            # Commas and quotation marks stay in place, so the next row begins where it should.
+            return raw.decode(errors="replace")
+
+    reader = csv.reader((decode(raw) for _, raw in numbered_lines(path)), strict=True)
     line = 1
     try:
         for cells in reader:
@@ -236,28 +247,14 @@ def _csv_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
         raise RecordError(str(path), line, "", problem) from error
 
 
-def _decoded(path: Path, flaws: list[str]) -> Iterator[str]:
-    for _, raw in numbered_lines(path):
-        yield _text(raw, flaws)
-
-
-def _text(raw: bytes, flaws: list[str]) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        flaws.append(not_utf8(error))
-        # Commas and quotation marks stay where they are, so the next row begins where it should.
-        return raw.decode(errors="replace")
-
-
-def _parquet(path: Path) -> Iterator[Row | BadRow]:
+def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
     parquet = require("pyarrow.parquet", "collect", "reading Parquet files")
     source = str(path)
     try:
         with parquet.ParquetFile(path, **_PARQUET_OPTIONS) as file:
             names = file.schema_arrow.names
             _check_names(names, source, 0)
-            # Cells stay Arrow's until they are asked for, so columns that nobody names cost next to nothing.
+            # Cells stay Arrow's until they are needed, so columns that are not named cost next to nothing.
             cells = (zip(*batch.columns, strict=True) for batch in unpacked_batches(file, source, _BATCH))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
                 yield number, dict(zip(names, row, strict=True))
@@ -269,39 +266,16 @@ def _parquet(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _check_names(names: Sequence[str], source: str, line: int) -> None:
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if twice is not None:
-        raise RecordError(
-            source, line, "", f"found the column {shown(twice)} twice; expected names to differ"
-        )
+    duplicate = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if duplicate is not None:
+        problem = f"found the column {shown(duplicate)} twice; expected names to differ"
+        raise RecordError(source, line, "", problem)
 
 
 _Reader: TypeAlias = Callable[[Path], Iterator[Row | BadRow]]
-_KINDS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
-    ".jsonl": ("line", _json_lines),
-    ".json": ("row", _json_list),
-    ".csv": ("line", _csv),
-    ".parquet": ("row", _parquet),
+_FORMATS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
+    ".jsonl": ("line", _read_json_lines),
+    ".json": ("row", _read_json_list),
+    ".csv": ("line", _read_csv),
+    ".parquet": ("row", _read_parquet),
 }
-
-
-GROUP = "langchain_cfc.sources"
-
-
-def open_rows(source: str | os.PathLike[str]) -> Rows:
-    """Open a dataset file, or what the scheme before the colon stands for.
-
-    Schemes are entry points of the group `langchain_cfc.sources`, each a function from what follows the colon
-    to `Rows`.
-
-    Args:
-        source: A file as `read_rows` takes it, or `SCHEME:REST`. What exists as a file is a file.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        RecordError: If the file or the scheme is not there, or the source refuses the rest.
-        InputError: If what brings the scheme cannot be loaded, is there twice, or returns anything else.
-    """
-    return load_plugin(GROUP, "source", Rows, str(source)) if names_no_file(source) else read_rows(source)

@@ -1,18 +1,14 @@
-"""The store of a collection: SQLite by default, PostgreSQL where several machines share it."""
+"""The store of a collection: SQLite by default, PostgreSQL if several machines share it."""
 
 from __future__ import annotations
 
 from langchain_cfc._internal.optional import require
 
-# Said here, for whatever comes next needs them.
+# First of all, because the imports below need these packages.
 require("filelock", "collect", "the store of a collection")
 require("sqlalchemy", "collect", "the store of a collection")
 
-from langchain_cfc.collect.store.results import PAGE, Failure  # noqa: E402 - see above
-from langchain_cfc.collect.store.store import (  # noqa: E402 - see above
-    Store,
-    Work,
-    Writer,
-)
+from langchain_cfc.collect.store.rows import PAGE  # noqa: E402 - see above
+from langchain_cfc.collect.store.store import Failure, Store, Work, Writer  # noqa: E402 - see above
 
 __all__ = ["PAGE", "Failure", "Store", "Work", "Writer"]

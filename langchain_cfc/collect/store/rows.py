@@ -1,85 +1,135 @@
-"""Examples, draws, scores and labels as rows of the store, and back."""
+"""Conversion between examples, candidates, scores and labels and the rows of a store.
+
+A `Write` is a statement with its rows. The functions below prepare the writes of one prompt, `combine_writes`
+merges those of many prompts, and `execute_writes` runs them.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage, messages_from_dict
+from langchain_core.messages import messages_from_dict
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Dialect,
+    Insert,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    null,
+    select,
+    update,
+)
 
-from langchain_cfc.collect.stages import Labels, Stage, Usage
-from langchain_cfc.collect.store.integrity import draw_checksum, prompt_digest
-from langchain_cfc.errors import CFCError, CollectionError
+from langchain_cfc._internal.database import Database
+from langchain_cfc.collect.costs import Stage, Usage
+from langchain_cfc.collect.executor import Labels
+from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store.schema import (
+    digest_draw,
+    digest_draws,
+    digest_labels,
+    digest_prompt,
+    digest_scores,
+    read_seal,
+    replace_seal,
+    to_json,
+)
+from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import Scored
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
+Statement: TypeAlias = Insert | Update | Delete
+Write: TypeAlias = tuple[Statement, list[Row]]
+
+# Prompts that are read at a time.
+PAGE = 500
 # 300 candidates of 150 tokens with 5 alternatives each take 7.6 MB in place of 24.8.
 _COMPRESSION = 6
-# PostgreSQL's text has no such character.
+# PostgreSQL's text cannot hold this character.
 _NUL = "\0"
-# Made once: `json.dumps` makes one of these for every call.
-_SORTED = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_AS_IS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# Made once: `json.dumps` makes an encoder for every call.
+_MESSAGE_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+_ADD_PROMPTS = insert(schema.prompts)
+_ADD_DRAWS = insert(schema.draws)
+_ADD_SCORES = insert(schema.scores)
+_ADD_LABELS = insert(schema.labels)
+_ADD_CALLS = insert(schema.calls)
+_ADD_ANNOUNCED = insert(schema.announced)
+_PROMPT = update(schema.prompts).where(schema.prompts.c.position == bindparam("at"))
+_SET_CONTEXT = _PROMPT.values(context=bindparam("new_value"))
+_SET_DRAWN = _PROMPT.values(stage=bindparam("new_stage"), draws_digest=bindparam("new_value"), context=null())
+_SET_SCORED = _PROMPT.values(stage=bindparam("new_stage"), scores_digest=bindparam("new_value"))
+_SET_LABELLED = _PROMPT.values(
+    stage=bindparam("new_stage"), described=bindparam("new_described"), labels_digest=bindparam("new_value")
+)
+_SET_ERROR = _PROMPT.values(error=bindparam("new_value"))
+_DELETE_DRAWS = delete(schema.draws).where(schema.draws.c.prompt == bindparam("at"))
+
+# Rows come before those that refer to them, and candidates are deleted before they are drawn again.
+_ORDER = (
+    _ADD_PROMPTS,
+    _ADD_ANNOUNCED,
+    _DELETE_DRAWS,
+    _SET_CONTEXT,
+    _ADD_DRAWS,
+    _ADD_SCORES,
+    _ADD_LABELS,
+    _SET_DRAWN,
+    _SET_SCORED,
+    _SET_LABELLED,
+    _SET_ERROR,
+    _ADD_CALLS,
+)
+# Key under which a connection caches the models of the seal.
+_KNOWN_MODELS = "cfc_models"
 
 
-def of_example(position: int, example: Example, stage: Stage = Stage.OPEN) -> Row:
-    """A prompt's row."""
+# Values to rows
+
+
+def _prompt_row(position: int, example: Example) -> Row:
     row = {
         "position": position,
         "id": example.id,
-        "input": written(example.input),
-        "reference": written(example.reference),
-        "metadata": written(example.metadata),
+        "input": to_json(example.input),
+        "reference": to_json(example.reference),
+        "metadata": to_json(example.metadata),
         "cluster": example.cluster,
-        "stage": int(stage),
+        "stage": int(Stage.OPEN),
         "described": None,
         "error": None,
     }
-    return {**row, "digest": prompt_digest(row)}
+    return {**row, "digest": digest_prompt(row)}
 
 
-def as_example(row: Any) -> Example:
-    """The example of a prompt's row; what the metadata function said is not in it yet."""
-    return Example(
-        id=row.id,
-        input=json.loads(row.input),
-        reference=json.loads(row.reference),
-        metadata=json.loads(row.metadata),
-        cluster=row.cluster,
-    )
+def _data_json(draw: DrawnCandidate) -> str | None:
+    return None if draw.data is None else to_json(draw.data)
 
 
-def of_data(draw: DrawnCandidate) -> str | None:
-    """The JSON of a structured candidate; None for text."""
-    return None if draw.data is None else written(draw.data)
-
-
-def of_draw(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool) -> Row:
-    """The row of a candidate.
-
-    Args:
-        position: Of the prompt.
-        slot: Of the candidate.
-        draw: The candidate.
-        without_nul: Whether the database has no such character.
-
-    Raises:
-        CollectionError: If the candidate, or its message, cannot be written.
-    """
-    try:
-        data = of_data(draw)
-        message = None if draw.message is None else _message(draw.message)
-        _check(draw.text, data, message, without_nul=without_nul)
-    except (TypeError, ValueError) as error:
-        msg = (
-            f"candidate {slot} cannot be stored: {error}. Let the generator return text, or a message "
-            "that holds JSON only"
-        )
-        raise CollectionError(msg) from error
+def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool) -> Row:
+    """Return the row of a candidate; raises `CollectionError` if the candidate cannot be stored."""
+    advice = "Let the generator return text, or a message that holds JSON only"
+    with _refuse_unstorable(f"candidate {slot}", advice):
+        data, message = _data_json(draw), None
+        if draw.message is not None:
+            # Defaults are left out: a new message has them anyway.
+            fields = draw.message.model_dump(exclude_defaults=True)
+            message = _MESSAGE_ENCODER.encode({"type": draw.message.type, "data": fields})
+        _check_text(draw.text, data, message, without_nul=without_nul)
     packed = None if message is None else zlib.compress(message.encode(), _COMPRESSION)
     return {
         "prompt": position,
@@ -87,90 +137,31 @@ def of_draw(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool
         "text": draw.text,
         "data": data,
         "packed": packed,
-        "checksum": draw_checksum(position, slot, draw.text, data, packed),
+        "checksum": digest_draw(position, slot, draw.text, data, packed),
     }
 
 
-def _check(*texts: str | None, without_nul: bool) -> None:
-    """Refuse what the database has no characters for, before it is among the rows of other prompts.
+@contextmanager
+def _refuse_unstorable(what: str, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        msg = f"{what} cannot be stored: {error}. {advice}"
+        raise CollectionError(msg) from error
 
-    Raises:
-        ValueError: If one of them holds half a surrogate pair, or the character U+0000 where there is none.
-    """
+
+def _check_text(*texts: str | None, without_nul: bool) -> None:
+    """Raise `ValueError` for text that the database cannot hold, before it joins rows of other prompts."""
     for text in texts:
         if text is None:
             continue
         text.encode()
         if without_nul and _NUL in text:
-            msg = "it holds the character U+0000, which PostgreSQL has not"
+            msg = "it holds the character U+0000, which PostgreSQL does not support"
             raise ValueError(msg)
 
 
-def as_draw(row: Any) -> DrawnCandidate:
-    """The candidate of a row."""
-    message = None
-    if row.packed is not None:
-        message = messages_from_dict([json.loads(zlib.decompress(row.packed))])[0]
-    return DrawnCandidate(row.text, message, None if row.data is None else json.loads(row.data))
-
-
-def of_scores(position: int, scores: Scored) -> list[Row]:
-    """The rows of n scores."""
-    outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
-    return [
-        {
-            "prompt": position,
-            "slot": slot,
-            "score": float(score),
-            "outputs": None if one is None else written(one),
-        }
-        for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
-    ]
-
-
-def of_labels(position: int, labels: Labels, *, without_nul: bool) -> list[Row]:
-    """The rows of n labels.
-
-    Raises:
-        CollectionError: If an answer cannot be written.
-    """
-    answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
-    try:
-        _check(*answers, without_nul=without_nul)
-    except ValueError as error:
-        msg = f"an extracted answer cannot be stored: {error}. Let the answer extractor return other text"
-        raise CollectionError(msg) from error
-    return [
-        {"prompt": position, "slot": slot, "correct": bool(correct), "answer": answer}
-        for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
-    ]
-
-
-def of_description(labels: Labels) -> str | None:
-    """What the metadata function says, as JSON; None where it says nothing.
-
-    Raises:
-        CollectionError: If it cannot be written.
-    """
-    if not labels.metadata:
-        return None
-    try:
-        said = written(labels.metadata)
-        _check(said, without_nul=False)
-    except ValueError as error:
-        msg = f"the metadata of the prompt cannot be stored: {error}. Let its function return finite JSON"
-        raise CollectionError(msg) from error
-    return said
-
-
-def of_error(error: CFCError) -> str:
-    """Why a stage failed, as JSON; what cannot be written is spelt out."""
-    said = str(error).encode(errors="backslashreplace").decode()
-    return written({"kind": type(error).__name__, "said": said})
-
-
-def of_calls(position: int, stage: Stage, paid: Usage) -> list[Row]:
-    """The rows of what models took for a stage."""
+def _call_rows(position: int, stage: Stage, usage: Usage) -> list[Row]:
     return [
         {
             "prompt": position,
@@ -181,12 +172,34 @@ def of_calls(position: int, stage: Stage, paid: Usage) -> list[Row]:
             "output_tokens": one.output_tokens,
             "answered": one.answered,
         }
-        for one in paid.calls
+        for one in usage.calls
     ]
 
 
-def as_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
-    """A record of a prompt's row and the joined rows of its candidates."""
+# Rows to values
+
+
+def read_example(row: Any) -> Example:
+    """Return the example of a prompt's row, without the output of the metadata function."""
+    return Example(
+        id=row.id,
+        input=json.loads(row.input),
+        reference=json.loads(row.reference),
+        metadata=json.loads(row.metadata),
+        cluster=row.cluster,
+    )
+
+
+def read_draw(row: Any) -> DrawnCandidate:
+    """Return the candidate of a row."""
+    message = None
+    if row.packed is not None:
+        message = messages_from_dict([json.loads(zlib.decompress(row.packed))])[0]
+    return DrawnCandidate(row.text, message, None if row.data is None else json.loads(row.data))
+
+
+def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
+    """Return the record of a prompt's row and the joined rows of its candidates."""
     described: Mapping[str, Any] = {} if prompt.described is None else json.loads(prompt.described)
     return PromptRecord(
         id=prompt.id,
@@ -194,45 +207,254 @@ def as_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
         reference=json.loads(prompt.reference),
         metadata={**json.loads(prompt.metadata), **described},
         cluster=prompt.cluster,
-        candidates=tuple(_candidate(row) for row in candidates),
+        candidates=tuple(
+            Candidate(
+                text=row.text if row.data is None else None,
+                message=None if row.data is None else json.loads(row.data),
+                score=row.score,
+                correct=row.correct,
+                answer=row.answer,
+                scores=None if row.outputs is None else json.loads(row.outputs),
+            )
+            for row in candidates
+        ),
     )
 
 
-def _candidate(row: Any) -> Candidate:
-    return Candidate(
-        text=row.text if row.data is None else None,
-        message=None if row.data is None else json.loads(row.data),
-        score=row.score,
-        correct=row.correct,
-        answer=row.answer,
-        scores=None if row.outputs is None else json.loads(row.outputs),
+# Writes of one prompt
+
+
+def insert_draws(
+    position: int,
+    draws: Sequence[DrawnCandidate],
+    usage: Usage,
+    *,
+    without_nul: bool,
+    stored: Collection[int] = (),
+) -> list[Write]:
+    """Prepare the writes that finish the draws of a prompt.
+
+    Args:
+        position: Position of the prompt.
+        draws: All its candidates.
+        usage: The part of their usage that is not written yet.
+        without_nul: Whether the database cannot hold the character U+0000.
+        stored: Slots of candidates that are written already.
+
+    Raises:
+        CollectionError: If a candidate cannot be stored.
+    """
+    missing = [
+        _draw_row(position, slot, draw, without_nul=without_nul)
+        for slot, draw in enumerate(draws)
+        if slot not in stored
+    ]
+    digest = digest_draws(position, [draw.text for draw in draws], [_data_json(draw) for draw in draws])
+    return [
+        (_ADD_DRAWS, missing),
+        (_SET_DRAWN, [{"at": position, "new_stage": int(Stage.DRAWN), "new_value": digest}]),
+        (_ADD_CALLS, _call_rows(position, Stage.DRAWN, usage)),
+    ]
+
+
+def insert_draw(
+    position: int, slot: int, draw: DrawnCandidate, usage: Usage, *, without_nul: bool
+) -> list[Write]:
+    """Prepare the writes of one candidate; arguments and errors as in `insert_draws`."""
+    return [
+        (_ADD_DRAWS, [_draw_row(position, slot, draw, without_nul=without_nul)]),
+        (_ADD_CALLS, _call_rows(position, Stage.DRAWN, usage)),
+    ]
+
+
+def set_context(position: int, digest: str) -> list[Write]:
+    """Prepare to write the digest of the prepared input, before the first candidate of a prompt."""
+    return [(_SET_CONTEXT, [{"at": position, "new_value": digest}])]
+
+
+def delete_draws(position: int) -> list[Write]:
+    """Prepare to delete the candidates of a prompt."""
+    return [(_DELETE_DRAWS, [{"at": position}])]
+
+
+def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]:
+    """Prepare to announce requests, or to take back those that were not made (negative)."""
+    rows = [{"prompt": position, "stage": int(stage), "requests": requests}] if requests else []
+    return [(_ADD_ANNOUNCED, rows)]
+
+
+def insert_scores(position: int, scores: Scored, usage: Usage) -> list[Write]:
+    """Prepare the writes that finish the scores of a prompt."""
+    outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
+    rows = [
+        {
+            "prompt": position,
+            "slot": slot,
+            "score": float(score),
+            "outputs": None if one is None else to_json(one),
+        }
+        for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
+    ]
+    digest = digest_scores(position, [row["score"] for row in rows], [row["outputs"] for row in rows])
+    return [
+        (_ADD_SCORES, rows),
+        (_SET_SCORED, [{"at": position, "new_stage": int(Stage.SCORED), "new_value": digest}]),
+        (_ADD_CALLS, _call_rows(position, Stage.SCORED, usage)),
+    ]
+
+
+def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: bool) -> list[Write]:
+    """Prepare the writes that finish a prompt; raises `CollectionError` if an answer cannot be stored."""
+    answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
+    with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
+        _check_text(*answers, without_nul=without_nul)
+    rows = [
+        {"prompt": position, "slot": slot, "correct": bool(correct), "answer": answer}
+        for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
+    ]
+    described = None
+    if labels.metadata:
+        with _refuse_unstorable("the metadata of the prompt", "Let its function return finite JSON"):
+            described = to_json(labels.metadata)
+            _check_text(described, without_nul=False)
+    digest = digest_labels(
+        position, [row["correct"] for row in rows], [row["answer"] for row in rows], described
     )
+    done = {"at": position, "new_stage": int(Stage.LABELLED), "new_described": described, "new_value": digest}
+    return [
+        (_ADD_LABELS, rows),
+        (_SET_LABELLED, [done]),
+        (_ADD_CALLS, _call_rows(position, Stage.LABELLED, usage)),
+    ]
 
 
-def of_record(position: int, record: PromptRecord) -> tuple[list[DrawnCandidate], Scored, Labels]:
-    """The candidates of a record that was made elsewhere."""
+def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> list[Write]:
+    """Prepare the writes of a failed stage; finished stages stay."""
+    # Characters that cannot be encoded are escaped.
+    text = str(error).encode(errors="backslashreplace").decode()
+    reason = to_json({"kind": type(error).__name__, "said": text})
+    return [
+        (_SET_ERROR, [{"at": position, "new_value": reason}]),
+        (_ADD_CALLS, _call_rows(position, stage, usage)),
+    ]
+
+
+# Many writes
+
+
+def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
+    """Merge the writes of several prompts into one write per statement, in an order that is valid."""
+    rows: dict[Statement, list[Row]] = {statement: [] for statement in _ORDER}
+    for writes in many:
+        for statement, parameters in writes:
+            rows[statement].extend(parameters)
+    return list(rows.items())
+
+
+def execute_writes(connection: Connection, writes: Iterable[Write]) -> None:
+    """Write rows and the seal in the transaction of a connection; skips statements without rows.
+
+    Rows go to the driver as they are: SQLAlchemy's processing of each row takes longer than the write.
+    """
+    filled = [(statement, parameters) for statement, parameters in writes if parameters]
+    for statement, parameters in filled:
+        sql = _compile_sql(statement, connection.dialect, tuple(parameters[0]))
+        connection.exec_driver_sql(sql, parameters)
+    _update_seal(connection, filled)
+
+
+@cache
+def _compile_sql(statement: Statement, dialect: Dialect, names: tuple[str, ...]) -> str:
+    return str(statement.compile(dialect=dialect, column_keys=names, for_executemany=True))
+
+
+def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
+    def rows_of(wanted: Statement) -> list[Row]:
+        return [row for statement, rows in writes if statement is wanted for row in rows]
+
+    prompts = rows_of(_ADD_PROMPTS)
+    labelled = [row["new_value"] for row in rows_of(_SET_LABELLED)]
+    models = {row["model"] for row in rows_of(_ADD_CALLS) if row["drew"] and row["model"]}
+    # Models that this connection has seen in the seal: most draws need not read it.
+    if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS, set())):
+        return
+    before = read_seal(connection)
+    connection.info[_KNOWN_MODELS] = set(before.models)
+    seal = replace(before, prompts=before.prompts + len(prompts))
+    seal = seal.with_finished(labelled).with_models(models)
+    if seal != before:
+        replace_seal(connection, seal)
+
+
+def add_prompts(
+    database: Database, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
+) -> int:
+    """Add all prompts that are not stored yet, or none of them if one cannot be used.
+
+    Args:
+        database: Database of the store.
+        items: Examples, each with its record if it is finished already.
+        models: Names of the models that drew the candidates of the records.
+
+    Returns:
+        The number of new prompts.
+
+    Raises:
+        StoreError: If another prompt is stored under the same id.
+    """
+    new, stream = 0, iter(items)
+    columns = schema.prompts.c
+    with database.writing() as connection:
+        last = connection.execute(select(func.max(columns.position))).scalar()
+        position = 0 if last is None else last + 1
+        while page := list(islice(stream, PAGE)):
+            query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
+            known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
+            writes: list[list[Write]] = []
+            for example, record in page:
+                row = _prompt_row(position, example)
+                if known.setdefault(example.id, row) is not row:
+                    _check_same(database.name, row, known[example.id])
+                    continue
+                if record is not None:
+                    writes += _record_writes(position, record, models, without_nul=database.without_nul)
+                writes.append([(_ADD_PROMPTS, [row])])
+                position, new = position + 1, new + 1
+            execute_writes(connection, combine_writes(writes))
+    return new
+
+
+def _record_writes(
+    position: int, record: PromptRecord, models: Sequence[str], *, without_nul: bool
+) -> list[list[Write]]:
+    candidates = record.candidates
     draws = [
         DrawnCandidate(str(one.text))
         if one.message is None
         else DrawnCandidate(one.answer_key, None, one.message)
-        for one in record.candidates
+        for one in candidates
     ]
-    outputs = [one.scores or {} for one in record.candidates]
-    scores = Scored([one.score for one in record.candidates], outputs if any(outputs) else None)
-    answers = [one.answer for one in record.candidates]
-    if None in answers and any(answer is not None for answer in answers):
+    outputs = [one.scores or {} for one in candidates]
+    scores = Scored([one.score for one in candidates], outputs if any(outputs) else None)
+    answers = [one.answer for one in candidates if one.answer is not None]
+    if answers and len(answers) < len(candidates):
         msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"
         raise CollectionError(msg)
-    labels = Labels([one.correct for one in record.candidates], None if None in answers else answers)  # type: ignore[arg-type]  # checked
-    return draws, scores, labels
+    labels = Labels([one.correct for one in candidates], answers or None)
+    return [
+        insert_draws(position, draws, Usage.from_models(models), without_nul=without_nul),
+        insert_scores(position, scores, Usage()),
+        insert_labels(position, labels, Usage(), without_nul=without_nul),
+    ]
 
 
-def written(value: Any) -> str:
-    """A value as JSON, equal values as equal text."""
-    return _SORTED.encode(value)
-
-
-def _message(message: BaseMessage) -> str:
-    # What is left out is what a new message has by itself.
-    data = message.model_dump(exclude_defaults=True)
-    return _AS_IS.encode({"type": message.type, "data": data})
+def _check_same(name: str, row: Row, known: Row) -> None:
+    differing = [
+        field for field in ("input", "reference", "metadata", "cluster") if row[field] != known[field]
+    ]
+    if differing:
+        msg = (
+            f"the prompt {row['id']!r} has another {' and '.join(differing)} in {name}: the dataset "
+            "has changed. Collect it into a store of its own, or give changed prompts new ids"
+        )
+        raise StoreError(msg)

@@ -1,19 +1,31 @@
-"""The tables of a store, the same in SQLite and PostgreSQL.
+"""Tables, digests and the seal of a store, the same in SQLite and PostgreSQL.
 
-Rows are added and, but for the stage of a prompt, never changed: a stage is finished when its rows are
-there, all of a prompt's in one transaction, and the primary keys let none be there twice. Candidates are
-there one by one, before the stage that they belong to is finished.
+**Tables.** Rows are added and, except for the stage of a prompt, never changed. A stage is finished when all
+of its rows are written, in one transaction, and the primary keys exclude duplicates. Candidates are written
+one by one, before their stage is finished.
 
-Every stage leaves a digest of its rows (`digests.py`), and the fact `seal` says what the store holds in all
-(`seal.py`).
+**Digests.** Every finished stage leaves a digest of its rows, so that damage is noticed before the rows are
+used. A digest is BLAKE2b of canonical JSON, 8 bytes as 16 hexadecimal digits: it detects flipped bits and
+lost pages, not forgery.
+
+**Seal.** The fact `seal` says what the store holds as a whole, so that lost prompts and facts are noticed.
 """
 
 from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Double,
     ForeignKey,
     Integer,
@@ -22,15 +34,27 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    bindparam,
+    cast,
+    column,
+    literal,
+    select,
+    table,
+    union_all,
+    update,
 )
 
+from langchain_cfc._internal.database import Database
+from langchain_cfc.collect.costs import Stage
+from langchain_cfc.errors import CFCError, StoreError
+
 FORMAT = "langchain-cfc/collection"
-# Of the tables below; another release may read only what it knows.
+# Version of the tables below.
 VERSION = 2
 
 metadata = MetaData()
 
-# What the store is and what it was made with: `format`, `version`, `configuration` and the like, as JSON.
+# What the store is and how its records are made: `format`, `version`, `configuration` and others, as JSON.
 facts = Table(
     "facts",
     metadata,
@@ -49,11 +73,11 @@ prompts = Table(
     Column("metadata", Text, nullable=False),
     Column("cluster", Text),
     Column("stage", SmallInteger, nullable=False),  # `Stage`
-    Column("described", Text),  # what the metadata function says
-    Column("error", Text),  # why it failed at the stage after this one; null where it did not
-    Column("digest", Text),  # of the columns that come from the dataset
-    Column("context", Text),  # digest of what was prepared for candidates that are not complete yet
-    Column("draws_digest", Text),  # this one and the next two: of the rows of a finished stage
+    Column("described", Text),  # output of the metadata function
+    Column("error", Text),  # why the next stage failed; null if it did not
+    Column("digest", Text),  # digest of the columns that come from the dataset
+    Column("context", Text),  # digest of the prepared input of candidates that are not complete yet
+    Column("draws_digest", Text),  # this and the next two: digests of the rows of a finished stage
     Column("scores_digest", Text),
     Column("labels_digest", Text),  # `described` included
 )
@@ -65,7 +89,7 @@ draws = Table(
     Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("text", Text, nullable=False),
     Column("data", Text),  # JSON of a structured candidate
-    Column("packed", LargeBinary),  # JSON of the chat message, compressed: log-probabilities are long
+    Column("packed", LargeBinary),  # compressed JSON of the chat message: log-probabilities are long
     Column("checksum", Text),  # digest of this row
     sqlite_with_rowid=False,
 )
@@ -90,27 +114,347 @@ labels = Table(
     sqlite_with_rowid=False,
 )
 
-# Requests that were announced before they were made. Those that no row of `calls` accounts for may have been
-# answered, and paid for, without the answer having been received: the process died, or a connection broke.
+# Requests that were announced before they were made. Those without a matching row in `calls` may have been
+# answered and charged although no answer was received: the process died, or a connection broke.
 announced = Table(
     "announced",
     metadata,
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
-    Column("stage", SmallInteger, nullable=False),  # the one that the requests are made for
-    Column("requests", Integer, nullable=False),  # below 0 where fewer were made than announced
+    Column("stage", SmallInteger, nullable=False),  # the stage that the requests are made for
+    Column("requests", Integer, nullable=False),  # negative if fewer were made than announced
 )
 
-# What models took, failed stages included: a row per prompt, stage and model each time.
+# Usage of models, including failed stages: one row per prompt, stage and model each time.
 calls = Table(
     "calls",
     metadata,
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
-    Column("stage", SmallInteger, nullable=False),  # the one that the calls were made for
+    Column("stage", SmallInteger, nullable=False),  # the stage that the calls were made for
     Column("model", Text, nullable=False),
     Column("drew", Boolean, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
     Column("answered", Integer, nullable=False, server_default="0"),  # requests that were answered
 )
+
+
+_BYTES = 8
+_MODULUS = 1 << (8 * _BYTES)
+# Encoders are made once: `json.dumps` makes one for every call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def to_json(value: Any) -> str:
+    """Return canonical JSON: equal values give equal text."""
+    return _CANONICAL.encode(value)
+
+
+def _digest(*values: Any) -> str:
+    """Return the digest of plain data; lists and tuples are the same."""
+    return blake2b(_ENCODER.encode(values).encode(), digest_size=_BYTES).hexdigest()
+
+
+def digest_prompt(row: Mapping[str, Any]) -> str:
+    """Return the digest of the columns of a prompt that come from the dataset."""
+    return _digest(*(row[name] for name in ("position", "id", "input", "reference", "metadata", "cluster")))
+
+
+def digest_draw(position: int, slot: int, text: str, data: str | None, packed: bytes | None) -> str:
+    """Return the checksum of one candidate, which is written before the others of its prompt."""
+    return _digest(position, slot, text, data, None if packed is None else packed.hex())
+
+
+def digest_draws(position: int, texts: Sequence[str], data: Sequence[str | None]) -> str:
+    """Return the digest of n candidates in slot order."""
+    return _digest(position, texts, data)
+
+
+def digest_scores(position: int, scores: Sequence[float], outputs: Sequence[str | None]) -> str:
+    """Return the digest of n scores and raw outputs."""
+    # SQLite has no negative zero.
+    return _digest(position, [score + 0.0 for score in scores], outputs)
+
+
+def digest_labels(
+    position: int, correct: Sequence[bool], answers: Sequence[str | None], described: str | None
+) -> str:
+    """Return the digest of n labels and answers and of the output of the metadata function."""
+    return _digest(position, [bool(label) for label in correct], answers, described)
+
+
+def _sum_digests(digests: Iterable[str]) -> int:
+    """Return the sum of digests modulo 2^64, which does not depend on their order."""
+    return sum(int(one, 16) for one in digests) % _MODULUS
+
+
+SEAL = "seal"
+_SELECT_SEAL = select(facts.c.value).where(facts.c.name == SEAL)
+_REPLACE_SEAL = facts.update().where(facts.c.name == SEAL)
+# One statement reads one state of the store, even while others write.
+_SELECT_ALL = union_all(
+    select(literal(-1), cast(literal(0), Text), facts.c.name, facts.c.value, cast(literal(None), Text)),
+    select(
+        prompts.c.position,
+        cast(prompts.c.stage, Text),
+        cast(literal(None), Text),
+        prompts.c.labels_digest,
+        prompts.c.error,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Summary of what a store holds; its fields are the stored JSON.
+
+    Attributes:
+        prompts: Number of prompts.
+        finished: Number of finished prompts.
+        total: Sum of the digests of their labels.
+        models: Names of the models that drew candidates, sorted.
+        facts: Digest of all other facts.
+    """
+
+    prompts: int = 0
+    finished: int = 0
+    total: int = 0
+    models: tuple[str, ...] = ()
+    facts: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Seal:
+        """Read a seal; raises `ValueError` if it was changed."""
+        values, known = json.loads(text)
+        if _digest(values) != known:
+            msg = "the seal is damaged"
+            raise ValueError(msg)
+        return cls(**{**values, "models": tuple(values["models"])})
+
+    def to_json(self) -> str:
+        """Return the seal as JSON, with a digest of its own."""
+        values = asdict(self)
+        return json.dumps([values, _digest(values)])
+
+    def with_facts(self, facts: Mapping[str, str]) -> Seal:
+        """Return the seal of the same store with these facts."""
+        return replace(self, facts=_digest_facts(facts))
+
+    def with_finished(self, digests: Sequence[str]) -> Seal:
+        """Return the seal of the same store with more finished prompts."""
+        total = _sum_digests([f"{self.total:x}", *digests])
+        return replace(self, finished=self.finished + len(digests), total=total)
+
+    def with_models(self, names: Iterable[str]) -> Seal:
+        """Return the seal of the same store for which these models drew as well."""
+        return replace(self, models=tuple(sorted({*self.models, *names})))
+
+
+def _digest_facts(values: Mapping[str, str]) -> str:
+    return _digest(sorted([name, value] for name, value in values.items() if name != SEAL))
+
+
+def read_seal(connection: Connection) -> Seal:
+    """Return the seal of a store; raises `ValueError` if it is damaged or missing."""
+    value = connection.execute(_SELECT_SEAL).scalar()
+    if value is None:
+        msg = "its seal is missing"
+        raise ValueError(msg)
+    return Seal.parse(value)
+
+
+def replace_seal(connection: Connection, seal: Seal) -> None:
+    """Replace the seal of a store in the transaction of a connection."""
+    connection.execute(_REPLACE_SEAL, {"value": seal.to_json()})
+
+
+def read_facts(connection: Connection) -> dict[str, str]:
+    """Return all facts of a store, as JSON by name."""
+    return dict(map(tuple, connection.execute(select(facts.c.name, facts.c.value))))
+
+
+def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
+    """Compare what a store holds with its seal.
+
+    Returns the seal and the positions of the finished prompts in order; raises `StoreError` if prompts or
+    facts were lost or changed.
+    """
+    rows = connection.execute(_SELECT_ALL).all()
+    found_facts = {fact: value for _, _, fact, value, _ in rows if fact is not None}
+    found_prompts = [(position, stage, value) for position, stage, fact, value, _ in rows if fact is None]
+    # A flipped bit can turn null into a number, and a prompt with an error would be skipped.
+    if not all(error is None or isinstance(error, str) for *_, error in rows):
+        msg = f"{name} is damaged: an error is not text"
+        raise StoreError(msg)
+    finished = sorted(
+        (position, value) for position, stage, value in found_prompts if int(stage) == Stage.LABELLED
+    )
+    seal = Seal.parse(found_facts.pop(SEAL))
+    for what, count, expected in (
+        ("prompts", len(found_prompts), seal.prompts),
+        ("finished prompts", len(finished), seal.finished),
+    ):
+        if count != expected:
+            msg = f"{name} is damaged: it has {count} {what}, and had {expected}"
+            raise StoreError(msg)
+    if _sum_digests(value for _, value in finished) != seal.total or _digest_facts(found_facts) != seal.facts:
+        msg = f"{name} is damaged: what it holds is not what was written"
+        raise StoreError(msg)
+    return seal, [position for position, _ in finished]
+
+
+_ADVICE = ". Go back to a copy of it; `langchain-cfc status --check STORE` looks at all that it holds"
+
+
+@contextmanager
+def report_damage(name: str) -> Iterator[None]:
+    """Turn any failure to read stored values into one `StoreError` that names the store."""
+    try:
+        yield
+    except CFCError:
+        raise
+    except Exception as error:
+        msg = f"{name} is damaged: {type(error).__name__}: {error}{_ADVICE}"
+        raise StoreError(msg) from error
+
+
+def check_prompt(name: str, row: Any) -> None:
+    """Raise `StoreError` if the row of a prompt was changed."""
+    _check(name, row.id, digest_prompt(row._mapping), row.digest)  # noqa: SLF001 - SQLAlchemy's public name
+    # Every finished stage has left its digest.
+    digests = [row.draws_digest, row.scores_digest, row.labels_digest]
+    _check(name, row.id, [one is not None for one in digests], [row.stage > stage for stage in range(3)])
+    # A flipped bit can turn null into a number.
+    _check(name, row.id, type(row.context), type(None) if row.context is None else str)
+
+
+def check_draws(name: str, prompt: Any, rows: Sequence[Any]) -> None:
+    """Raise `StoreError` if the candidates of an unfinished prompt were changed."""
+    for one in rows:
+        checksum = digest_draw(one.prompt, one.slot, one.text, one.data, one.packed)
+        _check(name, prompt.id, checksum, one.checksum)
+    if prompt.stage >= Stage.DRAWN:
+        digest = digest_draws(prompt.position, [one.text for one in rows], [one.data for one in rows])
+        _check(name, prompt.id, digest, prompt.draws_digest)
+
+
+def check_scores(name: str, prompt: Any, rows: Sequence[Any]) -> None:
+    """Raise `StoreError` if the scores of an unfinished prompt were changed."""
+    digest = digest_scores(prompt.position, [one.score for one in rows], [one.outputs for one in rows])
+    _check(name, prompt.id, digest, prompt.scores_digest)
+
+
+def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> None:
+    """Raise `StoreError` if anything of a finished prompt was changed.
+
+    The columns of its n candidates have the order of `SELECT_CANDIDATES` in `store.py`.
+    """
+    check_prompt(name, row)
+    _, slots, texts, data, scores, outputs, correct, answers = columns
+    position = row.position
+    _check(name, row.id, slots, tuple(range(len(slots))))
+    _check(name, row.id, digest_draws(position, texts, data), row.draws_digest)
+    _check(name, row.id, digest_scores(position, scores, outputs), row.scores_digest)
+    _check(name, row.id, digest_labels(position, correct, answers, row.described), row.labels_digest)
+
+
+def _check(name: str, prompt: Any, found: object, expected: object) -> None:
+    if found != expected:
+        msg = f"{name} is damaged: the prompt {prompt!r:.80} is not what was written{_ADVICE}"
+        raise StoreError(msg)
+
+
+# Upgrade from version 1, which had no digests and kept messages as text.
+
+OLD_VERSION = 1
+_UPGRADE_PAGE = 200
+_DIGESTS = ("digest", "context", "draws_digest", "scores_digest", "labels_digest")
+_OLD_MESSAGES = table("draws", column("prompt", Integer), column("slot", Integer), column("message", Text))
+_UPGRADE_PROMPT = (
+    update(prompts)
+    .where(prompts.c.position == bindparam("of"))
+    .values({name: bindparam(f"new_{name}") for name in _DIGESTS if name != "context"})
+)
+_UPGRADE_DRAW = (
+    update(draws)
+    .where(draws.c.prompt == bindparam("of"), draws.c.slot == bindparam("at"))
+    .values(packed=bindparam("new_packed"), checksum=bindparam("new_checksum"))
+)
+
+
+def upgrade_store(database: Database) -> None:
+    """Upgrade a store of version 1; raises `StoreError` if another run uses it, or it cannot be written.
+
+    Version 1 could not detect damage, so the digests describe what the store holds now.
+    """
+    with database.locked(), database.writing() as connection:
+        if database.embedded:
+            # The driver would begin the transaction only after the tables are changed.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        binary = "BLOB" if database.embedded else "BYTEA"
+        added = [("prompts", name, "TEXT") for name in _DIGESTS]
+        added += [("draws", "packed", binary), ("draws", "checksum", "TEXT")]
+        added += [("calls", "answered", "INTEGER NOT NULL DEFAULT 0")]
+        for name, new, kind in added:
+            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {new} {kind}")
+        announced.create(connection)
+        finished = _upgrade_prompts(connection)
+        connection.exec_driver_sql("ALTER TABLE draws DROP COLUMN message")
+        connection.execute(update(facts).where(facts.c.name == "version").values(value=to_json(VERSION)))
+        count = len(connection.execute(select(prompts.c.position)).all())
+        models = select(calls.c.model).where(calls.c.drew, calls.c.model != "").distinct()
+        seal = Seal(prompts=count).with_finished(finished).with_facts(read_facts(connection))
+        seal = seal.with_models(connection.execute(models).scalars())
+        connection.execute(facts.insert(), {"name": SEAL, "value": seal.to_json()})
+
+
+def _upgrade_prompts(connection: Connection) -> list[str]:
+    """Write the digests of all prompts and candidates; return those of the labels of finished prompts."""
+    after, finished = -1, []
+    page = select(prompts).order_by(prompts.c.position).limit(_UPGRADE_PAGE)
+    while rows := connection.execute(page.where(prompts.c.position > after)).all():
+        after = rows[-1].position
+        updates = [_upgrade_prompt(connection, row) for row in rows]
+        connection.execute(_UPGRADE_PROMPT, updates)
+        finished += [
+            one["new_labels_digest"]
+            for row, one in zip(rows, updates, strict=True)
+            if row.stage == Stage.LABELLED
+        ]
+    return finished
+
+
+def _upgrade_prompt(connection: Connection, row: Any) -> dict[str, Any]:
+    """Write messages and checksums of a prompt's candidates; return the digests of the prompt."""
+    position = row.position
+
+    def read(rows: Any) -> list[Any]:
+        return list(connection.execute(select(rows).where(rows.c.prompt == position).order_by(rows.c.slot)))
+
+    drawn, scored, labelled = read(draws), read(scores), read(labels)
+    for one, old in zip(drawn, read(_OLD_MESSAGES), strict=True):
+        packed = None if old.message is None else zlib.compress(old.message.encode())
+        checksum = digest_draw(position, one.slot, one.text, one.data, packed)
+        connection.execute(
+            _UPGRADE_DRAW, {"of": position, "at": one.slot, "new_packed": packed, "new_checksum": checksum}
+        )
+    digests = {
+        "draws_digest": digest_draws(position, [one.text for one in drawn], [one.data for one in drawn]),
+        "scores_digest": digest_scores(
+            position, [one.score for one in scored], [one.outputs for one in scored]
+        ),
+        "labels_digest": digest_labels(
+            position, [one.correct for one in labelled], [one.answer for one in labelled], row.described
+        ),
+    }
+    return {
+        "of": position,
+        "new_digest": digest_prompt(row._mapping),  # noqa: SLF001 - SQLAlchemy's public name
+        # In the order of the stages; null for stages that are not finished.
+        **{
+            f"new_{name}": value if row.stage > stage else None
+            for stage, (name, value) in enumerate(digests.items())
+        },
+    }

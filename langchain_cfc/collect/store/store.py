@@ -1,36 +1,51 @@
-"""`Store`: every finished stage of a prompt, durable at once."""
+"""`Store`: prompts and everything that is made for them; every finished stage is durable at once."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Table, select, update
+import numpy as np
+from sqlalchemy import BigInteger, Connection, Integer, Select, func, insert, select, update
 
 from langchain_cfc._internal.database import Database
-from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.collect.stages import Stage, Usage
-from langchain_cfc.collect.store import results, rows, schema
-from langchain_cfc.collect.store.facts import OF_RECORDS, Facts
-from langchain_cfc.collect.store.integrity import (
-    Contents,
+from langchain_cfc._version import __version__
+from langchain_cfc.candidates import JsonMetadata, LabelledBatch, kinds_of_json_prompts
+from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store.rows import (
+    PAGE,
+    Write,
+    add_prompts,
+    combine_writes,
+    execute_writes,
+    read_draw,
+    read_example,
+    read_record,
+)
+from langchain_cfc.collect.store.schema import (
+    OLD_VERSION,
+    SEAL,
+    Seal,
     check_draws,
+    check_finished,
     check_prompt,
     check_scores,
-    damage_reported,
-    verified_contents,
-)
-from langchain_cfc.collect.store.results import Failure, History, history, table
-from langchain_cfc.collect.store.writes import (
-    Write,
-    add,
-    execute,
-    together,
+    read_facts,
+    read_seal,
+    replace_seal,
+    report_damage,
+    to_json,
+    upgrade_store,
+    verify_seal,
 )
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord, Provenance
@@ -40,22 +55,55 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# What only the responses tell, and what may drift behind its name.
-_VERSION = "model_version"
-_prompts = schema.prompts
+# Known from responses only; it may change while the model's name stays the same.
+_MODEL_VERSION = "model_version"
+# The part of a configuration that becomes the provenance of records.
+_PROVENANCE = ("n", "generator", "verifier", "labeler", "answer")
+# Prompts whose candidates become arrays at a time.
+_TABLE_PAGE = 2000
+_facts, _prompts, _draws, _scores, _labels = (
+    schema.facts,
+    schema.prompts,
+    schema.draws,
+    schema.scores,
+    schema.labels,
+)
+_calls, _announced = schema.calls, schema.announced
+
+
+def _same_candidate(one: Any, other: Any) -> Any:
+    return (one.c.prompt == other.c.prompt) & (one.c.slot == other.c.slot)
+
+
+# Columns of finished candidates, in the order that `check_finished` expects.
+SELECT_CANDIDATES = (
+    select(
+        _draws.c.prompt,
+        _draws.c.slot,
+        _draws.c.text,
+        _draws.c.data,
+        _scores.c.score,
+        _scores.c.outputs,
+        _labels.c.correct,
+        _labels.c.answer,
+    )
+    .join_from(_draws, _scores, _same_candidate(_draws, _scores))
+    .join(_labels, _same_candidate(_draws, _labels))
+    .order_by(_draws.c.prompt, _draws.c.slot)
+)
 
 
 @dataclass(frozen=True)
 class Work:
-    """A prompt that is not finished.
+    """An unfinished prompt.
 
     Attributes:
-        position: Its place in the store.
-        example: What is known of it.
-        draws: Its candidates, where they are drawn.
-        scores: Their scores, where they are scored.
-        partial: Those candidates that are there by slot, where not all are.
-        context: Digest of what was prepared for the requests that drew these.
+        position: Its position in the store.
+        example: The prompt as the dataset has it.
+        draws: Its candidates; None if they are not complete.
+        scores: Their scores; None if they are not scored.
+        partial: The candidates that are stored, by slot, if they are not complete.
+        context: Digest of the prepared input that these were drawn for.
     """
 
     position: int
@@ -66,53 +114,63 @@ class Work:
     context: str | None = None
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A prompt that failed, with the stage that failed and the reason."""
+
+    id: str
+    stage: Stage
+    error: str
+
+
+@dataclass(frozen=True)
+class RequestHistory:
+    """Usage of the requests of all runs so far, by stage.
+
+    Attributes:
+        unanswered: Number of announced requests without an answer.
+        requests: Largest number of requests for one prompt.
+        finished: Stages that a prompt has finished.
+        prompts: Largest usage of each model for one prompt.
+        calls: Largest usage of each model for one request, averaged over requests that were counted together.
+    """
+
+    unanswered: Mapping[Stage, int]
+    requests: Mapping[Stage, int]
+    finished: frozenset[Stage]
+    prompts: Mapping[Stage, Sequence[ModelCalls]]
+    calls: Mapping[Stage, Sequence[ModelCalls]]
+
+
 class Store:
-    """The prompts of a collection with all that was made for them.
+    """The prompts of a collection with everything that is made for them.
 
     Args:
         where: Path of an SQLite file, or the URL of a PostgreSQL database.
-        create: Whether to make it where it is not there.
+        create: Whether to create the store if it does not exist.
 
     Raises:
-        StoreError: If it cannot be opened, is not there, is damaged, is no store or one of another release.
+        StoreError: If the store cannot be opened, does not exist, is damaged, is not a store or has an
+            unknown version.
     """
 
     def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
         self._database = Database(where)
         self.name = self._database.name
-        if self._database.embedded and not create and not self._database.path.is_file():
+        if self.embedded and not create and not self._database.path.is_file():
             msg = f"there is no store at {self.name}"
             raise StoreError(msg)
         try:
-            with damage_reported(self.name):
-                self._open(create=create)
+            with report_damage(self.name):
+                if self.embedded and self._database.path.is_file():
+                    self._database.check_pages()
+                if create:
+                    self._create()
+                self._check_version()
+                self._verified()
         except BaseException:
             self.close()
             raise
-
-    def _open(self, *, create: bool) -> None:
-        if self._database.embedded and self._database.path.is_file():
-            self._database.check_pages()
-        self._facts = Facts(self._database, create=create)
-        self._contents()
-
-    def _contents(self) -> Contents:
-        """What it holds, compared with its seal."""
-        with self._database.reading() as connection:
-            return verified_contents(self.name, connection)
-
-    def check(self) -> None:
-        """Check everything that it holds: SQLite's pages and indexes, and each prompt against its digests.
-
-        Raises:
-            StoreError: If something is damaged.
-        """
-        with damage_reported(self.name):
-            self._database.check_pages(thoroughly=True)
-            for _ in results.records(self._database):
-                pass
-            for _ in self._prompts():
-                pass
 
     def __enter__(self) -> Self:
         return self
@@ -121,22 +179,82 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close its connections; everything written is on disk already."""
+        """Close the connections; everything written is on disk already."""
         self._database.close()
+
+    def _create(self) -> None:
+        """Create the tables unless there are any; `_check_version` then looks at those that exist."""
+        known = self._database.tables()
+        if known - set(schema.metadata.tables) and self.embedded:
+            return
+        if _facts.name in known and self._read_fact("format") is not None:
+            return
+        self._database.create(schema.metadata)
+        if self._read_fact("format") is None:
+            facts = {
+                "version": schema.VERSION,
+                "created_at": datetime.now(tz=timezone.utc).isoformat(timespec="seconds"),
+                "library_version": __version__,
+                "format": schema.FORMAT,
+            }
+            written = {name: to_json(value) for name, value in facts.items()}
+            with self._database.writing() as connection:
+                # Remove what an interrupted creation has left.
+                connection.execute(_facts.delete())
+                _write_facts(connection, {**written, SEAL: Seal().with_facts(written).to_json()})
+
+    def _check_version(self) -> None:
+        if _facts.name not in self._database.tables() or self._read_fact("format") != schema.FORMAT:
+            msg = f"{self.name} is no store of a collection"
+            raise StoreError(msg)
+        version = self._read_fact("version")
+        if version == OLD_VERSION:
+            upgrade_store(self._database)
+        elif version != schema.VERSION:
+            msg = (
+                f"{self.name} is a store of version {version}, and this release reads version "
+                f"{schema.VERSION}: export its records with the release that made it, and import them here"
+            )
+            raise StoreError(msg)
+
+    def _read_fact(self, name: str) -> Any:
+        with self._database.reading() as connection:
+            value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
+        return None if value is None else json.loads(value)
+
+    def _verified(self) -> tuple[Seal, list[int]]:
+        """Return the seal and the positions of finished prompts, after a comparison with the content."""
+        with self._database.reading() as connection:
+            return verify_seal(self.name, connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """Open a connection whose values are reported as damage if they cannot be read."""
+        with report_damage(self.name), self._database.reading() as connection:
+            yield connection
+
+    def check(self) -> None:
+        """Check everything in the store: SQLite's pages and indexes, and each prompt against its digests.
+
+        Raises:
+            StoreError: If something is damaged.
+        """
+        with report_damage(self.name):
+            self._database.check_pages(thoroughly=True)
+            for _ in self.records():
+                pass
+            for _ in self._read_work():
+                pass
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from working on it.
-
-        Raises:
-            StoreError: If another run is at work.
-        """
+        """Keep other runs from using the store; raises `StoreError` if another run uses it."""
         with self._database.locked():
             yield
 
     @property
     def embedded(self) -> bool:
-        """Whether it is a file, and not on a server."""
+        """Whether the store is a file rather than on a server."""
         return self._database.embedded
 
     @property
@@ -144,40 +262,51 @@ class Store:
         """Whether its texts cannot hold the character U+0000."""
         return self._database.without_nul
 
+    # Configuration
+
     @property
     def configuration(self) -> dict[str, Any]:
-        """What its records are made with; empty in a new store."""
-        with damage_reported(self.name):
-            return self._facts.configuration
+        """How the records are made; empty in a new store."""
+        with report_damage(self.name):
+            known: dict[str, Any] = self._read_fact("configuration") or {}
+            return known
 
-    def settle(self, configuration: Mapping[str, Any]) -> None:
-        """Say what its records are made with from now on.
+    def set_configuration(self, configuration: Mapping[str, Any]) -> None:
+        """Store how records are made from now on: `n`, fingerprints, and everything else that changes them.
 
-        Args:
-            configuration: By name, plain data: `n` and the fingerprints of the parts, and whatever else
-                makes other records.
-
-        Raises:
-            StoreError: If it holds records that were made with something else.
+        Raises `StoreError` if the store holds records that were made with another configuration.
         """
-        self._facts.settle(configuration)
+        settled = to_json({**self.configuration, **self.check_configuration(configuration)})
+        with self._database.writing() as connection:
+            _write_facts(connection, {"configuration": settled})
+            replace_seal(connection, read_seal(connection).with_facts(read_facts(connection)))
 
-    def check_configuration(self, configuration: Mapping[str, Any]) -> None:
-        """Refuse what its records were not made with.
+    def check_configuration(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration as it is stored; raises `StoreError` if the records have another one.
 
-        Args:
-            configuration: As in `settle`.
-
-        Raises:
-            StoreError: If it holds records that were made with something else.
+        Names that only one of the two has are not compared, except for those that become the provenance.
         """
-        self._facts.check(configuration)
+        given: dict[str, Any] = json.loads(to_json(configuration))
+        known = self.configuration
+        if not known:
+            return given
+        different = [name for name in known if name in given and known[name] != given[name]]
+        different += [name for name in _PROVENANCE if name not in known and given.get(name) is not None]
+        if different:
+            lines = (line for name in different for line in _differences(name, known.get(name), given[name]))
+            msg = (
+                f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
+                "ones would not be exchangeable: collect into another store, or go back to the old "
+                "configuration"
+            )
+            raise StoreError(msg)
+        return given
 
     def provenance(self) -> Provenance:
-        """Where its records come from.
+        """Return the provenance of the records.
 
         Returns:
-            The header, with what the models that drew call themselves as the generator's `model_version`.
+            The header; the generator's `model_version` names the models that drew.
 
         Raises:
             StoreError: If nothing was collected yet.
@@ -186,10 +315,10 @@ class Store:
         if not known:
             msg = f"nothing was collected in {self.name} yet"
             raise StoreError(msg)
-        generator, versions = known.get("generator"), self.versions()
-        if versions:
-            said = versions[0] if len(versions) == 1 else versions
-            generator = {**(generator or {}), _VERSION: said}
+        generator, models = known.get("generator"), self.models()
+        if models:
+            version = models[0] if len(models) == 1 else models
+            generator = {**(generator or {}), _MODEL_VERSION: version}
         return Provenance(
             n=known["n"],
             generator=generator,
@@ -198,193 +327,355 @@ class Store:
             answer=known.get("answer"),
         )
 
-    # Prompts in
+    # Input
 
     def add(self, examples: Iterable[Example]) -> int:
-        """Add those examples that it does not hold yet.
+        """Add the examples that are not stored yet, and return how many there are.
 
-        Args:
-            examples: In any order; they are worked on in this one.
-
-        Returns:
-            How many are new.
-
-        Raises:
-            StoreError: If it holds another prompt under the same id.
+        Raises `StoreError` if another prompt is stored under the same id.
         """
-        return add(self._database, ((example, None) for example in examples))
+        return add_prompts(self._database, ((example, None) for example in examples))
 
     def add_records(self, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
         """Add finished records that were made elsewhere.
 
         Args:
             records: Labelled records.
-            provenance: What they were made with.
+            provenance: How they were made.
 
         Returns:
-            How many are new.
+            The number of new prompts.
 
         Raises:
-            StoreError: If it holds another prompt under the same id, or records made with something else.
+            StoreError: If another prompt is stored under the same id, or the store holds records that were
+                made with another configuration.
         """
-        found = iter(records)
-        first = next(found, None)
+        stream = iter(records)
+        first = next(stream, None)
         if first is None:
             msg = "there are no records to add"
             raise StoreError(msg)
-        said = provenance or Provenance(n=len(first.candidates))
-        configuration = {name: getattr(said, name) for name in OF_RECORDS}
-        version = (said.generator or {}).get(_VERSION)
+        header = provenance or Provenance(n=len(first.candidates))
+        configuration = {name: getattr(header, name) for name in _PROVENANCE}
+        version = (header.generator or {}).get(_MODEL_VERSION)
         if configuration["generator"] is not None:
             configuration["generator"] = {
-                name: value for name, value in configuration["generator"].items() if name != _VERSION
+                name: value for name, value in configuration["generator"].items() if name != _MODEL_VERSION
             }
-        self.settle(configuration)
-        versions = version if isinstance(version, list) else [version] if version is not None else []
-        return add(self._database, ((record, record) for record in (first, *found)), versions)
+        self.set_configuration(configuration)
+        models = version if isinstance(version, list) else [version] if version is not None else []
+        return add_prompts(self._database, ((record, record) for record in (first, *stream)), models)
 
-    # Work out
+    # Work
 
     def unfinished(self) -> Iterator[Work]:
-        """Prompts that are not finished and did not fail, in their order, a page at a time.
+        """Yield the prompts that are neither finished nor failed, in order, a page at a time."""
+        with report_damage(self.name):
+            yield from self._read_work(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
 
-        Raises:
-            StoreError: If one is not what was written.
-        """
-        with damage_reported(self.name):
-            yield from self._prompts(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
-
-    def _prompts(self, *conditions: Any) -> Iterator[Work]:
+    def _read_work(self, *conditions: Any) -> Iterator[Work]:
         after = -1
-        while True:
-            page = results.page(self._database, _prompts.c.position > after, *conditions)
-            if not page:
-                return
+        while page := self._read_prompts(_prompts.c.position > after, *conditions):
             after = page[-1].position
             positions = [row.position for row in page]
-            draws = _by_prompt(self._database, schema.draws, positions)
-            scores = _by_prompt(self._database, schema.scores, positions)
+            draws, scores = (
+                self._read_groups(
+                    select(table).where(table.c.prompt.in_(positions)).order_by(table.c.prompt, table.c.slot)
+                )
+                for table in (_draws, _scores)
+            )
             for row in page:
-                yield self._work(row, draws.get(row.position, []), scores.get(row.position, []))
+                yield self._check_work(row, draws.get(row.position, []), scores.get(row.position, []))
 
-    def _work(self, prompt: Any, drawn: Sequence[Any], scored: Sequence[Any]) -> Work:
+    def _check_work(self, prompt: Any, draw_rows: Sequence[Any], score_rows: Sequence[Any]) -> Work:
         check_prompt(self.name, prompt)
-        check_draws(self.name, prompt, drawn)
+        check_draws(self.name, prompt, draw_rows)
         if prompt.stage >= Stage.SCORED:
-            check_scores(self.name, prompt, scored)
-        draws = {one.slot: rows.as_draw(one) for one in drawn}
+            check_scores(self.name, prompt, score_rows)
+        draws = {one.slot: read_draw(one) for one in draw_rows}
         return Work(
             prompt.position,
-            rows.as_example(prompt),
+            read_example(prompt),
             list(draws.values()) if prompt.stage >= Stage.DRAWN else None,
-            [one.score for one in scored] if prompt.stage >= Stage.SCORED else None,
+            [one.score for one in score_rows] if prompt.stage >= Stage.SCORED else None,
             {} if prompt.stage >= Stage.DRAWN else draws,
             prompt.context,
         )
 
-    def write(self, writes: Iterable[Write]) -> None:
-        """Write rows in one transaction, durable when this returns.
+    def _read_prompts(self, *conditions: Any) -> Sequence[Any]:
+        """Return the rows of the first page of prompts that satisfy the conditions."""
+        query = select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE)
+        with self._database.reading() as connection:
+            return connection.execute(query).all()
 
-        Raises:
-            StoreError: If that cannot be done; then nothing of it was.
-        """
+    def _read_groups(self, query: Select[Any]) -> dict[int, list[Any]]:
+        """Return the rows of a query that is ordered by prompt, grouped by the position of the prompt."""
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return {prompt: list(group) for prompt, group in groupby(rows, key=lambda row: row.prompt)}
+
+    def write(self, writes: Iterable[Write]) -> None:
+        """Write rows in one transaction, durable on return; if that fails, nothing is written."""
         with self._database.writing() as connection:
-            execute(connection, writes)
+            execute_writes(connection, writes)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction that is given up at the end unless it was committed.
-
-        Raises:
-            StoreError: If it cannot be carried out.
-        """
+        """Open a transaction that is rolled back at the end unless it was committed."""
         with self._database.uncommitted() as connection:
             yield connection
 
     def retry_failed(self) -> int:
-        """Make prompts that failed unfinished ones again.
-
-        Returns:
-            How many.
-        """
+        """Mark failed prompts as unfinished, and return how many there are."""
         with self._database.writing() as connection:
             query = update(_prompts).where(_prompts.c.error.is_not(None)).values(error=None)
             return int(connection.execute(query).rowcount)
 
-    # Results out
+    # Results
+
+    def records(self) -> Generator[PromptRecord, None, None]:
+        """Yield the finished prompts in order, a page at a time.
+
+        Raises:
+            StoreError: If a prompt was damaged or lost.
+        """
+        with report_damage(self.name):
+            _, finished = self._verified()
+            for start in range(0, len(finished), PAGE):
+                positions = finished[start : start + PAGE]
+                first, last = positions[0], positions[-1]
+                rows = self._read_prompts(
+                    _prompts.c.stage == Stage.LABELLED, _prompts.c.position.between(first, last)
+                )
+                candidates = self._read_groups(SELECT_CANDIDATES.where(_draws.c.prompt.between(first, last)))
+                known = {row.position: row for row in rows}
+                for position in positions:
+                    row, of_prompt = known[position], candidates[position]
+                    check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
+                    yield read_record(row, of_prompt)
 
     def table(self, names: Sequence[str] = ()) -> LabelledBatch:
-        """The finished prompts as arrays, which `calibrate` and `evaluate` take as they take records.
+        """Return the finished prompts as arrays, which `calibrate` and `evaluate` accept like records.
 
         Args:
             names: Verifiers whose raw outputs are wanted, to combine them.
 
         Returns:
-            The draws with their labels, prompts in their order; no object is made for a candidate.
+            The (N, n) candidates with their labels, prompts in order. No object is made per candidate.
 
         Raises:
-            StoreError: If no prompt is finished, or a candidate lacks one of the raw outputs.
+            StoreError: If no prompt is finished, a prompt was damaged or lost, or a candidate lacks one of
+                the raw outputs.
         """
-        with damage_reported(self.name):
-            return table(self._database, self.provenance().n, names)
-
-    def records(self) -> Generator[PromptRecord, None, None]:
-        """The finished prompts in their order, a page at a time."""
-        with damage_reported(self.name):
-            yield from results.records(self._database)
+        with report_damage(self.name):
+            n = self.provenance().n
+            with self._database.snapshot() as connection:
+                _, finished = verify_seal(self.name, connection)
+                pages = (
+                    finished[start : start + _TABLE_PAGE] for start in range(0, len(finished), _TABLE_PAGE)
+                )
+                parts = [_read_batch(self.name, connection, page, n, names) for page in pages]
+            if not parts:
+                msg = f"no prompt of {self.name} is finished yet"
+                raise StoreError(msg)
+            return LabelledBatch.joined(parts)
 
     def failures(self) -> list[Failure]:
-        """The prompts that failed, in their order."""
-        with damage_reported(self.name):
-            return results.failures(self._database)
+        """Return the failed prompts in order."""
+        query = (
+            select(_prompts.c.id, _prompts.c.stage, _prompts.c.error)
+            .where(_prompts.c.error.is_not(None))
+            .order_by(_prompts.c.position)
+        )
+        with self._reading() as connection:
+            failures = []
+            for row in connection.execute(query):
+                reason = json.loads(row.error)
+                failures.append(Failure(row.id, Stage(row.stage + 1), f"{reason['kind']}: {reason['said']}"))
+            return failures
 
-    def versions(self) -> list[str]:
-        """What the models that drew call themselves, in alphabetical order."""
-        with damage_reported(self.name):
-            return list(self._contents().seal.models)
+    def models(self) -> list[str]:
+        """Return the names of the models that drew candidates, sorted."""
+        with report_damage(self.name):
+            return list(self._verified()[0].models)
 
     def stages(self) -> dict[Stage, int]:
-        """How many prompts have come how far, those that failed included."""
-        with damage_reported(self.name):
-            return results.stages(self._database)
+        """Return the number of prompts at each stage, failed prompts included."""
+        query = select(_prompts.c.stage, func.count()).group_by(_prompts.c.stage)
+        with self._reading() as connection:
+            counts = {int(stage): int(count) for stage, count in connection.execute(query)}
+            return {stage: counts.get(stage, 0) for stage in Stage}
 
-    def paid(self) -> Usage:
-        """What models took for all prompts."""
-        with damage_reported(self.name):
-            return results.paid(self._database)
+    def usage(self) -> Usage:
+        """Return the usage of models for all prompts."""
+        query = select(
+            _calls.c.model,
+            func.max(_calls.c.drew.cast(Integer)),
+            # PostgreSQL sums integers to a decimal number.
+            func.sum(_calls.c.input_tokens).cast(BigInteger),
+            func.sum(_calls.c.output_tokens).cast(BigInteger),
+        ).group_by(_calls.c.model)
+        with self._reading() as connection:
+            rows = connection.execute(query).all()
+            return Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
 
-    def history(self) -> History:
-        """What the requests of earlier runs took, stage by stage."""
-        with damage_reported(self.name):
-            return history(self._database)
+    def label_counts(self) -> tuple[int, dict[bool, tuple[int, float]]]:
+        """Return the number of prompts with a correct candidate, and count and sum of scores per label."""
+        covered = select(func.count(_labels.c.prompt.distinct())).where(_labels.c.correct)
+        sums = (
+            select(_labels.c.correct, func.count(), func.sum(_scores.c.score))
+            .join_from(_labels, _scores, _same_candidate(_labels, _scores))
+            .group_by(_labels.c.correct)
+        )
+        with self._reading() as connection:
+            by_label = {bool(label): (count, total) for label, count, total in connection.execute(sums)}
+            return connection.execute(covered).scalar_one(), by_label
 
-    def seen(self) -> tuple[int, dict[bool, tuple[int, float]]]:
-        """What the labels say so far.
-
-        Returns:
-            How many finished prompts have a correct candidate; for each label the number of candidates and
-            the sum of their scores.
-        """
-        with damage_reported(self.name):
-            return results.seen(self._database)
+    def request_history(self) -> RequestHistory:
+        """Return the usage of the requests of all runs so far, by stage."""
+        with self._reading() as connection:
+            return _read_history(connection)
 
 
-def _by_prompt(database: Database, table: Table, positions: Sequence[int]) -> dict[int, list[Any]]:
-    if not positions:
+def _write_facts(connection: Connection, facts: Mapping[str, str]) -> None:
+    connection.execute(_facts.delete().where(_facts.c.name.in_(facts)))
+    connection.execute(insert(_facts), [{"name": name, "value": value} for name, value in facts.items()])
+
+
+def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
+    if isinstance(known, Mapping) and isinstance(given, Mapping):
+        for name in {**known, **given}:
+            if known.get(name) != given.get(name):
+                yield from _differences(f"{key}.{name}", known.get(name), given.get(name))
+    elif known is None:
+        yield f"{key} is now {given!r:.80}, and was not stated"
+    else:
+        yield f"{key} was {known!r:.80} and is now {given!r:.80}"
+
+
+def _read_batch(
+    store: str, connection: Connection, positions: Sequence[int], n: int, names: Sequence[str]
+) -> LabelledBatch:
+    within = (
+        _prompts.c.stage == int(Stage.LABELLED),
+        _prompts.c.position.between(positions[0], positions[-1]),
+    )
+    rows = connection.execute(select(_prompts).where(*within).order_by(_prompts.c.position)).all()
+    joined = SELECT_CANDIDATES.join(_prompts, _prompts.c.position == _draws.c.prompt).where(*within)
+    columns = list(zip(*connection.execute(joined), strict=True))
+    if [row.position for row in rows] != list(positions) or len(columns[0]) != n * len(rows):
+        msg = f"{store} is damaged: candidates of some of its prompts are gone"
+        raise StoreError(msg)
+    for number, row in enumerate(rows):
+        check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
+    _, _, texts, _, scores, outputs, correct, extracted = columns
+    shape = (len(rows), n)
+    is_extracted = {answer is not None for answer in extracted}
+    answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
+    return LabelledBatch.of(
+        [row.id for row in rows],
+        np.fromiter(scores, np.float64, len(scores)).reshape(shape),
+        np.fromiter(correct, np.bool_, len(correct)).reshape(shape),
+        [answers[start : start + n] for start in range(0, len(answers), n)],
+        clusters=[row.cluster for row in rows],
+        metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
+        raw=_raw_outputs(outputs, shape, names),
+        extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
+        prompt_kinds=kinds_of_json_prompts(row.input for row in rows),
+    )
+
+
+def _merge_metadata(row: Any) -> str:
+    """Return both kinds of metadata as JSON; the output of the metadata function takes precedence."""
+    if row.described is None:
+        text: str = row.metadata
+        return text
+    return json.dumps({**json.loads(row.metadata), **json.loads(row.described)})
+
+
+def _raw_outputs(
+    outputs: Sequence[str | None], shape: tuple[int, int], names: Sequence[str]
+) -> dict[str, Any]:
+    if not names:
         return {}
-    return results.grouped(
-        database, select(table).where(table.c.prompt.in_(positions)).order_by(table.c.prompt, table.c.slot)
+    parsed = [json.loads(one) if one is not None else {} for one in outputs]
+    missing = next((name for name in names if any(name not in one for one in parsed)), None)
+    if missing is not None:
+        known = ", ".join(sorted(parsed[0])) or "none"
+        msg = f"not every candidate has a raw output of {missing!r}; there are those of {known}"
+        raise StoreError(msg)
+    return {name: np.array([one[name] for one in parsed], dtype=np.float64).reshape(shape) for name in names}
+
+
+def _read_history(connection: Connection) -> RequestHistory:
+    of_prompt = (
+        select(
+            _calls.c.stage,
+            _calls.c.prompt,
+            _calls.c.model,
+            func.sum(_calls.c.input_tokens).label("input_tokens"),
+            func.sum(_calls.c.output_tokens).label("output_tokens"),
+            func.sum(_calls.c.answered).label("answered"),
+        )
+        .group_by(_calls.c.stage, _calls.c.prompt, _calls.c.model)
+        .subquery()
+    )
+    by_prompt = select(
+        of_prompt.c.stage,
+        of_prompt.c.model,
+        func.max(of_prompt.c.input_tokens),
+        func.max(of_prompt.c.output_tokens),
+        func.max(of_prompt.c.answered),
+    ).group_by(of_prompt.c.stage, of_prompt.c.model)
+    by_call = (
+        select(
+            _calls.c.stage,
+            _calls.c.model,
+            func.max(1.0 * _calls.c.input_tokens / _calls.c.answered),
+            func.max(1.0 * _calls.c.output_tokens / _calls.c.answered),
+        )
+        .where(_calls.c.answered > 0)
+        .group_by(_calls.c.stage, _calls.c.model)
+    )
+    answered = select(_calls.c.stage, _calls.c.prompt, (-_calls.c.answered).label("requests"))
+    both = (
+        select(_announced.c.stage, _announced.c.prompt, _announced.c.requests).union_all(answered).subquery()
+    )
+    # Requests of one prompt beyond those announced must not hide unanswered ones of another.
+    open_requests = (
+        select(both.c.stage, func.sum(both.c.requests).label("requests"))
+        .group_by(both.c.stage, both.c.prompt)
+        .having(func.sum(both.c.requests) > 0)
+        .subquery()
+    )
+    unanswered = select(open_requests.c.stage, func.sum(open_requests.c.requests)).group_by(
+        open_requests.c.stage
+    )
+    last = connection.execute(select(func.max(_prompts.c.stage))).scalar() or 0
+    requests: dict[Stage, int] = {}
+    prompts: dict[Stage, list[ModelCalls]] = {}
+    calls: dict[Stage, list[ModelCalls]] = {}
+    for stage, model, *counts in connection.execute(by_prompt):
+        tokens_in, tokens_out, count = map(int, counts)
+        requests[Stage(stage)] = requests.get(Stage(stage), 0) + count
+        prompts.setdefault(Stage(stage), []).append(ModelCalls(model, False, tokens_in, tokens_out))
+    for stage, model, *means in connection.execute(by_call):
+        tokens_in, tokens_out = (-int(-one // 1) for one in means)
+        calls.setdefault(Stage(stage), []).append(ModelCalls(model, False, tokens_in, tokens_out))
+    return RequestHistory(
+        {Stage(stage): int(count) for stage, count in connection.execute(unanswered)},
+        requests,
+        frozenset(stage for stage in Stage if Stage.OPEN < stage <= last),
+        prompts,
+        calls,
     )
 
 
 class Writer:
     """Writes to a store from one event loop.
 
-    While a transaction is made durable, writes gather for the next one. Each is on disk when its caller goes
-    on, and a disk that takes long for that does so for all at once.
-
-    Args:
-        store: Where to.
+    While one transaction is made durable, writes gather for the next one. Each write is on disk when its
+    caller continues, and a slow disk delays all callers together instead of one after the other.
     """
 
     def __init__(self, store: Store) -> None:
@@ -393,75 +684,66 @@ class Writer:
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        # Always the same thread, whose connection the pool then hands out again.
+        # Always the same thread, so that the pool hands out the same connection.
         self._thread = ThreadPoolExecutor(1, "cfc-store")
 
     async def write(self, writes: list[Write]) -> None:
-        """Write, and wait until it is durable.
-
-        Raises:
-            StoreError: If it could not be written.
-        """
+        """Write, and wait until it is durable; raises `StoreError` if that fails."""
         await self.submit(writes)
 
     def submit(self, writes: list[Write]) -> asyncio.Future[None]:
-        """Write soon, after everything that was submitted before.
+        """Schedule writes after all that were submitted before.
 
-        Returns:
-            What is done once it is durable. Whoever does not wait for it learns from `flushed` of an error.
+        The future is done once they are durable; `flush` reports errors to callers that do not await it.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        done.add_done_callback(self._note)
+        done.add_done_callback(self._note_error)
         self._last = done
         self._waiting.append((writes, done))
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._write_all())
+            self._task = loop.create_task(self._write_batches())
         return done
 
-    async def flushed(self) -> None:
-        """Wait until everything that was submitted is durable.
-
-        Raises:
-            StoreError: If something could not be written, now or before.
-        """
+    async def flush(self) -> None:
+        """Wait until all submitted writes are durable; raises `StoreError` if one failed, now or before."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
         if self._error is not None:
             raise self._error
 
-    def _note(self, done: asyncio.Future[None]) -> None:
+    def _note_error(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is not None:
             self._error = done.exception()
 
     async def close(self) -> None:
-        """Wait for whatever is still being written."""
+        """Wait for pending writes, and end the thread."""
         if self._task is not None:
             await self._task
         self._thread.shutdown()
 
-    async def _written(self, writes: list[Write]) -> None:
+    async def _write_batch(self, writes: list[Write]) -> None:
         loop = asyncio.get_running_loop()
         if not self._store.embedded:
             # Each statement waits for the server.
             await loop.run_in_executor(self._thread, self._store.write, writes)
             return
         with self._store.transaction() as connection:
-            execute(connection, writes)
-            # Only this waits for the disk; threads that compute would wait for each other.
+            execute_writes(connection, writes)
+            # Only the commit waits for the disk; threads that compute would wait for each other.
             await loop.run_in_executor(self._thread, connection.commit)
 
-    async def _write_all(self) -> None:
+    async def _write_batches(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # whoever is about to write takes part
+            await asyncio.sleep(0)  # let callers that are about to write join this batch
             batch, self._waiting = self._waiting, []
             error: Exception | None = None
             try:
-                await self._written(together(one for one, _ in batch))
-            except Exception as failure:  # noqa: BLE001 - whoever waits is told
+                await self._write_batch(combine_writes(writes for writes, _ in batch))
+            except Exception as failure:  # noqa: BLE001 - every caller of the batch gets it
                 error = failure
             for _, done in batch:
-                if done.cancelled():  # nobody waits any more; it is written all the same
+                if done.cancelled():  # its caller was cancelled; the writes are done nevertheless
                     continue
                 if error is None:
                     done.set_result(None)

@@ -255,7 +255,7 @@ def test_the_same_rows_give_the_same_examples_from_every_source(
     rows: list[dict[str, Any]], written: dict[str, Any]
 ) -> None:
     columns = Columns(id="n", **written)
-    expected = [columns.example(row, "rows", number) for number, row in enumerate(rows, start=1)]
+    expected = [columns.create_example(row, "rows", number) for number, row in enumerate(rows, start=1)]
     assert [example.id for example in expected] == [str(row["n"]) for row in rows]
     assert list(read_examples(rows, columns)) == expected
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
 import pytest
 
 from langchain_cfc.collect.sources import BadRow, Columns, read_examples, read_rows
-from langchain_cfc.collect.sources.files import plain
+from langchain_cfc.collect.sources.files import to_plain
 from langchain_cfc.errors import MissingExtraError, RecordError
 from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
 
@@ -30,7 +30,7 @@ WRITERS: dict[str, Callable[[Path, Any], Path]] = {
 
 
 def rows_of(path: Path) -> list[Any]:
-    return [row if isinstance(row, BadRow) else (row[0], plain(row[1])) for row in read_rows(path)]
+    return [row if isinstance(row, BadRow) else (row[0], to_plain(row[1])) for row in read_rows(path)]
 
 
 def damage(path: Path) -> RecordError:
@@ -45,7 +45,7 @@ def damage(path: Path) -> RecordError:
 def test_every_kind_of_file_gives_its_rows_as_often_as_wanted(tmp_path: Path, name: str) -> None:
     rows = read_rows(WRITERS[name](tmp_path / name, ROWS))
     for _ in range(2):
-        read = [plain(row[1]) for row in rows if not isinstance(row, BadRow)]
+        read = [to_plain(row[1]) for row in rows if not isinstance(row, BadRow)]
         assert read == ROWS
 
 

@@ -150,10 +150,10 @@ def test_a_configuration_keeps_the_scheme_and_notes_what_was_opened(plugged: Pat
     read = read_config(config)
     assert read.source.path == "shelf:a//b"
     assert isinstance(read.source.rows, Rows)
-    assert read.settings()["source"] == "shelf:a//b, edition 2"
+    assert read.record_settings()["source"] == "shelf:a//b, edition 2"
     config.write_text(TOML.format(path="questions.csv"))
     assert read_config(config).source.path == tmp_path / "questions.csv"
-    assert "source" not in read_config(config).settings()
+    assert "source" not in read_config(config).record_settings()
     # A file beside the configuration is found from anywhere else.
     (tmp_path / "shelf:it.jsonl").write_text("")
     config.write_text(TOML.format(path="shelf:it.jsonl"))

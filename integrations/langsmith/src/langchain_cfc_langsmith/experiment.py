@@ -15,7 +15,7 @@ from langsmith.schemas import Example, Run
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
-from langchain_cfc.extend import Columns, Description, complete, template
+from langchain_cfc.extend import Columns, Description, complete, parse_template
 from langchain_cfc.labelers import Labeler, Labelling, Reads
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc_langsmith.labelling import served_labels
@@ -89,7 +89,7 @@ class Experiment:
             InputError: If the target did not serve it, or was asked something else.
             LabelerError: If its candidates cannot be labelled.
         """
-        made = self._columns.example(row_of(example), f"example {example.id}", 0)
+        made = self._columns.create_example(row_of(example), f"example {example.id}", 0)
         if run.id not in self._served:
             msg = f"example {example.id}: it was not served by this experiment; see the error of its run"
             raise InputError(msg)
@@ -152,7 +152,7 @@ class Experiment:
 
     def _prompt(self, inputs: dict[str, Any], metadata: Mapping[str, Any] | None) -> Any:
         row = {**(metadata or {}), **inputs, "inputs": inputs, "metadata": metadata or {}}
-        return self._asked.example(row, "inputs", 0).input
+        return self._asked.create_example(row, "inputs", 0).input
 
     def _kept(self, run_id: UUID, prompt: Any, result: CFCResult) -> dict[str, Any]:
         self._served[run_id] = (prompt, result)
@@ -168,8 +168,8 @@ def _of_prompts(columns: Columns) -> Columns:
     """The columns that make prompts, without what only the reference and the like need."""
     named = {columns.input, *(columns.inputs or ())} - {None}
     if columns.prompt is not None:
-        made = template(columns.prompt)
-        named |= {*made.required, *made.optional}
+        template = parse_template(columns.prompt)
+        named |= {*template.required, *template.optional}
     heads = {str(name).partition(".")[0] for name in named}
     return Columns(
         input=columns.input,

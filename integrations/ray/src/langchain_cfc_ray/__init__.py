@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc_ray.bench import RayBench
 from langchain_cfc_ray.collecting import acollect_on_ray, collect_on_ray
+from langchain_cfc_ray.executor import RayExecutor
 
-__all__ = ["RayBench", "acollect_on_ray", "collect_on_ray"]
+__all__ = ["RayExecutor", "acollect_on_ray", "collect_on_ray"]

@@ -1,4 +1,4 @@
-"""`collect_on_ray`: the same collection, worked on by a cluster."""
+"""`collect_on_ray`: the same collection, run by a cluster."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from langchain_cfc.collect import Collected, Options, acollect_on
+from langchain_cfc.collect import CollectionOptions, CollectionResult, acollect_with
 from langchain_cfc.records import Example
-from langchain_cfc_ray.bench import RayBench
+from langchain_cfc_ray.executor import RayExecutor
 from langchain_cfc_ray.worker import Factory
 
 
@@ -17,32 +17,32 @@ def collect_on_ray(
     examples: Iterable[Example],
     factory: Factory,
     store: str | os.PathLike[str],
-    options: Options | None = None,
+    options: CollectionOptions | None = None,
     *,
     actors: int = 2,
     each: Mapping[str, Any] | None = None,
-) -> Collected:
+) -> CollectionResult:
     """Draw, score and label n candidates for each example, on the cluster that Ray is connected to.
 
-    `langchain_cfc.collect.collect` in every respect but two: the parts are made by a factory, on each of the
-    actors, and the limits of `options.pace` hold for all actors together. This process alone writes the
-    store. A run that was interrupted goes on where it stopped: call this again.
+    The same as `langchain_cfc.collect.collect` except that the components are created by a factory, on each
+    of the actors, and that the limits of `options.call_policy` hold for all actors together. This process
+    alone writes the store. To resume a run that was interrupted, call this again.
 
     Args:
-        examples: What to draw for; those that the store holds already are not added again.
-        factory: What makes the parts, on each actor: an import path `MODULE:NAME`, or a function or bound
-            method that can be pickled.
+        examples: The prompts; those that the store holds already are not added again.
+        factory: What creates the components, on each actor: an import path `MODULE:NAME`, or a function or
+            bound method that can be pickled.
         store: Path of an SQLite file on this machine, or the URL of a PostgreSQL database.
-        options: How calls are made, what they may cost, and who is told.
-        actors: Number of actors, at least 1 and at most `options.pace.concurrency`, which they share.
+        options: Limits, callbacks and further options; None for the defaults.
+        actors: Number of actors, at least 1 and at most `options.call_policy.concurrency`, which they share.
         each: Ray's options of each actor, such as `num_cpus`, `num_gpus`, `resources` and `runtime_env`.
 
     Returns:
         How the run ended.
 
     Raises:
-        StoreError: If the store cannot be written, is in use, or was made with other parts.
-        CollectionError: If no actor can be started, or prompt after prompt fails.
+        StoreError: If the store cannot be written, is in use, or was made with other components.
+        CollectionError: If no actor can be started, or many consecutive prompts fail.
         RecordError: If an example cannot be used.
         InputError: If a setting cannot be used, or the factory fails.
 
@@ -56,12 +56,25 @@ async def acollect_on_ray(
     examples: Iterable[Example],
     factory: Factory,
     store: str | os.PathLike[str],
-    options: Options | None = None,
+    options: CollectionOptions | None = None,
     *,
     actors: int = 2,
     each: Mapping[str, Any] | None = None,
-) -> Collected:
-    """The same as `collect_on_ray`, on an event loop that runs already."""
-    options = options or Options()
-    async with RayBench(factory, options.pace, actors=actors, each=each, config=options.config) as bench:
-        return await acollect_on(bench, examples, store, options)
+) -> CollectionResult:
+    """Do the same as `collect_on_ray` on an event loop that runs already.
+
+    Args:
+        examples: As in `collect_on_ray`.
+        factory: As in `collect_on_ray`.
+        store: As in `collect_on_ray`.
+        options: As in `collect_on_ray`.
+        actors: As in `collect_on_ray`.
+        each: As in `collect_on_ray`.
+
+    Returns:
+        How the run ended.
+    """
+    options = options or CollectionOptions()
+    cluster = RayExecutor(factory, options.call_policy, actors=actors, each=each, config=options.config)
+    async with cluster as executor:
+        return await acollect_with(executor, examples, store, options)

@@ -1,4 +1,4 @@
-"""`Worker`: an actor that works on prompts, with clients of its own."""
+"""`Worker`: an actor that runs the stages of prompts, with clients of its own."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from langchain_cfc.collect import CallPolicy, Components, LocalExecutor, Outcome
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.extend import ConcurrencyLimiter, DrawnCandidate
 from langchain_cfc.records import Example
-from langchain_cfc_ray.turns import repeated_on_cluster
+from langchain_cfc_ray.rate_limits import create_cluster_retry_policy
 
 Factory: TypeAlias = str | Callable[[], Components]
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What a worker is told when it begins.
+class WorkerSettings:
+    """Settings of a worker.
 
     Attributes:
-        factory: What makes the parts, there.
-        pace: How calls are made on the whole cluster.
+        factory: What creates the components, on the worker.
+        call_policy: Limits and retries of calls on the whole cluster.
         config: LangChain config that all runs inherit.
     """
 
     factory: Factory
-    pace: CallPolicy
+    call_policy: CallPolicy
     config: RunnableConfig | None
 
 
@@ -40,11 +40,11 @@ Event: TypeAlias = tuple[str, tuple[Any, ...]]
 
 
 class StreamJournal:
-    """The journal of a stage on a worker: what is noted travels to the driver, which alone writes the store.
+    """The journal of a stage on a worker: notes travel to the driver, which alone writes the store.
 
     Args:
-        drawn: Candidates that are drawn already, by slot.
-        context: Digest of what was prepared for the requests that drew them.
+        drawn: Stored candidates by slot.
+        context: Digest of the prepared input that they were drawn for.
     """
 
     def __init__(self, drawn: Mapping[int, DrawnCandidate], context: str | None) -> None:
@@ -53,27 +53,27 @@ class StreamJournal:
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Candidates that need not be drawn again."""
+        """Return the candidates that need not be drawn again for the prepared input with this digest."""
         self._events.put_nowait(("resume", (context,)))
         return self.drawn if context == self.context else {}
 
-    def keep(self, slot: int, draw: DrawnCandidate, paid: Usage) -> None:
-        """Take in a candidate, and what the stage took so far."""
-        self._events.put_nowait(("keep", (slot, draw, paid)))
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+        """Store a candidate, and the usage of the stage so far."""
+        self._events.put_nowait(("save_draw", (slot, draw, usage)))
 
-    def discard(self) -> None:
-        """Drop all candidates that are there, which were refused."""
-        self._events.put_nowait(("discard", ()))
+    def discard_draws(self) -> None:
+        """Delete all stored candidates, because the sampler refused them."""
+        self._events.put_nowait(("discard_draws", ()))
 
-    def lose(self) -> None:
-        """Take in that a request failed which may have been answered."""
-        self._events.put_nowait(("lose", ()))
+    def record_lost_request(self) -> None:
+        """Note that a request failed that may have been answered."""
+        self._events.put_nowait(("record_lost_request", ()))
 
-    async def flushed(self) -> None:
-        """Wait for nothing: a round to the driver before every request would take longer than the request."""
+    async def flush(self) -> None:
+        """Do nothing: a round trip to the driver before every request would take longer than the request."""
 
     async def stream(self, work: Coroutine[Any, Any, Outcome]) -> AsyncIterator[Event | Outcome]:
-        """Do something, and yield what is noted meanwhile, and what came of it at last."""
+        """Run a stage; yield its notes as they come, and then its outcome."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: self._events.put_nowait(None))
         try:
@@ -85,67 +85,68 @@ class StreamJournal:
 
 
 class Worker:
-    """Works on prompts in a process of its own; clients are made there and never travel.
+    """Runs the stages of prompts in a process of its own; clients are created there and never travel.
 
     Args:
-        orders: What it is told.
-        places: How many calls it makes at once.
-        turns: Name of the actor that gives out the turns; None where there is no rate to keep.
+        settings: Settings of all workers.
+        concurrency: Maximum number of concurrent calls of this worker.
+        limiter_name: Name of the actor with the rate limiters; None if there is no rate limit.
     """
 
-    def __init__(self, orders: Orders, places: int, turns: str | None) -> None:
-        self._orders = orders
-        self._places = places
-        self._turns = turns
+    def __init__(self, settings: WorkerSettings, concurrency: int, limiter_name: str | None) -> None:
+        self._settings = settings
+        self._concurrency = concurrency
+        self._limiter_name = limiter_name
 
     @cached_property
-    def _bench(self) -> LocalExecutor:
-        orders = self._orders
-        repeated = repeated_on_cluster(orders.pace, self._turns)
-        return LocalExecutor(_made(orders.factory), ConcurrencyLimiter(self._places), repeated, orders.config)
+    def _executor(self) -> LocalExecutor:
+        settings = self._settings
+        retry_policy = create_cluster_retry_policy(settings.call_policy, self._limiter_name)
+        limiter = ConcurrencyLimiter(self._concurrency)
+        return LocalExecutor(_create_components(settings.factory), limiter, retry_policy, settings.config)
 
-    async def opened(self) -> dict[str, Any] | CFCError:
-        """Make the parts: what they say of themselves, or why they cannot be made."""
+    async def start(self) -> dict[str, Any] | CFCError:
+        """Create the components; return the configuration, or the error if that fails."""
         try:
-            return self._bench.configuration
+            return self._executor.configuration
         except CFCError as error:
             return error
 
     async def draw(
         self, example: Example, drawn: Mapping[int, DrawnCandidate], context: str | None
     ) -> AsyncIterator[Event | Outcome]:
-        """Draw n candidates, but for those that are drawn: each as soon as it is there, then the outcome."""
+        """Draw n candidates, except for those that are stored; yield the notes, then the outcome."""
         journal = StreamJournal(drawn, context)
-        async for event in journal.stream(self._bench.draw(example, journal)):
+        async for event in journal.stream(self._executor.draw(example, journal)):
             yield event
 
     async def score(
         self, example: Example, draws: Sequence[DrawnCandidate]
     ) -> AsyncIterator[Event | Outcome]:
-        """Score them."""
+        """Score the candidates of a prompt; yield the notes, then the outcome."""
         journal = StreamJournal({}, None)
-        async for event in journal.stream(self._bench.score(example, draws, journal)):
+        async for event in journal.stream(self._executor.score(example, draws, journal)):
             yield event
 
     async def label(
         self, example: Example, draws: Sequence[DrawnCandidate]
     ) -> AsyncIterator[Event | Outcome]:
-        """Label them, tell their answers apart and describe the prompt."""
+        """Label the candidates of a prompt; yield the notes, then the outcome."""
         journal = StreamJournal({}, None)
-        async for event in journal.stream(self._bench.label(example, draws, journal)):
+        async for event in journal.stream(self._executor.label(example, draws, journal)):
             yield event
 
 
-def _made(factory: Factory) -> Components:
+def _create_components(factory: Factory) -> Components:
     try:
-        found = pkgutil.resolve_name(factory) if isinstance(factory, str) else factory
-        parts = found()
+        create = pkgutil.resolve_name(factory) if isinstance(factory, str) else factory
+        components = create()
     except CFCError:
         raise
     except Exception as error:
         msg = f"the factory {factory} failed on a worker with {type(error).__name__}: {error}"
         raise InputError(msg) from error
-    if not isinstance(parts, Components):
-        msg = f"the factory {factory} returned a {type(parts).__name__}; expected collect.Parts"
+    if not isinstance(components, Components):
+        msg = f"the factory {factory} returned a {type(components).__name__}; expected collect.Components"
         raise InputError(msg)
-    return parts
+    return components

@@ -1,4 +1,4 @@
-"""What `RayBench` refuses, and how it says so."""
+"""What `RayExecutor` refuses, and how it says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from langchain_cfc_ray import RayBench, acollect_on_ray, collect_on_ray
+from langchain_cfc_ray import RayExecutor, acollect_on_ray, collect_on_ray
 
 from integrations.ray.tests.working import N, noting
 from langchain_cfc.collect.collecting import CallPolicy
@@ -27,11 +27,11 @@ NOWHERE = Path("nowhere")
 
 def opened(factory: Any, **settings: Any) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
-        async with RayBench(factory, PACE, **{"actors": 2, **settings}) as bench:
+        async with RayExecutor(factory, PACE, **{"actors": 2, **settings}) as executor:
             # Both have to be there before anything can differ.
-            await auntil(lambda: bench._refusal is not None or len(bench._ready) == 2)
-            await bench._least_busy()
-            return dict(bench.configuration)
+            await auntil(lambda: executor._refusal is not None or len(executor._ready) == 2)
+            await executor._least_busy()
+            return dict(executor.configuration)
 
     return asyncio.run(run())
 
@@ -49,7 +49,7 @@ def failing() -> Components:
 @pytest.mark.parametrize("actors", [0, 5, 1.5])
 def test_a_number_of_actors_that_cannot_share_the_places_is_refused(actors: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number from 1 to the concurrency of 4"):
-        RayBench("integrations.ray.tests.working:noting", PACE, actors=actors)
+        RayExecutor("integrations.ray.tests.working:noting", PACE, actors=actors)
 
 
 def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() -> None:
@@ -60,12 +60,12 @@ def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() ->
             return noting(NOWHERE)
 
     with pytest.raises(InputError, match="cannot be sent to other machines"):
-        RayBench(factory, PACE, actors=1)
+        RayExecutor(factory, PACE, actors=1)
 
 
 def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
     with pytest.raises(InputError, match="no actor has begun yet"):
-        _ = RayBench("integrations.ray.tests.working:noting", PACE, actors=1).configuration
+        _ = RayExecutor("integrations.ray.tests.working:noting", PACE, actors=1).configuration
 
 
 @pytest.mark.long
@@ -91,7 +91,7 @@ def test_a_factory_that_cannot_be_used_is_told(factory: Any, error: type[Excepti
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_factory_by_its_import_path_is_called_on_each_actor() -> None:
-    assert opened("tests.test_bench:told")["n"] == N
+    assert opened("tests.test_executor:told")["n"] == N
 
 
 def told() -> Components:

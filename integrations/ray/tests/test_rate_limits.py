@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_ray import RayBench
-from langchain_cfc_ray.turns import ClusterTokenTurns, ClusterTurns, begun_limiter
+from langchain_cfc_ray import RayExecutor
+from langchain_cfc_ray.rate_limits import ClusterRateLimiter, ClusterTokenRateLimiter, start_limiter
 
 from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
-from langchain_cfc.collect.collecting import CallPolicy, Options, acollect_on
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect_with
 from tests.execution.parts import auntil, until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
@@ -28,19 +28,19 @@ PROMPTS, ACTORS, CONCURRENCY = 30, 3, 3
 # So slow that three times as much is in reach of a busy machine, where the control has to show.
 RATE = 5
 WINDOW, DELAY = 8.0, 2.0
-UNDER_WAY = CallPolicy(CONCURRENCY).at_once * N
+UNDER_WAY = CallPolicy(CONCURRENCY).prompts_at_once * N
 PACES = {
     "requests": (CallPolicy(CONCURRENCY, requests_per_second=RATE), RATE),
     "tokens": (CallPolicy(CONCURRENCY, tokens_per_second=RATE * TOKENS), UNDER_WAY),
 }
 
 
-class OneLimiterEach(RayBench):
+class OneLimiterEach(RayExecutor):
     """What would be wrong: every actor keeps to the rate by itself."""
 
-    def _begun(self, places: int, turns: str | None) -> Any:
-        del turns
-        return super()._begun(places, self._limiter())
+    def _start_actor(self, concurrency: int, limiter_name: str | None) -> Any:
+        del limiter_name
+        return super()._start_actor(concurrency, self._start_limiter())
 
 
 def busiest(log: Path) -> int:
@@ -49,9 +49,11 @@ def busiest(log: Path) -> int:
     return max(sum(start <= time <= start + WINDOW for time in times) for start in times)
 
 
-async def collected(bench: RayBench, where: str, pace: CallPolicy) -> None:
-    async with bench:
-        ended = await acollect_on(bench, examples(PROMPTS), where, Options(pace=pace, notice=quiet))
+async def collected(executor: RayExecutor, where: str, pace: CallPolicy) -> None:
+    async with executor:
+        ended = await acollect_with(
+            executor, examples(PROMPTS), where, CollectionOptions(call_policy=pace, on_notice=quiet)
+        )
     assert ended.complete
 
 
@@ -59,27 +61,27 @@ async def collected(bench: RayBench, where: str, pace: CallPolicy) -> None:
 def test_the_rate_holds_for_all_actors_together(limited: str, tmp_path: Path) -> None:
     pace, burst = PACES[limited]
     found = {}
-    for kind in (RayBench, OneLimiterEach):
+    for kind in (RayExecutor, OneLimiterEach):
         log = tmp_path / kind.__name__
-        bench = kind(partial(noting, log, 0.005), pace, actors=ACTORS)
-        asyncio.run(collected(bench, f"{log}.db", pace))
+        executor = kind(partial(noting, log, 0.005), pace, actors=ACTORS)
+        asyncio.run(collected(executor, f"{log}.db", pace))
         exactly_once(f"{log}.db", PROMPTS)
         found[kind] = busiest(log)
     law = RATE * (WINDOW + DELAY) + burst
     # Nor is it much slower than it may be.
-    assert RATE * WINDOW / 2 <= found[RayBench] <= law
+    assert RATE * WINDOW / 2 <= found[RayExecutor] <= law
     assert found[OneLimiterEach] > law
 
 
 def test_a_limiter_that_dies_is_asked_again(tmp_path: Path) -> None:
     pace, burst = PACES["requests"]
     log, where = tmp_path / "log", str(tmp_path / "store.db")
-    bench = RayBench(partial(noting, log, 0.005), pace, actors=ACTORS)
+    executor = RayExecutor(partial(noting, log, 0.005), pace, actors=ACTORS)
 
     async def run() -> None:
-        going = asyncio.ensure_future(collected(bench, where, pace))
+        going = asyncio.ensure_future(collected(executor, where, pace))
         await auntil(lambda: sum(begun(log).values()) > PROMPTS)
-        process = await bench._limiters[0].__ray_call__.remote(lambda limiter: os.getpid())  # noqa: ARG005 - Ray hands it over
+        process = await executor._limiters[0].__ray_call__.remote(lambda limiter: os.getpid())  # noqa: ARG005 - Ray hands it over
         os.kill(process, signal.SIGKILL)
         await asyncio.wait_for(going, 60)
 
@@ -91,10 +93,10 @@ def test_a_limiter_that_dies_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked() -> None:
-    begun_one = begun_limiter(CallPolicy(requests_per_second=0.5, tokens_per_second=1.0))
+    begun_one = start_limiter(CallPolicy(requests_per_second=0.5, tokens_per_second=1.0))
     assert begun_one is not None
     _, limiter = begun_one
-    requests, tokens = ClusterTurns(limiter, 0), ClusterTokenTurns(limiter, 1)
+    requests, tokens = ClusterRateLimiter(limiter, 0), ClusterTokenRateLimiter(limiter, 1)
     assert not requests.acquire(blocking=False)
     assert requests.acquire()
     assert not requests.acquire(blocking=False)
@@ -105,4 +107,4 @@ def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked(
 
 
 def test_there_is_no_limiter_where_there_is_no_rate() -> None:
-    assert begun_limiter(CallPolicy()) is None
+    assert start_limiter(CallPolicy()) is None

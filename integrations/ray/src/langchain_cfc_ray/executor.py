@@ -1,0 +1,276 @@
+"""`RayExecutor`: runs the stages of prompts on actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import ray
+from langchain_core.runnables import RunnableConfig
+from ray import cloudpickle
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from langchain_cfc.collect import CallPolicy, Journal, Outcome, Usage
+from langchain_cfc.errors import CFCError, CollectionError, InputError
+from langchain_cfc.extend import DrawnCandidate
+from langchain_cfc.records import Example
+from langchain_cfc_ray.rate_limits import start_limiter
+from langchain_cfc_ray.worker import Factory, Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Seconds without any actor after which a prompt fails; an autoscaler takes minutes to bring a node.
+PATIENCE = 600.0
+# Seconds between two checks whether an actor is back.
+_PAUSE = 1.0
+# A prompt that has killed so many workers would kill the next one as well.
+MAX_DEATHS = 4
+# Maximum prompts on one actor; large, because prompts of actors that died move to the others.
+_AT_ONCE = 1000
+
+
+@dataclass(eq=False)
+class _Actor:
+    """The handle of an actor, and the number of prompts on it."""
+
+    handle: Any
+    load: int = 0
+
+
+class RayExecutor:
+    """Runs the stages of prompts on actors of a Ray cluster: `async with RayExecutor(...) as executor:`.
+
+    Each prompt goes to the actor with the fewest prompts. When an actor, its process or its node dies, its
+    prompts move to others at once, and it gets new ones when Ray has started it again.
+
+    Args:
+        factory: What creates the components, on each actor: an import path `MODULE:NAME`, or a function or
+            bound method that can be pickled.
+        call_policy: Limits and retries of calls: concurrency and rates are those of the whole cluster.
+        actors: Number of actors, at least 1 and at most `call_policy.concurrency`.
+        each: Ray's options of each actor, such as `num_cpus`, `num_gpus`, `resources` and `runtime_env`.
+        config: LangChain config that all runs inherit; it is pickled.
+        patience: Seconds to wait for a first actor, and for one to come back if all have died.
+
+    Raises:
+        InputError: If a setting cannot be used, or the factory cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        call_policy: CallPolicy,
+        *,
+        actors: int,
+        each: Mapping[str, Any] | None = None,
+        config: RunnableConfig | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        if not isinstance(actors, int) or not 1 <= actors <= call_policy.concurrency:  # type: ignore[redundant-expr]  # files hold anything
+            msg = (
+                f"actors is {actors!r}; expected a whole number from 1 to the concurrency of "
+                f"{call_policy.concurrency}, which they share"
+            )
+            raise InputError(msg)
+        self._settings = WorkerSettings(factory, call_policy, config)
+        _check_picklable(self._settings)
+        self._call_policy = call_policy
+        self._size = actors
+        self._each = dict(each or {})
+        self._patience = patience
+        self._actors: list[_Actor] = []
+        self._ready: set[_Actor] = set()
+        self._limiters: list[Any] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._any_ready = asyncio.Event()
+        self._refusal: CFCError | None = None
+        self._configuration: dict[str, Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        limiter_name = self._start_limiter()
+        # The actors share the concurrency as equally as possible.
+        bounds = [number * self._call_policy.concurrency // self._size for number in range(self._size + 1)]
+        try:
+            for first, last in pairwise(bounds):
+                self._actors.append(_Actor(self._start_actor(last - first, limiter_name)))
+            for actor in self._actors:
+                self._await_start(actor)
+            await self._least_busy()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """End all actors, and with them the calls in flight."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for handle in (*(actor.handle for actor in self._actors), *self._limiters):
+            with suppress(RayError):  # of a cluster that has ended itself
+                ray.kill(handle)
+        self._actors, self._limiters, self._ready = [], [], set()
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Everything that changes records, as plain data, which is the same on all actors."""
+        if self._configuration is None:
+            msg = "no actor has begun yet: use it as `async with RayExecutor(...) as executor:`"
+            raise InputError(msg)
+        return self._configuration
+
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
+        """Draw n candidates, except for those that the journal holds."""
+        return await self._run("draw", journal, lambda: (example, dict(journal.drawn), journal.context))
+
+    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+        """Score the candidates of a prompt."""
+        return await self._run("score", journal, lambda: (example, draws))
+
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+        """Label the candidates of a prompt, extract their answers and compute its metadata."""
+        return await self._run("label", journal, lambda: (example, draws))
+
+    def _start_limiter(self) -> str | None:
+        """Start the actor with the rate limiters, and return its name."""
+        started = start_limiter(self._call_policy)
+        if started is None:
+            return None
+        name, limiter = started
+        self._limiters.append(limiter)
+        return name
+
+    def _start_actor(self, concurrency: int, limiter_name: str | None) -> Any:
+        """Start an actor, which Ray starts again on any node if it dies."""
+        options = {
+            "scheduling_strategy": "SPREAD",
+            **self._each,
+            "max_restarts": -1,
+            # Prompts in flight move to another actor at once, instead of waiting for this one to be back.
+            "max_task_retries": 0,
+            "max_concurrency": max(_AT_ONCE, 2 * self._call_policy.concurrency),
+        }
+        return ray.remote(Worker).options(**options).remote(self._settings, concurrency, limiter_name)
+
+    async def _run(self, stage: str, journal: Journal, arguments: Callable[[], tuple[Any, ...]]) -> Outcome:
+        """Run a stage of a prompt on the least busy actor, and on another one if that dies.
+
+        Raises `CFCError` if no actor can run it, which is not the prompt's fault and ends the run.
+        """
+        error: CFCError | None = None
+        for _ in range(MAX_DEATHS):
+            actor = await self._least_busy()
+            actor.load += 1
+            try:
+                return await _read_outcome(getattr(actor.handle, stage).remote(*arguments()), journal)
+            except RayTaskError as failure:
+                msg = f"the worker failed with {failure.cause!r:.200}"
+                return Outcome(CollectionError(msg), Usage())
+            except RayError as death:
+                error = CollectionError(f"{MAX_DEATHS} workers died while at it, the last one so: {death}")
+                self._drop(actor)
+                # Requests in flight may have been answered: at most as many as candidates are missing.
+                for _ in range(self.configuration["n"] - len(journal.drawn) if stage == "draw" else 1):
+                    journal.record_lost_request()
+            finally:
+                actor.load -= 1
+        return Outcome(error, Usage())
+
+    async def _least_busy(self) -> _Actor:
+        """Return the ready actor with the fewest prompts.
+
+        Raises `CollectionError` if none becomes ready in time, and `CFCError` if an actor cannot create its
+        components, or has created others than the rest.
+        """
+        try:
+            if not self._any_ready.is_set():
+                await asyncio.wait_for(self._any_ready.wait(), self._patience)
+        except asyncio.TimeoutError:
+            msg = (
+                f"no actor could be reached for {self._patience:g} seconds: the cluster has "
+                f"{ray.available_resources()} left, and each of {self._size} actors asks for {self._each}"
+            )
+            raise CollectionError(msg) from None
+        if self._refusal is not None:
+            raise self._refusal
+        return min(self._ready, key=lambda actor: actor.load)
+
+    def _drop(self, actor: _Actor) -> None:
+        """Use an actor no more until it is back."""
+        if actor in self._ready:
+            self._ready.discard(actor)
+            if not self._ready:
+                self._any_ready.clear()
+            self._await_start(actor)
+
+    def _await_start(self, actor: _Actor) -> None:
+        task = asyncio.ensure_future(self._add_when_started(actor))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _add_when_started(self, actor: _Actor) -> None:
+        """Use an actor as soon as it has created its components, if they are those of all others."""
+        started = await self._start_worker(actor)
+        if self._configuration is None and not isinstance(started, CFCError):
+            self._configuration = started
+        if isinstance(started, CFCError):
+            self._refusal = started
+        elif started != self._configuration:
+            self._refusal = InputError(_explain_difference(self._configuration, started))
+        else:
+            self._ready.add(actor)
+        self._any_ready.set()
+
+    async def _start_worker(self, actor: _Actor) -> dict[str, Any] | CFCError:
+        while True:
+            try:
+                started: dict[str, Any] | CFCError = await actor.handle.start.remote()
+            except ActorDiedError as error:
+                if self._configuration is None:  # it never started, so its settings do not work
+                    return CollectionError(f"an actor could not be started: {error}")
+            except RayTaskError as error:
+                return CollectionError(f"an actor could not begin: {error.cause!r:.500}")
+            except RayError:
+                pass  # Ray is restarting it
+            else:
+                return started
+            await asyncio.sleep(_PAUSE)
+
+
+async def _read_outcome(stream: Any, journal: Journal) -> Outcome:
+    """Return the outcome of a stage, and apply its notes to the journal as they come."""
+    async for reference in stream:
+        event = await reference
+        if isinstance(event, Outcome):
+            return event
+        name, arguments = event
+        getattr(journal, name)(*arguments)
+    msg = "the worker ended without an outcome"
+    raise CollectionError(msg)
+
+
+def _check_picklable(settings: WorkerSettings) -> None:
+    try:
+        cloudpickle.dumps(settings)
+    except Exception as error:
+        msg = (
+            f"the factory or the config cannot be sent to other machines: {error}. Give the factory's import "
+            "path, and make clients, locks and files in it"
+        )
+        raise InputError(msg) from error
+
+
+def _explain_difference(one: Mapping[str, Any] | None, other: Mapping[str, Any]) -> str:
+    known = one or {}
+    different = [name for name in {**known, **other} if known.get(name, math.nan) != other.get(name)]
+    listed = "; ".join(f"{name}: {known.get(name)!r:.80} and {other.get(name)!r:.80}" for name in different)
+    return (
+        f"two actors have made different parts ({listed}), and their records would not be exchangeable: let "
+        "all nodes have the same code and settings"
+    )

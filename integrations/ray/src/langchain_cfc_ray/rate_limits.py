@@ -1,0 +1,95 @@
+"""One rate limit for a whole cluster: an actor that holds the rate limiters, and limiters that ask it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import ray
+from langchain_core.rate_limiters import BaseRateLimiter
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from langchain_cfc.collect import CallPolicy
+from langchain_cfc.extend import RetryPolicy, TokenRateLimiter
+
+# Concurrent requests to the actor beyond those that wait: the ones that settle tokens.
+_SPARE = 64
+
+
+class LimiterActor:
+    """Holds the rate limiters of all calls of a cluster, as an actor."""
+
+    def __init__(self, policy: CallPolicy) -> None:
+        self._limiters = policy.create_retry_policy().rate_limiters
+
+    async def acquire(self, number: int, *, blocking: bool) -> bool:
+        """Wait until one of the limiters lets a call through."""
+        return await self._limiters[number].aacquire(blocking=blocking)
+
+    async def settle(self, number: int, calls: int, tokens: int) -> None:
+        """Settle the tokens of finished calls."""
+        limiter = self._limiters[number]
+        if isinstance(limiter, TokenRateLimiter):
+            limiter.settle(calls, tokens)
+
+
+class ClusterRateLimiter(BaseRateLimiter):
+    """Rate limiter that asks a `LimiterActor`, for one of its limiters by number."""
+
+    def __init__(self, actor: Any, number: int) -> None:
+        self._actor = actor
+        self._number = number
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Wait in a thread until a call may start; return False instead of waiting if not `blocking`."""
+        return bool(ray.get(self._actor.acquire.remote(self._number, blocking=blocking)))
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        """Do the same as `acquire` on an event loop."""
+        return bool(await self._actor.acquire.remote(self._number, blocking=blocking))
+
+
+class ClusterTokenRateLimiter(ClusterRateLimiter, TokenRateLimiter):
+    """The same for tokens, which are settled once a call has answered."""
+
+    def settle(self, calls: int, tokens: int) -> None:
+        """Settle the tokens of finished calls, without waiting for the actor."""
+        self._actor.settle.remote(self._number, calls, tokens)
+
+
+def start_limiter(policy: CallPolicy) -> tuple[str, Any] | None:
+    """Start the actor that holds the rate limiters of a cluster; return its name and handle.
+
+    It runs on the node of the driver, without which the run ends anyway. Should it die, Ray starts it again
+    and repeats the requests that it had not answered. None if the policy has no rate limit.
+    """
+    if not policy.create_retry_policy().rate_limiters:
+        return None
+    # Ray restarts actors with the same arguments, and handles among those do not stay valid; names do.
+    name = f"langchain-cfc-turns-{uuid4().hex}"
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    options = {
+        "name": name,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "max_concurrency": policy.concurrency + _SPARE,
+        "scheduling_strategy": here,
+    }
+    return name, ray.remote(LimiterActor).options(**options).remote(policy)
+
+
+def create_cluster_retry_policy(policy: CallPolicy, limiter_name: str | None) -> RetryPolicy:
+    """Create a retry policy whose rate limiters are those of the cluster; None if there is no rate limit."""
+    local = policy.create_retry_policy()
+    if limiter_name is None:
+        return local
+    actor = ray.get_actor(limiter_name)
+    limiters = (
+        ClusterTokenRateLimiter(actor, number)
+        if isinstance(limiter, TokenRateLimiter)
+        else ClusterRateLimiter(actor, number)
+        for number, limiter in enumerate(local.rate_limiters)
+    )
+    return replace(local, rate_limiters=tuple(limiters))
