@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.rate_limiters import BaseRateLimiter
+from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
 from langchain_core.runnables import RunnableConfig
 from rich.console import Console
 from rich.progress import (
@@ -32,7 +32,6 @@ from langchain_cfc.collect.executor import (
     LocalExecutor,
     RetryPolicy,
     TokenRateLimiter,
-    create_request_limiter,
 )
 from langchain_cfc.collect.run import Run, RunObserver
 from langchain_cfc.collect.status import CollectionStatus
@@ -91,8 +90,16 @@ class CallPolicy:
     def create_retry_policy(self) -> RetryPolicy:
         """Create the retry policy of each call, with rate limiters of its own."""
         limiters: list[BaseRateLimiter] = []
-        if self.requests_per_second is not None:
-            limiters.append(create_request_limiter(self.requests_per_second))
+        rate = self.requests_per_second
+        if rate is not None:
+            check_every = min(0.1, 0.5 / rate)
+            limiters.append(
+                InMemoryRateLimiter(
+                    requests_per_second=rate,
+                    check_every_n_seconds=check_every,
+                    max_bucket_size=max(1.0, rate),
+                )
+            )
         if self.tokens_per_second is not None:
             limiters.append(TokenRateLimiter(self.tokens_per_second))
         return RetryPolicy(self.attempts, self.timeout, tuple(limiters))

@@ -13,14 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from langchain_core.load import dumps
-from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
+from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
@@ -123,15 +123,6 @@ class Executor(Protocol):
 # Rate limits
 
 
-def create_request_limiter(requests_per_second: float) -> BaseRateLimiter:
-    """Create LangChain's rate limiter for a number of calls per second, which may come at once."""
-    return InMemoryRateLimiter(
-        requests_per_second=requests_per_second,
-        check_every_n_seconds=min(0.1, 0.5 / requests_per_second),
-        max_bucket_size=max(1.0, requests_per_second),
-    )
-
-
 class TokenRateLimiter(BaseRateLimiter):
     """Rate limiter for tokens per second.
 
@@ -206,28 +197,6 @@ class _TokenCount:
         self.tokens += tokens
 
 
-class _StageLimiter(BaseRateLimiter):
-    """Counts the calls of one stage, whose tokens are settled together."""
-
-    def __init__(self, limiter: TokenRateLimiter) -> None:
-        self._limiter = limiter
-        self._calls = 0
-
-    def acquire(self, *, blocking: bool = True) -> bool:
-        acquired = self._limiter.acquire(blocking=blocking)
-        self._calls += acquired
-        return acquired
-
-    async def aacquire(self, *, blocking: bool = True) -> bool:
-        acquired = await self._limiter.aacquire(blocking=blocking)
-        self._calls += acquired
-        return acquired
-
-    def settle(self, tokens: int) -> None:
-        calls, self._calls = self._calls, 0
-        self._limiter.settle(calls, tokens)
-
-
 # Retries
 
 _TRANSIENT_STATUS = {408, 409, 425, 429}
@@ -258,16 +227,15 @@ _TRANSIENT_NAMES = (
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Repeats a call after transient failures, each time within the limits.
+    """Limits and retries of calls.
 
     Args:
-        max_attempts: Maximum number of calls, at least 1.
+        max_attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take; None for no limit.
         rate_limiters: Rate limiters that each call waits for.
         initial_wait: Maximum seconds between the first and the second call; it doubles from there.
         max_wait: Maximum seconds between two calls. A server that asks for more is down, and no call should
             hold up its prompt for an hour.
-        journal: Where requests are noted that may have been charged; None for nowhere.
     """
 
     max_attempts: int = 5
@@ -275,23 +243,32 @@ class RetryPolicy:
     rate_limiters: tuple[BaseRateLimiter, ...] = ()
     initial_wait: float = 1.0
     max_wait: float = 120.0
-    journal: Journal | None = None
 
-    def for_stage(self, journal: Journal | None = None) -> RetryPolicy:
-        """Return the policy for the calls of one stage of a prompt, whose tokens are settled together.
+    def wait_seconds(self, state: RetryCallState) -> float:
+        """Return the seconds to wait before the next call."""
+        requested = read_retry_after(_last_outcome(state))
+        backoff = wait_random_exponential(multiplier=self.initial_wait, max=self.max_wait)(state)
+        return min(backoff if requested is None else max(requested, backoff), self.max_wait)
 
-        Each call waits until the journal of the stage is durable.
-        """
-        limiters = (
-            _StageLimiter(one) if isinstance(one, TokenRateLimiter) else one for one in self.rate_limiters
-        )
-        return replace(self, rate_limiters=tuple(limiters), journal=journal)
+
+class StageCalls:
+    """Makes the calls of one stage of a prompt by a policy.
+
+    Each call waits until the journal of the stage, if there is one, is durable. Tokens are settled for all
+    calls together.
+    """
+
+    def __init__(self, policy: RetryPolicy, journal: Journal | None = None) -> None:
+        self._policy = policy
+        self._journal = journal
+        self._unsettled = 0
 
     def settle(self, tokens: int) -> None:
-        """Settle the calls of a stage by the tokens that they used together."""
-        for limiter in self.rate_limiters:
-            if isinstance(limiter, _StageLimiter):
-                limiter.settle(tokens)
+        """Settle all calls by the tokens that they used together."""
+        for limiter in self._policy.rate_limiters:
+            if isinstance(limiter, TokenRateLimiter):
+                limiter.settle(self._unsettled, tokens)
+        self._unsettled = 0
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call until there is no transient failure; return what the last call returned, or its exception."""
@@ -305,39 +282,36 @@ class RetryPolicy:
             return outcomes.pop() if outcomes else await self._call_once(arun, item, within)
 
         retrying = AsyncRetrying(
-            stop=stop_after_attempt(self.max_attempts),
-            wait=self._wait,
+            stop=stop_after_attempt(self._policy.max_attempts),
+            wait=self._policy.wait_seconds,
             retry=_should_retry,
             retry_error_callback=_last_outcome,
         )
         return await retrying(call)
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        timeout = self._policy.timeout
         with await within.aheld():
-            for limiter in self.rate_limiters:
+            for limiter in self._policy.rate_limiters:
                 await limiter.aacquire()
-            if self.journal is not None:
-                await self.journal.flush()
+            self._unsettled += 1
+            if self._journal is not None:
+                await self._journal.flush()
             try:
-                if self.timeout is None:
+                if timeout is None:
                     return await arun(item)
-                return await _run_with_timeout(arun(item), self.timeout)
+                return await _run_with_timeout(arun(item), timeout)
             except asyncio.TimeoutError as error:
                 # A time-out of the limit above has no message, nor may one of the user's own code.
-                limit = "in time" if self.timeout is None else f"within {self.timeout:g} seconds"
+                limit = "in time" if timeout is None else f"within {timeout:g} seconds"
                 return self._note_failure(error if str(error) else TimeoutError(f"no answer {limit}"))
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
                 return self._note_failure(error)
 
     def _note_failure(self, error: Exception) -> Exception:
-        if self.journal is not None and may_be_charged(error):
-            self.journal.record_lost_request()
+        if self._journal is not None and may_be_charged(error):
+            self._journal.record_lost_request()
         return error
-
-    def _wait(self, state: RetryCallState) -> float:
-        requested = read_retry_after(_last_outcome(state))
-        backoff = wait_random_exponential(multiplier=self.initial_wait, max=self.max_wait)(state)
-        return min(backoff if requested is None else max(requested, backoff), self.max_wait)
 
 
 async def _run_with_timeout(call: Awaitable[Any], seconds: float) -> Any:
@@ -551,18 +525,18 @@ class LocalExecutor:
         return await self._run(steps, recorder, journal)
 
     async def _run(self, steps: Steps[Any], recorder: UsageRecorder, journal: Journal) -> Outcome:
-        policy = None if self._retry_policy is None else self._retry_policy.for_stage(journal)
+        calls = None if self._retry_policy is None else StageCalls(self._retry_policy, journal)
         result: Any
         try:
-            with with_call_limits(CallLimits(self._limiter, attempts=policy), self._config):
+            with with_call_limits(CallLimits(self._limiter, attempts=calls), self._config):
                 result = await acomplete(steps)
         except StoreError:  # an error of the journal, not of the prompt
             raise
         except CFCError as error:
             result = error
         usage = Usage.from_recorder(recorder)
-        if policy is not None:
-            policy.settle(usage.tokens)
+        if calls is not None:
+            calls.settle(usage.tokens)
         return Outcome(result, usage)
 
     def _label_steps(

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
 
-from langchain_cfc.collect import executor
+from langchain_cfc.collect import CallPolicy, executor
 from langchain_cfc.collect.executor import (
     RetryPolicy,
+    StageCalls,
     TokenRateLimiter,
-    create_request_limiter,
     is_transient,
     read_retry_after,
 )
@@ -198,7 +198,7 @@ class Failing:
 
 def outcome(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
     """What came of a call, and the virtual seconds that it took."""
-    return virtually(repeated.aoutcome(call, "item", within))
+    return virtually(StageCalls(repeated).aoutcome(call, "item", within))
 
 
 @pytest.fixture
@@ -267,7 +267,9 @@ def test_a_real_servers_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     with serving(script) as url:
         model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0)  # type: ignore[arg-type]  # pydantic makes a secret of it
-        found = asyncio.run(RetryPolicy(initial_wait=0.001).aoutcome(model.ainvoke, "where?", FREE))
+        found = asyncio.run(
+            StageCalls(RetryPolicy(initial_wait=0.001)).aoutcome(model.ainvoke, "where?", FREE)
+        )
     assert found.text == "there"
     assert time.monotonic() - begun >= 1.0
     assert len(script.requests) == 2
@@ -321,7 +323,7 @@ def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> 
         raise ConnectionError
 
     async def cancelled() -> None:
-        repeated = RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0)
+        repeated = StageCalls(RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0))
         # The longest of waits, so that the second moment lies between two calls.
         with mock.patch("random.uniform", max):
             going = asyncio.ensure_future(repeated.aoutcome(fail_slowly, 1, CallLimits(limit)))
@@ -346,7 +348,7 @@ def test_whoever_waits_to_call_again_holds_no_place() -> None:
             order.append(item)
             return str(await first(item)) if item == "first" else item
 
-        repeated = RetryPolicy(initial_wait=50.0)
+        repeated = StageCalls(RetryPolicy(initial_wait=50.0))
         bounds = CallLimits(limit)
         with mock.patch("random.uniform", max):
             await asyncio.gather(*(repeated.aoutcome(note, one, bounds) for one in ("first", "second")))
@@ -360,8 +362,7 @@ def test_whoever_waits_to_call_again_holds_no_place() -> None:
 
 def test_requests_keep_their_rate() -> None:
     async def calls() -> None:
-        turns = create_request_limiter(200.0)
-        repeated = RetryPolicy(rate_limiters=(turns,))
+        repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy())
         await asyncio.gather(*(repeated.aoutcome(Failing(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
@@ -389,7 +390,7 @@ async def spent(turns: TokenRateLimiter, seed: int, stages: int = 300) -> list[t
     async def work() -> None:
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = RetryPolicy(rate_limiters=(turns,)).for_stage()
+            billed = StageCalls(RetryPolicy(rate_limiters=(turns,)))
             await asyncio.gather(*(billed.aoutcome(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 
