@@ -229,12 +229,12 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         config: The settings; all parts are made of them.
         as_json: Whether it is told as JSON.
     """
-    bench = LocalExecutor(config.create_components())
+    executor = LocalExecutor(config.create_components())
     examples = config.source.read_examples()
     wanted = list(islice(examples, config.source.limit))
     found = estimate_remaining(
         wanted,
-        _standing(config, bench),
+        _standing(config, executor),
         n=config.n,
         sampling=config.generator.sampling,
         budget=config.create_budget(),
@@ -242,22 +242,22 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     if as_json:
         bad_rows = [str(row) for row in examples.bad_rows]
         first = wanted[0].model_dump(mode="json")
-        emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": bench.configuration})
+        emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
         return
-    for line in _estimate_lines(found, wanted[0], bench.configuration):
+    for line in _estimate_lines(found, wanted[0], executor.configuration):
         out().print(escape(line), soft_wrap=True)
     if examples.bad_rows:
         _note(out(), _bad_rows(examples))
 
 
-def _standing(config: CollectionConfig, bench: LocalExecutor) -> CollectionStatus | None:
+def _standing(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
     """What the store holds, if there is one; refused as a run would refuse it."""
     try:
         store = Store(config.store)
     except StoreError:
         return None
     with store:
-        store.check_configuration({**bench.configuration, **config.record_settings()})
+        store.check_configuration({**executor.configuration, **config.record_settings()})
         return CollectionStatus.from_store(store)
 
 

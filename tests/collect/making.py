@@ -1,4 +1,4 @@
-"""Collections in small: prompts, a bench that does as it is told, and runs of both."""
+"""Collections in small: prompts, an executor that does as it is told, and runs of both."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class MemoryJournal:
 
 
 @dataclass
-class ToldBench:
+class FakeExecutor:
     """Draws, scores and labels as it is told, and counts what it did.
 
     Attributes:
@@ -146,7 +146,7 @@ class Ran:
 
 def run(
     path: Path,
-    bench: Any,
+    executor: Any,
     size: int = 0,
     *,
     at_once: int = 4,
@@ -162,7 +162,7 @@ def run(
             store.add(examples(size))
             going = Run(
                 store,
-                bench,
+                executor,
                 n=N,
                 requests_per_prompt=1,
                 prompts_at_once=at_once,

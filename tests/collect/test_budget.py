@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError
-from tests.collect.making import ToldBench, paid, run
+from tests.collect.making import FakeExecutor, paid, run
 
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
@@ -87,22 +87,22 @@ def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> N
     Budget().check_reported(silent)
     with pytest.raises(CollectionError, match="2 of 3 answers do not say how many tokens"):
         Budget(max_tokens=1).check_reported(silent)
-    bench = ToldBench(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
+    executor = FakeExecutor(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
     path = tmp_path / "store.db"
     with pytest.raises(CollectionError, match="do not say how many tokens"):
-        run(path, bench, 5, budget=Budget(max_tokens=10**9))
+        run(path, executor, 5, budget=Budget(max_tokens=10**9))
     # What was paid for is kept all the same.
     with Store(path) as store:
         kept = sum(work.draws is not None for work in store.unfinished())
-    assert kept == bench.count("draw") == 1
+    assert kept == executor.count("draw") == 1
 
 
 def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) -> None:
-    bench, path = ToldBench(), tmp_path / "store.db"
+    executor, path = FakeExecutor(), tmp_path / "store.db"
     with pytest.raises(CollectionError, match="no price for it"):
-        run(path, bench, 5, budget=Budget(max_cost=1.0, prices={"other": ONE[ANY_MODEL]}))
-    run(path, bench)
-    assert set(bench.done.values()) == {1}
+        run(path, executor, 5, budget=Budget(max_cost=1.0, prices={"other": ONE[ANY_MODEL]}))
+    run(path, executor)
+    assert set(executor.done.values()) == {1}
 
 
 @settings(max_examples=30)
@@ -118,34 +118,34 @@ def test_a_budget_is_exceeded_at_most_by_surprises(costs: list[int], limit: int,
     the same, but for the first, of which nothing is known.
     """
     with tempfile.TemporaryDirectory() as folder:
-        bench = ToldBench(costs=lambda name: paid(costs[int(name[1:])]))
+        executor = FakeExecutor(costs=lambda name: paid(costs[int(name[1:])]))
         ran = run(
-            Path(folder) / "store.db", bench, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)
+            Path(folder) / "store.db", executor, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)
         )
         spent = ran.status.usage.tokens
-        assert spent == sum(costs[: bench.count("draw")])
+        assert spent == sum(costs[: executor.count("draw")])
         assert spent <= max(limit, costs[0]) + at_once * (max(costs) - min(costs))
-        assert ran.complete == (bench.count("draw") == len(costs)) or spent + max(costs) > limit
+        assert ran.complete == (executor.count("draw") == len(costs)) or spent + max(costs) > limit
         # A further run begins nothing where all is spent.
-        again = ToldBench(costs=bench.costs)
+        again = FakeExecutor(costs=executor.costs)
         run(Path(folder) / "store.db", again, at_once=at_once, budget=Budget(max_tokens=limit))
         assert again.count("draw") <= (0 if spent >= limit else len(costs))
 
 
 def test_of_equal_prompts_as_many_are_begun_as_fit(tmp_path: Path) -> None:
-    bench = ToldBench(costs=lambda name: paid(10), seconds=0.001)  # noqa: ARG005 - of all prompts
-    ran = run(tmp_path / "store.db", bench, 40, at_once=8, budget=Budget(max_tokens=205))
+    executor = FakeExecutor(costs=lambda name: paid(10), seconds=0.001)  # noqa: ARG005 - of all prompts
+    ran = run(tmp_path / "store.db", executor, 40, at_once=8, budget=Budget(max_tokens=205))
     assert not ran.complete
-    assert bench.count("draw") == bench.count("label") == 20
+    assert executor.count("draw") == executor.count("label") == 20
     assert ran.status.usage.tokens == 200
     # It goes on where there is more, and counts what was spent before.
-    ran = run(tmp_path / "store.db", bench, at_once=8, budget=Budget(max_tokens=305))
-    assert bench.count("draw") == 30
-    assert run(tmp_path / "store.db", bench, budget=Budget(max_tokens=10**6)).complete
+    ran = run(tmp_path / "store.db", executor, at_once=8, budget=Budget(max_tokens=305))
+    assert executor.count("draw") == 30
+    assert run(tmp_path / "store.db", executor, budget=Budget(max_tokens=10**6)).complete
 
 
 def test_failed_prompts_cost_as_well(tmp_path: Path) -> None:
-    bench = ToldBench(fails={("score", f"p{number}"): CollectionError("no") for number in range(5)})
-    ran = run(tmp_path / "store.db", bench, 20, at_once=1, budget=Budget(max_tokens=100))
-    assert bench.count("draw") == 10
+    executor = FakeExecutor(fails={("score", f"p{number}"): CollectionError("no") for number in range(5)})
+    ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
+    assert executor.count("draw") == 10
     assert ran.status.usage.tokens == 100

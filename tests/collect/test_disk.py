@@ -16,7 +16,7 @@ from langchain_cfc._internal import database
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
-from tests.collect.making import N, ToldBench, run
+from tests.collect.making import FakeExecutor, N, run
 
 SIZE, AT_ONCE = 300, 4
 
@@ -48,12 +48,12 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def large() -> ToldBench:
+def large() -> FakeExecutor:
     """Candidates of two kilobytes each."""
-    return ToldBench(texts=lambda name: [f"{name} {slot} " + "x" * 2000 for slot in range(N)])
+    return FakeExecutor(texts=lambda name: [f"{name} {slot} " + "x" * 2000 for slot in range(N)])
 
 
-def check_intact(path: Path, bench: ToldBench) -> None:
+def check_intact(path: Path, executor: FakeExecutor) -> None:
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert file.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -61,31 +61,31 @@ def check_intact(path: Path, bench: ToldBench) -> None:
         stages = store.stages()
         # What was drawn is there, but for what was under way.
         drawn = sum(stages[stage] for stage in Stage if stage > Stage.OPEN)
-        assert 0 < bench.count("draw") - AT_ONCE <= drawn <= bench.count("draw") < SIZE
+        assert 0 < executor.count("draw") - AT_ONCE <= drawn <= executor.count("draw") < SIZE
         for record in store.records():
-            assert [one.text for one in record.candidates] == list(bench.texts(record.id))
+            assert [one.text for one in record.candidates] == list(executor.texts(record.id))
 
 
-def check_completes(path: Path, bench: ToldBench) -> None:
-    assert run(path, bench, at_once=AT_ONCE).status.labelled == SIZE
-    assert sum(count - 1 for count in bench.done.values()) <= AT_ONCE
+def check_completes(path: Path, executor: FakeExecutor) -> None:
+    assert run(path, executor, at_once=AT_ONCE).status.labelled == SIZE
+    assert sum(count - 1 for count in executor.done.values()) <= AT_ONCE
     with Store(path) as store:
         assert [record.id for record in store.records()] == [f"p{number}" for number in range(SIZE)]
 
 
 def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(disk: Disk) -> None:
-    bench, path = large(), disk.folder / "store.db"
+    executor, path = large(), disk.folder / "store.db"
     with pytest.raises(
         StoreError, match="full; whatever was finished before is kept, so run again"
     ) as raised:
-        run(path, bench, SIZE, at_once=AT_ONCE)
+        run(path, executor, SIZE, at_once=AT_ONCE)
     assert str(path) in str(raised.value)
-    check_intact(path, bench)
+    check_intact(path, executor)
     # Still full.
     with pytest.raises(StoreError, match="full"):
         run(path, large(), at_once=AT_ONCE)
     disk.change("size=16m")
-    check_completes(path, bench)
+    check_completes(path, executor)
 
 
 def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,47 +95,47 @@ def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: p
         set_up(connection, record)
         connection.execute("PRAGMA max_page_count = 200")
 
-    bench, path = large(), tmp_path / "store.db"
+    executor, path = large(), tmp_path / "store.db"
     monkeypatch.setattr(database, "_set_up", bounded)
     with pytest.raises(StoreError, match="full; whatever was finished before"):
-        run(path, bench, SIZE, at_once=AT_ONCE)
+        run(path, executor, SIZE, at_once=AT_ONCE)
     monkeypatch.undo()
-    check_intact(path, bench)
-    check_completes(path, bench)
+    check_intact(path, executor)
+    check_completes(path, executor)
 
 
 def test_a_disk_that_is_full_before_anything_is_there_leaves_no_store(disk: Disk) -> None:
     (disk.folder / "ballast").write_bytes(b"x" * (2**20 - 8192))
     path = disk.folder / "store.db"
     with pytest.raises(StoreError, match="full"):
-        run(path, ToldBench(), SIZE)
+        run(path, FakeExecutor(), SIZE)
     (disk.folder / "ballast").unlink()
-    assert run(path, ToldBench(), 3).status.labelled == 3
+    assert run(path, FakeExecutor(), 3).status.labelled == 3
 
 
 def test_a_read_only_disk_is_said_and_what_is_there_stays(disk: Disk) -> None:
-    bench, path = ToldBench(), disk.folder / "store.db"
-    run(path, bench, 5)
+    executor, path = FakeExecutor(), disk.folder / "store.db"
+    run(path, executor, 5)
     before = path.read_bytes()
     disk.change("ro")
     with pytest.raises(StoreError, match=r"cannot (write|read) .*store\.db"):
-        run(path, bench, 9)
+        run(path, executor, 9)
     with pytest.raises(StoreError, match=r"cannot (write|read) .*new\.db"):
-        run(disk.folder / "new.db", bench, 9)
+        run(disk.folder / "new.db", executor, 9)
     assert path.read_bytes() == before
     disk.change("rw")
-    assert run(path, bench, 9).status.labelled == 9
-    assert set(bench.done.values()) == {1}
+    assert run(path, executor, 9).status.labelled == 9
+    assert set(executor.done.values()) == {1}
 
 
 def test_a_file_that_nobody_may_write_is_said(disk: Disk) -> None:
-    bench, path = ToldBench(), disk.folder / "store.db"
-    run(path, bench, 20)
+    executor, path = FakeExecutor(), disk.folder / "store.db"
+    run(path, executor, 20)
     # Root may write whatever permissions say, but for this.
     if subprocess.run(["chattr", "+i", path], check=False, capture_output=True).returncode:
         pytest.skip("this file system knows no immutable files")
     with pytest.raises(StoreError, match="cannot write"):
-        run(path, bench, SIZE)
+        run(path, executor, SIZE)
     subprocess.run(["chattr", "-i", path], check=True)
-    assert run(path, bench, 30).status.labelled == 30
-    assert set(bench.done.values()) == {1}
+    assert run(path, executor, 30).status.labelled == 30
+    assert set(executor.done.values()) == {1}

@@ -14,7 +14,7 @@ from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor.store import MonitorStore
-from tests.collect.making import ToldBench, examples, run
+from tests.collect.making import FakeExecutor, examples, run
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: 
         assert store.stages()[Stage.OPEN] == 3
     # Nobody knows which of the two is meant.
     with pytest.raises(StoreError, match=r"store\.db has 2 names"):
-        run(path, ToldBench())
+        run(path, FakeExecutor())
     link.unlink()
-    assert run(path, ToldBench()).status.labelled == 3
+    assert run(path, FakeExecutor()).status.labelled == 3
 
 
 def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:

@@ -17,7 +17,7 @@ from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
-from tests.collect.making import N, ToldBench, paid, run
+from tests.collect.making import FakeExecutor, N, paid, run
 
 
 @pytest.fixture
@@ -34,30 +34,30 @@ def failing(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
 
 
 def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
-    bench, seen = ToldBench(), []
-    ran = run(path, bench, 1100, at_once=30, progress=lambda standing: seen.append(standing.labelled))
+    executor, seen = FakeExecutor(), []
+    ran = run(path, executor, 1100, at_once=30, progress=lambda standing: seen.append(standing.labelled))
     assert ran.complete
-    assert set(bench.done.values()) == {1}
-    assert len(bench.done) == 3 * 1100
+    assert set(executor.done.values()) == {1}
+    assert len(executor.done) == 3 * 1100
     assert seen == list(range(1, 1101))
     assert ran.status.remaining == ran.status.failed == 0
-    again = run(path, bench)
+    again = run(path, executor)
     assert again.complete
-    assert set(bench.done.values()) == {1}
+    assert set(executor.done.values()) == {1}
 
 
 def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
     chance = random.Random(3)  # noqa: S311 - a simulation
     labels = {f"p{number}": [chance.random() < 0.3 for _ in range(N)] for number in range(60)}
     scores = {name: [chance.random() for _ in range(N)] for name in labels}
-    bench = ToldBench(
+    executor = FakeExecutor(
         scores=scores.__getitem__,
         correct=labels.__getitem__,
         costs=lambda name: paid(int(name[1:])),
         fails=failing("score", [3, 17]) | failing("draw", [40]) | failing("label", [41]),
     )
     begun: list[Run] = []
-    ran = run(path, bench, 60, begun=begun.append)
+    ran = run(path, executor, 60, begun=begun.append)
     done = [name for name in labels if name not in {"p3", "p17", "p40", "p41"}]
     flat = [(s, c) for name in done for s, c in zip(scores[name], labels[name], strict=True)]
     for standing in (ran.status, stood(path)):
@@ -75,7 +75,7 @@ def stood(path: Path) -> CollectionStatus:
 
 
 def test_an_empty_store_says_nothing(path: Path) -> None:
-    ran = run(path, ToldBench())
+    ran = run(path, FakeExecutor())
     assert ran.complete
     assert ran.status.coverage is None
     assert ran.status.mean_scores == (None, None)
@@ -88,55 +88,55 @@ def test_an_empty_store_says_nothing(path: Path) -> None:
     ("stage", "kept"), [("draw", Stage.OPEN), ("score", Stage.DRAWN), ("label", Stage.SCORED)]
 )
 def test_a_stage_that_fails_costs_no_other_stage_again(path: Path, stage: str, kept: Stage) -> None:
-    bench = ToldBench(fails=failing(stage, [1, 4]))
-    ran = run(path, bench, 6)
+    executor = FakeExecutor(fails=failing(stage, [1, 4]))
+    ran = run(path, executor, 6)
     assert ran.complete
     assert (ran.status.labelled, ran.status.failed) == (4, 2)
     with Store(path) as store:
         assert store.stages()[kept] == 2
         failures = store.failures()
         assert [(one.id, one.stage, one.error) for one in failures] == [
-            (f"p{number}", kept + 1, f"{type(bench.fails[stage, 'p1']).__name__}: {stage} {number}")
+            (f"p{number}", kept + 1, f"{type(executor.fails[stage, 'p1']).__name__}: {stage} {number}")
             for number in (1, 4)
         ]
         # They are left alone until somebody asks.
-        run(path, bench)
-        assert bench.done[stage, "p1"] == 1
+        run(path, executor)
+        assert executor.done[stage, "p1"] == 1
         assert store.retry_failed() == 2
-    bench.fails = {}
-    ran = run(path, bench)
+    executor.fails = {}
+    ran = run(path, executor)
     assert (ran.status.labelled, ran.status.failed) == (6, 0)
-    twice = {one for one, count in bench.done.items() if count == 2}
+    twice = {one for one, count in executor.done.items() if count == 2}
     assert twice == {(stage, "p1"), (stage, "p4")}
 
 
 def test_prompt_after_prompt_that_fails_ends_the_run(path: Path) -> None:
-    bench = ToldBench(fails=failing("draw", range(100)))
+    executor = FakeExecutor(fails=failing("draw", range(100)))
     said = f"{MAX_CONSECUTIVE_FAILURES} prompts in a row failed, .* DrawError: draw .*--retry-failed"
     with pytest.raises(CollectionError, match=said):
-        run(path, bench, 100, at_once=4)
+        run(path, executor, 100, at_once=4)
     # What was under way is finished, and nothing else is begun.
-    assert MAX_CONSECUTIVE_FAILURES <= bench.count("draw") < MAX_CONSECUTIVE_FAILURES + 4
+    assert MAX_CONSECUTIVE_FAILURES <= executor.count("draw") < MAX_CONSECUTIVE_FAILURES + 4
     with Store(path) as store:
-        assert len(store.failures()) == bench.count("draw")
+        assert len(store.failures()) == executor.count("draw")
 
 
 def test_one_that_succeeds_in_between_shows_that_others_may(path: Path) -> None:
     numbers = [number for number in range(100) if number % MAX_CONSECUTIVE_FAILURES]
-    ran = run(path, ToldBench(fails=failing("draw", numbers)), 100, at_once=1)
+    ran = run(path, FakeExecutor(fails=failing("draw", numbers)), 100, at_once=1)
     assert (ran.status.labelled, ran.status.failed) == (4, 96)
 
 
 def test_candidates_that_cannot_be_stored_are_a_failure_of_their_prompt(path: Path) -> None:
-    bench = ToldBench(texts=lambda name: ["half \ud83d" if name == "p2" else name] * N)
-    ran = run(path, bench, 5)
+    executor = FakeExecutor(texts=lambda name: ["half \ud83d" if name == "p2" else name] * N)
+    ran = run(path, executor, 5)
     assert (ran.status.labelled, ran.status.failed) == (4, 1)
     with Store(path) as store:
         (failure,) = store.failures()
     assert failure.error.startswith("CollectionError: candidate 0 cannot be stored")
 
 
-class Surprised(ToldBench):
+class Surprised(FakeExecutor):
     """Raises where it should return."""
 
     async def score(self, example: Any, draws: Any, journal: Any) -> Any:
@@ -147,22 +147,22 @@ class Surprised(ToldBench):
 
 
 def test_a_mistake_ends_the_run_and_loses_nothing_that_was_paid_for(path: Path) -> None:
-    bench = Surprised(seconds=0.002)
+    executor = Surprised(seconds=0.002)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
-        run(path, bench, 40)
+        run(path, executor, 40)
     with Store(path) as store:
         stages = store.stages()
-        assert sum(stages[stage] for stage in Stage if stage > Stage.OPEN) == bench.count("draw") < 40
+        assert sum(stages[stage] for stage in Stage if stage > Stage.OPEN) == executor.count("draw") < 40
         # All but the one were finished.
         assert stages[Stage.DRAWN] == 1
-    assert run(path, ToldBench()).status.labelled == 40
+    assert run(path, FakeExecutor()).status.labelled == 40
 
 
 # Stopping
 
 
 def test_whoever_stops_it_lets_it_finish_what_is_under_way(path: Path) -> None:
-    bench = ToldBench(seconds=0.002)
+    executor = FakeExecutor(seconds=0.002)
     held: list[Run] = []
 
     def stop(standing: CollectionStatus) -> None:
@@ -170,25 +170,25 @@ def test_whoever_stops_it_lets_it_finish_what_is_under_way(path: Path) -> None:
             held[0].stop()
             assert held[0].is_stopping
 
-    ran = run(path, bench, 100, at_once=4, begun=held.append, progress=stop)
+    ran = run(path, executor, 100, at_once=4, begun=held.append, progress=stop)
     assert not ran.complete
     assert 10 <= ran.status.labelled < 10 + 4
-    assert bench.count("draw") == bench.count("score") == bench.count("label") == ran.status.labelled
-    ran = run(path, bench)
+    assert executor.count("draw") == executor.count("score") == executor.count("label") == ran.status.labelled
+    ran = run(path, executor)
     assert ran.complete
     assert ran.status.labelled_at_start < 14
-    assert set(bench.done.values()) == {1}
+    assert set(executor.done.values()) == {1}
 
 
 def test_a_run_that_is_stopped_before_it_begins_begins_nothing(path: Path) -> None:
-    bench = ToldBench()
-    ran = run(path, bench, 10, begun=lambda going: going.stop())
+    executor = FakeExecutor()
+    ran = run(path, executor, 10, begun=lambda going: going.stop())
     assert not ran.complete
-    assert not bench.done
+    assert not executor.done
 
 
 def test_a_run_that_is_cancelled_leaves_nothing_half_written(path: Path) -> None:
-    bench = ToldBench(seconds=0.003)
+    executor = FakeExecutor(seconds=0.003)
 
     def cancel(standing: CollectionStatus) -> None:
         if standing.labelled == 5:
@@ -204,10 +204,10 @@ def test_a_run_that_is_cancelled_leaves_nothing_half_written(path: Path) -> None
         task = found
 
     with pytest.raises(asyncio.CancelledError):
-        run(path, bench, 50, begun=begun, progress=cancel)
-    assert run(path, bench).complete
+        run(path, executor, 50, begun=begun, progress=cancel)
+    assert run(path, executor).complete
     # Of those under way a stage may have been done twice.
-    assert sum(count - 1 for count in bench.done.values()) <= 4
+    assert sum(count - 1 for count in executor.done.values()) <= 4
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
@@ -223,27 +223,27 @@ def _refusing(store: Any) -> Any:
 def test_a_store_that_cannot_be_written_stops_the_others_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = ToldBench(seconds=0.01)
+    executor = FakeExecutor(seconds=0.01)
 
     def break_it(standing: CollectionStatus) -> None:
         if standing.labelled == 5:
             monkeypatch.setattr(Store, "transaction", _refusing)
 
     with pytest.raises(StoreError, match="the disk is gone"):
-        run(path, bench, 100, at_once=4, progress=break_it)
+        run(path, executor, 100, at_once=4, progress=break_it)
     # Nobody goes on drawing what cannot be kept.
-    assert bench.count("draw") <= 5 + 2 * 4
+    assert executor.count("draw") <= 5 + 2 * 4
     monkeypatch.undo()
-    assert run(path, bench).status.labelled == 100
-    assert sum(count - 1 for count in bench.done.values()) <= 4
+    assert run(path, executor).status.labelled == 100
+    assert sum(count - 1 for count in executor.done.values()) <= 4
 
 
 # What people should know while there is still time
 
 
-def told(path: Path, bench: ToldBench, size: int) -> list[str]:
+def told(path: Path, executor: FakeExecutor, size: int) -> list[str]:
     # One after the other, so that "the first twenty" are known.
-    return run(path, bench, size, at_once=1).notices
+    return run(path, executor, size, at_once=1).notices
 
 
 def scored(good: float, bad: float, right: Callable[[str, int], bool]) -> dict[str, Any]:
@@ -269,32 +269,32 @@ USELESS = scored(0.5, 0.5, first)
 
 
 def test_a_collection_that_goes_well_says_nothing(path: Path) -> None:
-    assert told(path, ToldBench(**GOOD), 130) == []
+    assert told(path, FakeExecutor(**GOOD), 130) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (130, 1)])
 def test_identical_candidates_show_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
-    found = told(path, ToldBench(**GOOD, texts=lambda name: [name] * N), size)
+    found = told(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
     assert len(found) == notices
     assert all("all 3 candidates were identical for each of the first 20 prompts" in one for one in found)
 
 
 def test_one_prompt_whose_candidates_differ_is_enough(path: Path) -> None:
-    bench = ToldBench(**GOOD, texts=lambda name: [name, "other" if name == "p7" else name, name])
-    assert told(path, bench, 60) == []
+    executor = FakeExecutor(**GOOD, texts=lambda name: [name, "other" if name == "p7" else name, name])
+    assert told(path, executor, 60) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(99, 0), (100, 1), (110, 1)])
 def test_that_nothing_is_correct_shows_after_a_hundred(path: Path, size: int, notices: int) -> None:
-    bench = ToldBench(correct=lambda name: [False] * N)  # noqa: ARG005 - of all prompts
-    found = told(path, bench, size)
+    executor = FakeExecutor(correct=lambda name: [False] * N)  # noqa: ARG005 - of all prompts
+    found = told(path, executor, size)
     assert len(found) == notices
     assert all("none of the first 100 prompts has a correct candidate" in one for one in found)
 
 
 def test_one_correct_candidate_is_enough(path: Path) -> None:
-    bench = ToldBench(**scored(0.3, 0.7, lambda name, slot: name == "p99" and slot == 0))
-    found = told(path, bench, 120)
+    executor = FakeExecutor(**scored(0.3, 0.7, lambda name, slot: name == "p99" and slot == 0))
+    found = told(path, executor, 120)
     assert not any("has a correct candidate" in one for one in found)
 
 
@@ -303,23 +303,23 @@ def test_one_correct_candidate_is_enough(path: Path) -> None:
     [(USELESS, "does not tell correct from wrong candidates"), (TURNED, "the scores point the wrong way")],
 )
 def test_a_verifier_shows_after_a_hundred_prompts(path: Path, told_of: dict[str, Any], said: str) -> None:
-    assert told(path, ToldBench(**told_of), 99) == []
-    (found,) = told(path.with_name("b.db"), ToldBench(**told_of), 110)
+    assert told(path, FakeExecutor(**told_of), 99) == []
+    (found,) = told(path.with_name("b.db"), FakeExecutor(**told_of), 110)
     assert said in found
 
 
 def test_another_model_that_draws_shows_at_once_and_one_that_judges_does_not(path: Path) -> None:
     models = {"p30": "model-2", "p31": "model-1", "p40": "model-2", "p50": "model-3"}
-    bench = ToldBench(**GOOD, costs=lambda name: paid(10, models.get(name, "model-1")))
-    found = told(path, bench, 60)
+    executor = FakeExecutor(**GOOD, costs=lambda name: paid(10, models.get(name, "model-1")))
+    found = told(path, executor, 60)
     assert [("model-2, after model-1" in one, "model-3, after" in one) for one in found] == [
         (True, False),
         (False, True),
     ]
-    judged = ToldBench(**GOOD, costs=lambda name: paid(10, name, drew=False))
+    judged = FakeExecutor(**GOOD, costs=lambda name: paid(10, name, drew=False))
     assert told(path.with_name("b.db"), judged, 60) == []
 
 
 def test_requests_that_say_nothing_are_no_other_model(path: Path) -> None:
-    bench = ToldBench(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else paid(10))
-    assert told(path, bench, 40) == []
+    executor = FakeExecutor(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else paid(10))
+    assert told(path, executor, 40) == []

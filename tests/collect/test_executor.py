@@ -192,9 +192,9 @@ def flat(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
 
 
 def labelled(labeler: Labelling, **parts: Any) -> Labels:
-    bench = LocalExecutor(Components(lambda prompt: prompt, flat, labeler, N, **parts))
+    executor = LocalExecutor(Components(lambda prompt: prompt, flat, labeler, N, **parts))
     draws = [DrawnCandidate(text) for text in letters("?")]
-    found = asyncio.run(bench.label(examples(1)[0], draws, MemoryJournal())).result
+    found = asyncio.run(executor.label(examples(1)[0], draws, MemoryJournal())).result
     assert isinstance(found, Labels)
     return found
 
@@ -383,10 +383,10 @@ def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None
     busy = Busy()
 
     async def drawn() -> None:
-        bench = LocalExecutor(
+        executor = LocalExecutor(
             Components(RunnableLambda(busy.__call__), flat, NormalisedMatch(), N), ConcurrencyLimiter(3)
         )
-        await asyncio.gather(*(bench.draw(one, MemoryJournal()) for one in examples(40)))
+        await asyncio.gather(*(executor.draw(one, MemoryJournal()) for one in examples(40)))
 
     asyncio.run(drawn())
     assert busy.most == 3
@@ -401,15 +401,15 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
         raise KeyError(prompt, candidates)
 
     async def worked() -> list[Outcome]:
-        bench = LocalExecutor(
+        executor = LocalExecutor(
             Components(RunnableLambda(told), refused, NormalisedMatch(), N),
             ConcurrencyLimiter(2),
             RetryPolicy(rate_limiters=(turns,)),
         )
         example = examples(1)[0]
         return [
-            await bench.draw(example, MemoryJournal()),
-            await bench.score(example, [DrawnCandidate("x")] * N, MemoryJournal()),
+            await executor.draw(example, MemoryJournal()),
+            await executor.score(example, [DrawnCandidate("x")] * N, MemoryJournal()),
         ]
 
     drawn, failed = asyncio.run(worked())
@@ -432,12 +432,12 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
         raise KeyError(prompt)
 
     async def worked() -> list[Any]:
-        bench = LocalExecutor(Components(RunnableLambda(broken), wrong, wrong, N))
+        executor = LocalExecutor(Components(RunnableLambda(broken), wrong, wrong, N))
         example, draws = examples(1)[0], [DrawnCandidate("x")] * N
         found = [
-            await bench.draw(example, MemoryJournal()),
-            await bench.score(example, draws, MemoryJournal()),
-            await bench.label(example, draws, MemoryJournal()),
+            await executor.draw(example, MemoryJournal()),
+            await executor.score(example, draws, MemoryJournal()),
+            await executor.label(example, draws, MemoryJournal()),
         ]
         return [one.result for one in found]
 
@@ -446,8 +446,8 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
 
 def test_scores_and_their_number_are_checked() -> None:
     async def scored(verifier: Any) -> Any:
-        bench = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
-        return (await bench.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
+        executor = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
+        return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
 
     assert asyncio.run(scored(flat)) == Scored([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):
