@@ -104,7 +104,7 @@ def import_(
         from langchain_cfc.collect.store import Store
 
         source = read_records(*records)
-        with Store(store, create=True) as opened, opened.locked():
+        with Store(store, create=True) as opened, opened.lock():
             added = opened.add_records(track_progress(source, "reading records"), source.provenance)
     _say(store, added, as_json=as_json, what="records")
 

@@ -1,4 +1,4 @@
-"""From an evaluation dataset to calibration records: drawn, scored, labelled, and nothing paid twice.
+"""Collect calibration records from a dataset: draw, score and label candidates, and pay for each stage once.
 
 Importing this package loads nothing; each name below is loaded when it is first used. The store needs the
 extra `[collect]`.

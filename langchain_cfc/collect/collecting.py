@@ -234,7 +234,7 @@ async def acollect_with(
     if suspicion is not None:
         options.on_notice(suspicion)
     shown = progress_bar() if options.on_progress is None else nullcontext(options.on_progress)
-    with Store(store, create=True) as opened, opened.locked(), shown as on_progress:
+    with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
         opened.set_configuration({**configuration, **options.settings})
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:

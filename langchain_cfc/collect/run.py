@@ -222,7 +222,7 @@ class Run:
         self._writer = Writer(store)
         self._consecutive_failures = 0
         self._is_stopping = self._all_started = False
-        self._unfinished = store.unfinished()
+        self._unfinished = store.read_unfinished()
         self._page: deque[Work] = deque()
         self._in_progress = 0
         self._start_lock = asyncio.Lock()
@@ -266,11 +266,11 @@ class Run:
 
     async def _process_prompts(self) -> None:
         while (work := await self._next_work()) is not None:
-            with self._counted():
+            with self._count_prompt():
                 await self._process(work)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_prompt(self) -> Iterator[None]:
         """Count a prompt as ended on exit, and stop the run on an error."""
         try:
             yield

@@ -105,7 +105,7 @@ class Read:
                     [dict(row) for row in table.draws.metadata],
                     list(store.records()),
                     store.provenance(),
-                    list(store.unfinished()),
+                    list(store.read_unfinished()),
                 ),
             )
 

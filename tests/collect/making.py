@@ -158,7 +158,7 @@ def run(
     notices: list[str] = []
 
     async def worked() -> Ran:
-        with Store(path, create=True) as store, store.locked():
+        with Store(path, create=True) as store, store.lock():
             store.add(examples(size))
             going = Run(
                 store,

@@ -93,7 +93,7 @@ def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> N
         run(path, executor, 5, budget=Budget(max_tokens=10**9))
     # What was paid for is kept all the same.
     with Store(path) as store:
-        kept = sum(work.draws is not None for work in store.unfinished())
+        kept = sum(work.draws is not None for work in store.read_unfinished())
     assert kept == executor.count("draw") == 1
 
 

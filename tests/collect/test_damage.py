@@ -92,10 +92,10 @@ def test_what_calibration_reads_cannot_change_unnoticed(path: Path, statement: s
 )
 def test_what_a_further_run_goes_on_with_cannot_change_unnoticed(path: Path, statement: str) -> None:
     with Store(path) as store:
-        assert {3, 11, 15} <= {work.position for work in store.unfinished()}
+        assert {3, 11, 15} <= {work.position for work in store.read_unfinished()}
     change(path, statement)
     with Store(path) as store, pytest.raises(StoreError, match="is damaged: the prompt 'p"):
-        list(store.unfinished())
+        list(store.read_unfinished())
 
 
 def test_status_checks_everything_where_it_is_asked_to(path: Path) -> None:

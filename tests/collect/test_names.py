@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: Path) -> None:
     link = path.with_name("link.db")
-    with Store(path) as store, store.locked():
+    with Store(path) as store, store.lock():
         os.link(path, link)
         for create in (False, True):
             with pytest.raises(
@@ -45,7 +45,7 @@ def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: 
 def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:
     with Store(path) as store:
         os.link(path, path.with_name("link.db"))
-        with pytest.raises(StoreError, match="has 2 names"), store.locked():
+        with pytest.raises(StoreError, match="has 2 names"), store.lock():
             pass
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(path: Path, mounted: Path) 
     assert mounted.stat().st_nlink == 1
     with (
         Store(path) as store,
-        store.locked(),
+        store.lock(),
         pytest.raises(StoreError, match="mount the folder that holds it"),
     ):
         Store(mounted)
@@ -105,9 +105,9 @@ def test_a_folder_that_is_mounted_elsewhere_shares_the_lock(path: Path, tmp_path
     ):
         pytest.skip("only root may mount, where that is allowed at all")
     try:
-        with Store(path) as store, store.locked(), Store(elsewhere / path.name) as other:
+        with Store(path) as store, store.lock(), Store(elsewhere / path.name) as other:
             busy = pytest.raises(StoreError, match="another run is at work")
-            with busy, other.locked():
+            with busy, other.lock():
                 pass
     finally:
         subprocess.run(["umount", "-l", elsewhere], check=True)

@@ -86,7 +86,7 @@ def test_examples_are_added_once_in_their_order(store: Store) -> None:
     many = examples(PAGE + 2)
     assert store.add(many[:2]) == 2
     assert store.add(many) == PAGE
-    assert [work.example for work in store.unfinished()] == many
+    assert [work.example for work in store.read_unfinished()] == many
 
 
 def test_a_changed_prompt_is_refused_and_nothing_of_its_dataset_is_added(store: Store) -> None:
@@ -110,7 +110,7 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
     put(store, rows.insert_draws(1, draws, Usage(), without_nul=store.without_nul))
     put(store, rows.insert_scores(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
-    first, second = store.unfinished()
+    first, second = store.read_unfinished()
     assert first.draws is None
     assert first.scores is None
     assert (second.draws, second.scores) == (draws, scores)
@@ -137,10 +137,10 @@ def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
         ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
         ("p2", Stage.SCORED, "VerifierError: no score"),
     ]
-    assert list(store.unfinished()) == []
+    assert list(store.read_unfinished()) == []
     assert store.retry_failed() == 2
     assert store.failures() == []
-    assert [work.draws for work in store.unfinished()] == [None, [DrawnCandidate("b")]]
+    assert [work.draws for work in store.read_unfinished()] == [None, [DrawnCandidate("b")]]
 
 
 def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
@@ -309,7 +309,7 @@ def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Pat
 
 def free(store: Store) -> bool:
     try:
-        with store.locked():
+        with store.lock():
             return True
     except StoreError:
         return False
@@ -347,7 +347,7 @@ def test_the_server_looks_after_whoever_holds_the_lock(server: Server, url: str)
         # The timer shows once what was sent has been received.
         until(lambda: len(asked_after(server.port)) > 0)
         assert min(asked_after(server.port)) > 60
-        with store.locked():
+        with store.lock():
             until(lambda: min(asked_after(server.port), default=60) <= 30)
 
 
@@ -396,7 +396,7 @@ def drawn_in(url: str) -> set[str]:
     """Prompts whose candidates are durable."""
     try:
         with Store(url) as store:
-            unfinished = {work.example.input for work in store.unfinished() if work.draws is None}
+            unfinished = {work.example.input for work in store.read_unfinished() if work.draws is None}
             known = {f"question {k}" for k in range(PROMPTS)} if sum(store.stages().values()) else set()
             return known - unfinished
     except StoreError:  # killed before there was one

@@ -88,10 +88,10 @@ def finished(store: Store, position: int, n: int = 3) -> None:
 def test_examples_come_out_as_they_went_in_and_in_their_order(some: list[Example]) -> None:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s.db", create=True) as store:
         assert store.add(some) == len(some)
-        assert [work.example for work in store.unfinished()] == some
+        assert [work.example for work in store.read_unfinished()] == some
         # Again they are known, in whatever order; and a further one comes last.
         assert store.add([Example(id="\0new", input="?"), *reversed(some)]) == 1
-        assert [work.example.id for work in store.unfinished()] == [*(one.id for one in some), "\0new"]
+        assert [work.example.id for work in store.read_unfinished()] == [*(one.id for one in some), "\0new"]
 
 
 @pytest.mark.parametrize("size", [3, 1200])
@@ -162,7 +162,7 @@ def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
         store.add(examples(1))
         drawn(store, 0, [draw])
     with Store(path) as store:
-        (work,) = store.unfinished()
+        (work,) = store.read_unfinished()
     assert work.draws == [draw]
     assert work.scores is None
     if draw.message is not None:
@@ -184,7 +184,7 @@ def test_a_verifier_scores_what_was_stored_as_it_would_have_before(path: Path) -
     with Store(path, create=True) as store:
         store.add(examples(1))
         drawn(store, 0, draws)
-        (work,) = store.unfinished()
+        (work,) = store.read_unfinished()
     assert work.draws is not None
     verifier = SequenceProbability()
     before, after = (
@@ -217,7 +217,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
         with Store(path) as store:
             store.write(written)
         with Store(path) as store:
-            first, second = store.unfinished()
+            first, second = store.read_unfinished()
             assert (first.draws, first.scores) == known
             assert (second.draws, second.scores) == (None, None)
             assert list(store.records()) == []
@@ -225,7 +225,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
         labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
         store.write(rows.insert_labels(0, labels, Usage(), without_nul=False))
         (record,) = store.records()
-        (left,) = store.unfinished()
+        (left,) = store.read_unfinished()
     assert left.example.id == "p1"
     assert [(one.text, one.score, one.correct, one.answer) for one in record.candidates] == [
         ("a", 0.1, True, "A"),
@@ -263,10 +263,10 @@ def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(pa
             ("p0", Stage.SCORED, "CollectionError: the judge is ill"),
             ("p2", Stage.DRAWN, "DrawError: half \\ud83d"),
         ]
-        assert [work.example.id for work in store.unfinished()] == ["p1"]
+        assert [work.example.id for work in store.read_unfinished()] == ["p1"]
         assert store.retry_failed() == 2
         assert store.retry_failed() == 0
-        found = list(store.unfinished())
+        found = list(store.read_unfinished())
         assert [work.example.id for work in found] == ["p0", "p1", "p2"]
         assert found[0].draws == [DrawnCandidate("a")]
 
@@ -428,7 +428,7 @@ def test_a_store_that_was_killed_while_it_was_made_is_made_anew(path: Path) -> N
 
 
 def hold(path: str, ready: Any) -> None:
-    with Store(path) as store, store.locked():
+    with Store(path) as store, store.lock():
         ready.set()
         multiprocessing.get_context("forkserver").Event().wait()
 
@@ -448,7 +448,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
             with Store(name) as store:
                 with (
                     pytest.raises(StoreError, match=r"another run is at work on .*: let it end, or stop it"),
-                    store.locked(),
+                    store.lock(),
                 ):
                     pass
                 # Looking is free.
@@ -462,7 +462,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
 
 def free(store: Store) -> bool:
     try:
-        with store.locked():
+        with store.lock():
             return True
     except StoreError:
         return False
@@ -470,9 +470,9 @@ def free(store: Store) -> bool:
 
 def test_a_lock_is_free_again_after_an_error(path: Path) -> None:
     with Store(path, create=True) as store:
-        with pytest.raises(KeyError), store.locked():
+        with pytest.raises(KeyError), store.lock():
             raise KeyError
-        with store.locked(), Store(path) as other:
+        with store.lock(), Store(path) as other:
             assert not free(other)
         assert free(store)
 
@@ -522,7 +522,7 @@ def test_whoever_wrote_together_with_what_cannot_be_written_is_told(path: Path) 
 
     assert [type(one) for one in asyncio.run(written())] == [StoreError, StoreError]
     with Store(path) as store:
-        assert [work.example.id for work in store.unfinished() if work.draws] == ["p1"]
+        assert [work.example.id for work in store.read_unfinished() if work.draws] == ["p1"]
 
 
 def test_what_nobody_waits_for_any_more_is_written_all_the_same(path: Path) -> None:

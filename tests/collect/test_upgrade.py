@@ -89,7 +89,7 @@ def test_an_old_store_is_what_it_was_and_damage_shows_from_now_on(new: Path, old
 
 def test_an_old_store_that_a_run_works_on_is_left_alone(new: Path, old: Path) -> None:
     before = old.read_bytes()
-    with Store(new) as store, store.locked():
+    with Store(new) as store, store.lock():
         # The lock that the other release would hold.
         new.with_name("new.db.lock").rename(new.with_name("old.db.lock"))
         with pytest.raises(StoreError, match="another run is at work"):

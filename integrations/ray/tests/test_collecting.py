@@ -244,7 +244,9 @@ async def half_drawn(where: str, size: int) -> set[str]:
             with Store(where) as store:
                 if sum(store.stages().values()) < size:
                     return False
-                open_ones = {str(work.example.input) for work in store.unfinished() if work.draws is None}
+                open_ones = {
+                    str(work.example.input) for work in store.read_unfinished() if work.draws is None
+                }
         except StoreError:  # there is none yet
             return False
         found.update(f"question {number}" for number in range(size))

@@ -167,7 +167,7 @@ class Store:
                 if create:
                     self._create()
                 self._check_version()
-                self._verified()
+                self._verify()
         except BaseException:
             self.close()
             raise
@@ -222,13 +222,13 @@ class Store:
             value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
         return None if value is None else json.loads(value)
 
-    def _verified(self) -> tuple[Seal, list[int]]:
+    def _verify(self) -> tuple[Seal, list[int]]:
         """Return the seal and the positions of finished prompts, after a comparison with the content."""
         with self._database.reading() as connection:
             return verify_seal(self.name, connection)
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _open_reader(self) -> Iterator[Connection]:
         """Open a connection whose values are reported as damage if they cannot be read."""
         with report_damage(self.name), self._database.reading() as connection:
             yield connection
@@ -247,7 +247,7 @@ class Store:
                 pass
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other runs from using the store; raises `StoreError` if another run uses it."""
         with self._database.locked():
             yield
@@ -368,7 +368,7 @@ class Store:
 
     # Work
 
-    def unfinished(self) -> Iterator[Work]:
+    def read_unfinished(self) -> Iterator[Work]:
         """Yield the prompts that are neither finished nor failed, in order, a page at a time."""
         with report_damage(self.name):
             yield from self._read_work(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
@@ -440,7 +440,7 @@ class Store:
             StoreError: If a prompt was damaged or lost.
         """
         with report_damage(self.name):
-            _, finished = self._verified()
+            _, finished = self._verify()
             for start in range(0, len(finished), PAGE):
                 positions = finished[start : start + PAGE]
                 first, last = positions[0], positions[-1]
@@ -487,7 +487,7 @@ class Store:
             .where(_prompts.c.error.is_not(None))
             .order_by(_prompts.c.position)
         )
-        with self._reading() as connection:
+        with self._open_reader() as connection:
             failures = []
             for row in connection.execute(query):
                 reason = json.loads(row.error)
@@ -497,12 +497,12 @@ class Store:
     def models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
         with report_damage(self.name):
-            return list(self._verified()[0].models)
+            return list(self._verify()[0].models)
 
     def stages(self) -> dict[Stage, int]:
         """Return the number of prompts at each stage, failed prompts included."""
         query = select(_prompts.c.stage, func.count()).group_by(_prompts.c.stage)
-        with self._reading() as connection:
+        with self._open_reader() as connection:
             counts = {int(stage): int(count) for stage, count in connection.execute(query)}
             return {stage: counts.get(stage, 0) for stage in Stage}
 
@@ -515,7 +515,7 @@ class Store:
             func.sum(_calls.c.input_tokens).cast(BigInteger),
             func.sum(_calls.c.output_tokens).cast(BigInteger),
         ).group_by(_calls.c.model)
-        with self._reading() as connection:
+        with self._open_reader() as connection:
             rows = connection.execute(query).all()
             return Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
 
@@ -527,13 +527,13 @@ class Store:
             .join_from(_labels, _scores, _same_candidate(_labels, _scores))
             .group_by(_labels.c.correct)
         )
-        with self._reading() as connection:
+        with self._open_reader() as connection:
             by_label = {bool(label): (count, total) for label, count, total in connection.execute(sums)}
             return connection.execute(covered).scalar_one(), by_label
 
     def request_history(self) -> RequestHistory:
         """Return the usage of the requests of all runs so far, by stage."""
-        with self._reading() as connection:
+        with self._open_reader() as connection:
             return _read_history(connection)
 
 
