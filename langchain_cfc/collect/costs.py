@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import ceil
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,6 +41,15 @@ class ModelCalls:
     output_tokens: int
     answered: int = 0
 
+    def add(self, other: ModelCalls, sign: Literal[1, -1] = 1) -> ModelCalls:
+        """Return these calls with the numbers of others added or subtracted."""
+        return replace(
+            self,
+            input_tokens=self.input_tokens + sign * other.input_tokens,
+            output_tokens=self.output_tokens + sign * other.output_tokens,
+            answered=self.answered + sign * other.answered,
+        )
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -73,13 +83,8 @@ class Usage:
     def __add__(self, other: Usage) -> Usage:
         merged: dict[tuple[str, bool], ModelCalls] = {}
         for one in (*self.calls, *other.calls):
-            known = merged.get((one.model, one.drew), ModelCalls(one.model, one.drew, 0, 0))
-            merged[one.model, one.drew] = replace(
-                known,
-                input_tokens=known.input_tokens + one.input_tokens,
-                output_tokens=known.output_tokens + one.output_tokens,
-                answered=known.answered + one.answered,
-            )
+            known = merged.get((one.model, one.drew))
+            merged[one.model, one.drew] = one if known is None else known.add(one)
         return Usage(
             tuple(merged.values()), self.answered + other.answered, self.unreported + other.unreported
         )
@@ -89,16 +94,11 @@ class Usage:
         known = {one.model: one for one in other.calls}
         rest = []
         for one in self.calls:
-            before = known.get(one.model, ModelCalls(one.model, one.drew, 0, 0))
-            difference = replace(
-                one,
-                input_tokens=one.input_tokens - before.input_tokens,
-                output_tokens=one.output_tokens - before.output_tokens,
-                answered=one.answered - before.answered,
-            )
-            changed = difference.answered or difference.input_tokens or difference.output_tokens
-            if changed or before.drew != one.drew:
-                rest.append(difference)
+            before = known.get(one.model)
+            left = one if before is None else one.add(before, -1)
+            is_new = before is not None and before.drew != one.drew
+            if is_new or left.answered or left.input_tokens or left.output_tokens:
+                rest.append(left)
         return Usage(tuple(rest), self.answered - other.answered, self.unreported - other.unreported)
 
     @property

@@ -35,16 +35,6 @@ from langchain_cfc._internal.database import Database
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import schema
-from langchain_cfc.collect.store.schema import (
-    digest_draw,
-    digest_draws,
-    digest_labels,
-    digest_prompt,
-    digest_scores,
-    read_seal,
-    replace_seal,
-    to_json,
-)
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
@@ -105,19 +95,19 @@ def _prompt_row(position: int, example: Example) -> Row:
     row = {
         "position": position,
         "id": example.id,
-        "input": to_json(example.input),
-        "reference": to_json(example.reference),
-        "metadata": to_json(example.metadata),
+        "input": schema.to_json(example.input),
+        "reference": schema.to_json(example.reference),
+        "metadata": schema.to_json(example.metadata),
         "cluster": example.cluster,
         "stage": int(Stage.OPEN),
         "described": None,
         "error": None,
     }
-    return {**row, "digest": digest_prompt(row)}
+    return {**row, "digest": schema.digest_prompt(row)}
 
 
 def _data_json(draw: DrawnCandidate) -> str | None:
-    return None if draw.data is None else to_json(draw.data)
+    return None if draw.data is None else schema.to_json(draw.data)
 
 
 def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool) -> Row:
@@ -137,7 +127,7 @@ def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bo
         "text": draw.text,
         "data": data,
         "packed": packed,
-        "checksum": digest_draw(position, slot, draw.text, data, packed),
+        "checksum": schema.digest_draw(position, slot, draw.text, data, packed),
     }
 
 
@@ -249,7 +239,9 @@ def insert_draws(
         for slot, draw in enumerate(draws)
         if slot not in stored
     ]
-    digest = digest_draws(position, [draw.text for draw in draws], [_data_json(draw) for draw in draws])
+    digest = schema.digest_draws(
+        position, [draw.text for draw in draws], [_data_json(draw) for draw in draws]
+    )
     return [
         (_ADD_DRAWS, missing),
         (_SET_DRAWN, [{"at": position, "new_stage": int(Stage.DRAWN), "new_value": digest}]),
@@ -291,11 +283,11 @@ def insert_scores(position: int, scores: Scored, usage: Usage) -> list[Write]:
             "prompt": position,
             "slot": slot,
             "score": float(score),
-            "outputs": None if one is None else to_json(one),
+            "outputs": None if one is None else schema.to_json(one),
         }
         for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
     ]
-    digest = digest_scores(position, [row["score"] for row in rows], [row["outputs"] for row in rows])
+    digest = schema.digest_scores(position, [row["score"] for row in rows], [row["outputs"] for row in rows])
     return [
         (_ADD_SCORES, rows),
         (_SET_SCORED, [{"at": position, "new_stage": int(Stage.SCORED), "new_value": digest}]),
@@ -315,9 +307,9 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: b
     described = None
     if labels.metadata:
         with _refuse_unstorable("the metadata of the prompt", "Let its function return finite JSON"):
-            described = to_json(labels.metadata)
+            described = schema.to_json(labels.metadata)
             _check_text(described, without_nul=False)
-    digest = digest_labels(
+    digest = schema.digest_labels(
         position, [row["correct"] for row in rows], [row["answer"] for row in rows], described
     )
     done = {"at": position, "new_stage": int(Stage.LABELLED), "new_described": described, "new_value": digest}
@@ -332,7 +324,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
     """Prepare the writes of a failed stage; finished stages stay."""
     # Characters that cannot be encoded are escaped.
     text = str(error).encode(errors="backslashreplace").decode()
-    reason = to_json({"kind": type(error).__name__, "said": text})
+    reason = schema.to_json({"kind": type(error).__name__, "said": text})
     return [
         (_SET_ERROR, [{"at": position, "new_value": reason}]),
         (_ADD_CALLS, _call_rows(position, stage, usage)),
@@ -378,12 +370,12 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
     # Models that this connection has seen in the seal: most draws need not read it.
     if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS, set())):
         return
-    before = read_seal(connection)
+    before = schema.read_seal(connection)
     connection.info[_KNOWN_MODELS] = set(before.models)
     seal = replace(before, prompts=before.prompts + len(prompts))
     seal = seal.with_finished(labelled).with_models(models)
     if seal != before:
-        replace_seal(connection, seal)
+        schema.replace_seal(connection, seal)
 
 
 def add_prompts(

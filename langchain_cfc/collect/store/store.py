@@ -31,22 +31,6 @@ from langchain_cfc.collect.store.rows import (
     read_example,
     read_record,
 )
-from langchain_cfc.collect.store.schema import (
-    OLD_VERSION,
-    SEAL,
-    Seal,
-    check_draws,
-    check_finished,
-    check_prompt,
-    check_scores,
-    read_facts,
-    read_seal,
-    replace_seal,
-    report_damage,
-    to_json,
-    upgrade_store,
-    verify_seal,
-)
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -161,7 +145,7 @@ class Store:
             msg = f"there is no store at {self.name}"
             raise StoreError(msg)
         try:
-            with report_damage(self.name):
+            with schema.report_damage(self.name):
                 if self.embedded and self._database.path.is_file():
                     self._database.check_pages()
                 if create:
@@ -197,19 +181,21 @@ class Store:
                 "library_version": __version__,
                 "format": schema.FORMAT,
             }
-            written = {name: to_json(value) for name, value in facts.items()}
+            written = {name: schema.to_json(value) for name, value in facts.items()}
             with self._database.writing() as connection:
                 # Remove what an interrupted creation has left.
                 connection.execute(_facts.delete())
-                _write_facts(connection, {**written, SEAL: Seal().with_facts(written).to_json()})
+                _write_facts(
+                    connection, {**written, schema.SEAL: schema.Seal().with_facts(written).to_json()}
+                )
 
     def _check_version(self) -> None:
         if _facts.name not in self._database.tables() or self._read_fact("format") != schema.FORMAT:
             msg = f"{self.name} is no store of a collection"
             raise StoreError(msg)
         version = self._read_fact("version")
-        if version == OLD_VERSION:
-            upgrade_store(self._database)
+        if version == schema.OLD_VERSION:
+            schema.upgrade_store(self._database)
         elif version != schema.VERSION:
             msg = (
                 f"{self.name} is a store of version {version}, and this release reads version "
@@ -222,15 +208,15 @@ class Store:
             value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
         return None if value is None else json.loads(value)
 
-    def _verify(self) -> tuple[Seal, list[int]]:
+    def _verify(self) -> tuple[schema.Seal, list[int]]:
         """Return the seal and the positions of finished prompts, after a comparison with the content."""
         with self._database.reading() as connection:
-            return verify_seal(self.name, connection)
+            return schema.verify_seal(self.name, connection)
 
     @contextmanager
     def _open_reader(self) -> Iterator[Connection]:
         """Open a connection whose values are reported as damage if they cannot be read."""
-        with report_damage(self.name), self._database.reading() as connection:
+        with schema.report_damage(self.name), self._database.reading() as connection:
             yield connection
 
     def check(self) -> None:
@@ -239,7 +225,7 @@ class Store:
         Raises:
             StoreError: If something is damaged.
         """
-        with report_damage(self.name):
+        with schema.report_damage(self.name):
             self._database.check_pages(thoroughly=True)
             for _ in self.records():
                 pass
@@ -267,7 +253,7 @@ class Store:
     @property
     def configuration(self) -> dict[str, Any]:
         """How the records are made; empty in a new store."""
-        with report_damage(self.name):
+        with schema.report_damage(self.name):
             known: dict[str, Any] = self._read_fact("configuration") or {}
             return known
 
@@ -276,17 +262,19 @@ class Store:
 
         Raises `StoreError` if the store holds records that were made with another configuration.
         """
-        settled = to_json({**self.configuration, **self.check_configuration(configuration)})
+        settled = schema.to_json({**self.configuration, **self.check_configuration(configuration)})
         with self._database.writing() as connection:
             _write_facts(connection, {"configuration": settled})
-            replace_seal(connection, read_seal(connection).with_facts(read_facts(connection)))
+            schema.replace_seal(
+                connection, schema.read_seal(connection).with_facts(schema.read_facts(connection))
+            )
 
     def check_configuration(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration as it is stored; raises `StoreError` if the records have another one.
 
         Names that only one of the two has are not compared, except for those that become the provenance.
         """
-        given: dict[str, Any] = json.loads(to_json(configuration))
+        given: dict[str, Any] = json.loads(schema.to_json(configuration))
         known = self.configuration
         if not known:
             return given
@@ -370,7 +358,7 @@ class Store:
 
     def read_unfinished(self) -> Iterator[Work]:
         """Yield the prompts that are neither finished nor failed, in order, a page at a time."""
-        with report_damage(self.name):
+        with schema.report_damage(self.name):
             yield from self._read_work(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
 
     def _read_work(self, *conditions: Any) -> Iterator[Work]:
@@ -388,10 +376,10 @@ class Store:
                 yield self._check_work(row, draws.get(row.position, []), scores.get(row.position, []))
 
     def _check_work(self, prompt: Any, draw_rows: Sequence[Any], score_rows: Sequence[Any]) -> Work:
-        check_prompt(self.name, prompt)
-        check_draws(self.name, prompt, draw_rows)
+        schema.check_prompt(self.name, prompt)
+        schema.check_draws(self.name, prompt, draw_rows)
         if prompt.stage >= Stage.SCORED:
-            check_scores(self.name, prompt, score_rows)
+            schema.check_scores(self.name, prompt, score_rows)
         draws = {one.slot: read_draw(one) for one in draw_rows}
         return Work(
             prompt.position,
@@ -439,7 +427,7 @@ class Store:
         Raises:
             StoreError: If a prompt was damaged or lost.
         """
-        with report_damage(self.name):
+        with schema.report_damage(self.name):
             _, finished = self._verify()
             for start in range(0, len(finished), PAGE):
                 positions = finished[start : start + PAGE]
@@ -451,7 +439,7 @@ class Store:
                 known = {row.position: row for row in rows}
                 for position in positions:
                     row, of_prompt = known[position], candidates[position]
-                    check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
+                    schema.check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
                     yield read_record(row, of_prompt)
 
     def table(self, names: Sequence[str] = ()) -> LabelledBatch:
@@ -467,10 +455,10 @@ class Store:
             StoreError: If no prompt is finished, a prompt was damaged or lost, or a candidate lacks one of
                 the raw outputs.
         """
-        with report_damage(self.name):
+        with schema.report_damage(self.name):
             n = self.provenance().n
             with self._database.snapshot() as connection:
-                _, finished = verify_seal(self.name, connection)
+                _, finished = schema.verify_seal(self.name, connection)
                 pages = (
                     finished[start : start + _TABLE_PAGE] for start in range(0, len(finished), _TABLE_PAGE)
                 )
@@ -496,7 +484,7 @@ class Store:
 
     def models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
-        with report_damage(self.name):
+        with schema.report_damage(self.name):
             return list(self._verify()[0].models)
 
     def stages(self) -> dict[Stage, int]:
@@ -567,7 +555,7 @@ def _read_batch(
         msg = f"{store} is damaged: candidates of some of its prompts are gone"
         raise StoreError(msg)
     for number, row in enumerate(rows):
-        check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
+        schema.check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
     _, _, texts, _, scores, outputs, correct, extracted = columns
     shape = (len(rows), n)
     is_extracted = {answer is not None for answer in extracted}
