@@ -162,7 +162,7 @@ def test_a_file_that_is_not_there_and_a_setting_that_is_none(tmp_path: Path, rea
 
 def test_a_cost_without_prices_is_refused(read: Read) -> None:
     config = read(('[prices."gpt-4o"]\ninput = 1.0\noutput = 2.0\n', ""))
-    with pytest.raises(InputError, match="only be kept to with the prices"):
+    with pytest.raises(InputError, match="max_cost needs the prices"):
         config.create_budget()
 
 

@@ -278,7 +278,7 @@ def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]
 def insert_scores(position: int, scores: Scored, usage: Usage) -> list[Write]:
     """Prepare the writes that finish the scores of a prompt."""
     outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
-    rows = [
+    rows: list[Row] = [
         {
             "prompt": position,
             "slot": slot,
@@ -300,7 +300,7 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: b
     answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
     with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
         _check_text(*answers, without_nul=without_nul)
-    rows = [
+    rows: list[Row] = [
         {"prompt": position, "slot": slot, "correct": bool(correct), "answer": answer}
         for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
     ]
