@@ -49,9 +49,10 @@ def test_methods_without_thresholds_have_figures_as_well(tmp_path: Path) -> None
 def test_a_full_disk_is_no_verdict() -> None:
     command: list[str | Path] = [
         Path(sys.executable).with_name("langchain-cfc"),
-        "compare",
+        "plan",
         RECORDING,
-        *QUICK,
+        "--alpha",
+        "0.2",
         "--json",
     ]
     with Path("/dev/full").open("w", encoding="utf-8") as full:

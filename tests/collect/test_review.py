@@ -236,9 +236,9 @@ def test_few_records_are_held_at_a_time(tmp_path: Path) -> None:
         nonlocal held
         for number in range(300):
             yield record(f"p{number}", ("a", True))
-        held = sum(isinstance(one, PromptRecord) and one.id[0] == "p" for one in gc.get_objects()) - before
+        held = sum(type(one) is PromptRecord and one.id[0] == "p" for one in gc.get_objects()) - before
 
-    before = sum(isinstance(one, PromptRecord) and one.id[0] == "p" for one in gc.get_objects())
+    before = sum(type(one) is PromptRecord and one.id[0] == "p" for one in gc.get_objects())
     write_review(stream(), 10, tmp_path / "a.csv")
     assert 10 <= held <= 2 * 10 + 1
 

@@ -41,6 +41,10 @@ FEATURES = [
     "bins(min_score, 4) + group(tier)",
     "mean_score + hard(max_score, entropy, 0.8) + group(tier)",
 ]
+EACH_MAP = pytest.mark.parametrize(
+    "features",
+    [pytest.param(one, marks=pytest.mark.long) if one == "mean_score^2" else one for one in FEATURES],
+)
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -79,7 +83,7 @@ def sums(
         ),
     ],
 )
-@pytest.mark.parametrize("features", FEATURES)
+@EACH_MAP
 def test_the_promise_holds_for_any_bag_of_prompts(
     features: str, set_rule: str, synthetic: Records, gaps: Gaps
 ) -> None:
@@ -91,7 +95,7 @@ def test_the_promise_holds_for_any_bag_of_prompts(
         assert min(found.values()) >= -ROUND_OFF
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@EACH_MAP
 def test_the_promise_costs_no_more_than_the_features_do(
     features: str, synthetic: Records, gaps: Gaps
 ) -> None:
