@@ -1,14 +1,12 @@
-"""How each method looks, in every figure alike.
+"""What all figures share: the style of each method, labels of groups, axes with a key, and inline SVG.
 
 A style is a colour, a marker, a dash pattern and a hatch. The colours are those of Okabe and Ito (2008,
 "Color universal design") that stand out from white and from near black: without yellow, which vanishes on
 paper, and without black, which is the ink. The other three tell methods apart where colours do not: on a grey
 print, and where two methods share a colour.
 
-A figure as part of a page: inline SVG that reads on light and on dark pages.
-
-Matplotlib's SVG is made for a file of its own. On a page its black would vanish at night, its style sheet
-would rule every other picture, and the names of its parts would clash with those of the next figure. So black
+Matplotlib's SVG is made for a file of its own. On a dark page its black would vanish, its style sheet would
+apply to every other picture, and the names of its parts would clash with those of the next figure. So black
 becomes the colour of the text around the figure, the style sheet becomes attributes of the figure, and each
 name gets a prefix made of the figure's content and title.
 """
@@ -24,7 +22,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
@@ -71,7 +68,7 @@ DASHES: tuple[Dash, ...] = (
 )
 PLACES = 78
 MARK = 6.0  # points
-# Places of their own, so that methods that are compared often look as different as can be: none of the first
+# Places of their own, so that methods that are often compared differ as much as possible: none of the first
 # thirteen shares a marker or a hatch with another.
 KNOWN = (
     "conditional",
@@ -92,26 +89,47 @@ KNOWN = (
     "TopK-reaching",
 )
 
+SMALL = 9.0  # points; size of labels of ticks and of the key
+ALL_PROMPTS = "all prompts"
+LONGEST = 32  # characters of one label
+_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
+_NO_NAME_OF_A_PROPERTY = re.compile(r"""['"\d\[(]""")
+
+LINE = 1.3 * SMALL  # points from one line of a label to the next
+HEIGHT = 4.2  # inches
+MARGINS = 1.0  # inches around the axis: its own labels, and what separates it from the key
+KEY_ROOM = 150.0  # points of a line of the key
+KEY_SIGN = 0.5  # inches that line and marker take in the key
+MOST_LINES = 3  # of a label that lies flat
+SLANT = 40.0  # degrees
+TARGET: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2, "marker": "", "zorder": 1.5}
+
+_SVG = "http://www.w3.org/2000/svg"
+_INK = "#000000"
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "langchain-cfc"}
+_GIVEN_ONCE = {
+    # What matplotlib's style sheet says of every element, and black, which it leaves out as the default.
+    "stroke-linejoin": "round",
+    "stroke-linecap": "butt",
+    "fill": "currentColor",
+    # Narrow pages shrink the figure; other fonts may be wider than the one it was laid out with.
+    "style": "max-width: 100%; height: auto; overflow: visible",
+    "role": "img",
+}
+
 
 @dataclass(frozen=True)
 class Style:
-    """How one method looks.
+    """How one method looks."""
 
-    Attributes:
-        colour: As `#rrggbb`.
-        marker: Matplotlib's name of the marker of its points.
-        dash: Offset and dashes of its line, in points times the line's width.
-        hatch: Matplotlib's pattern of its bars.
-    """
-
-    colour: str
-    marker: str
-    dash: Dash
-    hatch: str
+    colour: str  # `#rrggbb`
+    marker: str  # matplotlib's name
+    dash: Dash  # offset and dashes of the line, in points times the line's width
+    hatch: str  # matplotlib's pattern of bars
 
     @classmethod
     def at(cls, place: int) -> Style:
-        """The style of a place; those of any thirteen places in a row differ in marker and hatch."""
+        """Return the style of a place; those of any thirteen places in a row differ in marker and hatch."""
         return cls(
             COLOURS[place % len(COLOURS)],
             MARKERS[place % len(MARKERS)],
@@ -120,12 +138,7 @@ class Style:
         )
 
     def points(self, ink: str, size: float = MARK) -> dict[str, Any]:
-        """What matplotlib's `errorbar` needs to draw points in this style, joined by a line.
-
-        Args:
-            ink: Colour of the markers' edges, which light colours need on paper.
-            size: Of the markers, in points.
-        """
+        """Return matplotlib's options for points joined by a line, with marker edges in the colour `ink`."""
         return {
             "color": self.colour,
             "linestyle": self.dash,
@@ -140,16 +153,10 @@ class Style:
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """The style of every method of a report.
+    """Return the style of every method of a report by name.
 
-    Methods of this package have places of their own. Others have one by their name; where it is taken, by
-    another of the same report, the next that is free.
-
-    Args:
-        names: Names of all methods of the report, drawn or not, so that a choice of methods changes nothing.
-
-    Returns:
-        Styles by name, in the order given.
+    Methods of this package have places of their own. Others have one by the hash of their name, or the next
+    free one. Give the names of all methods, drawn or not, so that a choice of methods changes no style.
     """
     given = list(names)
     places = {name: KNOWN.index(name) for name in given if name in KNOWN}
@@ -163,30 +170,19 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 
 
 def nested(count: int) -> list[float]:
-    """Sizes of markers of methods drawn one over the other: later ones are smaller, so that all are seen."""
+    """Return marker sizes for methods drawn over one another, the later the smaller: all stay visible."""
     largest, smallest = min(MARK + 0.5 * (count - 1), 10.0), max(MARK - 0.25 * (count - 1), 3.5)
     return [largest - (largest - smallest) * place / max(count - 1, 1) for place in range(count)]
 
 
 def as_aimed(name: str, method: MethodComparison | MethodReport) -> str:
-    """What the key calls a method where a target for coverage is drawn, which may not be its own."""
+    """Return what the key calls a method where a target for coverage is drawn, which may not be its own."""
     aims = not isinstance(method, MethodComparison) or method.aims_at_coverage
     return name if aims else f"{name} (aims at something else)"
 
 
 def chosen(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[str, Shown]:
-    """The methods to draw.
-
-    Args:
-        there: All methods by name.
-        methods: Names of those to draw, in this order; None for all.
-
-    Returns:
-        The chosen ones by name.
-
-    Raises:
-        InputError: If a name is not there.
-    """
+    """Return the methods with these names in this order, all for None; an unknown name raises `InputError`."""
     names = list(there) if methods is None else list(methods)
     unknown = [name for name in names if name not in there]
     if unknown:
@@ -195,26 +191,13 @@ def chosen(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[st
     return {name: there[name] for name in names}
 
 
-SMALL = 9.0  # points; size of labels of ticks and of the key
-ALL_PROMPTS = "all prompts"
-LONGEST = 32  # characters of one label
-_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_NO_NAME_OF_A_PROPERTY = re.compile(r"""['"\d\[(]""")
-
-
 def plain(text: str) -> str:
-    """A text on one line, without characters that cannot be printed or stand in XML."""
+    """Return a text on one line, without characters that cannot be printed or stand in XML."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def group_labels(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Short labels for groups, and what they have in common.
-
-    Args:
-        words: What each group is, in words, such as `prompts whose mean score is below 0.1234`.
-
-    Returns:
-        What the axis is called, and a label for each group; labels of different words differ.
+    """Return the title of an axis of groups, and a short and distinct label for each group.
 
     >>> group_labels(["prompts whose score gap is below 0.12341", "prompts whose score gap lies in [0.1, 1)"])
     ('score gap', ['below 0.123', '[0.1, 1)'])
@@ -232,7 +215,7 @@ def group_labels(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def wrapped(text: str, room: float) -> str:
-    """A text on lines that fit into so many points; longer words stay whole."""
+    """Break a text into lines that fit into so many points; longer words stay whole."""
     lines: list[str] = []
     for word in text.split():
         if lines and text_width(f"{lines[-1]} {word}") <= room:
@@ -243,10 +226,10 @@ def wrapped(text: str, room: float) -> str:
 
 
 def text_width(text: str) -> float:
-    """An upper bound on the width in points of the widest line of a label.
+    """Return an upper bound on the width in points of the widest line of a label.
 
-    Made without a font, for matplotlib's own: to measure one would warn of every sign that it lacks, although
-    a page may have others.
+    It uses no font of matplotlib's: measuring with one would warn of every sign that it lacks, although a page
+    may have others.
     """
     return SMALL * max((sum(map(_ems, line)) for line in text.split("\n")), default=0.0)
 
@@ -258,24 +241,19 @@ def _ems(sign: str) -> float:
 
 
 def _rounded(texts: list[str]) -> list[str]:
-    """Numbers to three significant digits, or to as many as keep different ones different."""
+    """Round numbers to three significant digits, or to as many as keep different ones different."""
     numbers = {found for text in texts for found in _DECIMAL.findall(text)}
     for digits in (3, 4, 6, 9):
-        if len({_digits(found, digits) for found in numbers}) == len({float(found) for found in numbers}):
-            return [_DECIMAL.sub(partial(_shortened, digits=digits), text) for text in texts]
-    return texts
-
-
-def _shortened(found: re.Match[str], digits: int) -> str:
-    return _digits(found[0], digits)
-
-
-def _digits(decimal: str, digits: int) -> str:
-    return f"{float(decimal):.{digits}g}"
+        rounded = {number: f"{float(number):.{digits}g}" for number in numbers}
+        if len(set(rounded.values())) == len(set(map(float, numbers))):
+            break
+    else:
+        return texts
+    return [_DECIMAL.sub(lambda found: rounded[found[0]], text) for text in texts]
 
 
 def _apart(texts: list[str]) -> tuple[str, list[str]]:
-    """What all groups begin with, as far as it names a property, and what each goes on with."""
+    """Return what all groups begin with, as far as it names a property, and what each goes on with."""
     split = [text.split(" ") for text in texts if text != ALL_PROMPTS]
     count = 0
     if len(split) > 1:
@@ -299,30 +277,8 @@ def _trimmed(label: str) -> str:
     return f"{label[:head].rstrip()}…{label[head + 1 - LONGEST :].lstrip()}"
 
 
-LINE = 1.3 * SMALL  # points from one line of a label to the next
-HEIGHT = 4.2  # inches
-MARGINS = 1.0  # inches beside the axis: its own labels, and what separates it from the key
-KEY_ROOM = 150.0  # points of a line of the key
-KEY_SIGN = 0.5  # inches that line and marker take in the key
-MOST_LINES = 3  # of a label that lies flat
-SLANT = 40.0  # degrees
-TARGET: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2, "marker": "", "zorder": 1.5}
-
-
 def new_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) -> Axes:
-    """An axis in a figure of its own, which nothing else keeps open.
-
-    Args:
-        width: Of the axis, in inches.
-        names: What the key will say, for which there is room beside it.
-        height: Of the figure, in inches.
-
-    Returns:
-        The axis.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
+    """Return an axis of so many inches in a figure of its own, with room for a key that says `names`."""
     figures: Any = require("matplotlib.figure", "calibrate", "drawing figures")
     lines = sum(_in_key(name).count("\n") + 1.5 for name in names) + 3.0
     size = width + MARGINS + key_width(names), max(height, lines * LINE / 72.0)
@@ -331,22 +287,22 @@ def new_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) ->
 
 
 def ink(ax: Axes) -> str:
-    """The colour of an axis's own labels: bars and target lines follow it, on dark pages too."""
+    """Return the colour of an axis's own labels: bars and target lines follow it, on dark pages too."""
     return str(ax.xaxis.label.get_color())
 
 
 def percent(value: float, _place: float | None = None) -> str:
-    """How an axis of shares writes them."""
+    """Write a share as the tick of an axis."""
     return f"{100 * value:.4g} %"
 
 
 def key_width(names: Sequence[str]) -> float:
-    """Width in inches that the key takes at most."""
+    """Return the width in inches that the key takes at most."""
     return KEY_SIGN + max(text_width(_in_key(name)) for name in names) / 72.0 if names else 0.0
 
 
 def width_beside_key(ax: Axes, names: Sequence[str]) -> float:
-    """Width in inches of an axis of the caller's, once the key has its place where a layout makes room."""
+    """Return the width in inches of the caller's axis, less the key's where a layout makes room for it."""
     width = ax.get_window_extent().width / ax.figure.dpi
     makes_room = ax.figure.get_layout_engine() is not None
     return max(width - key_width(names), 0.5) if makes_room else width
@@ -357,17 +313,7 @@ def _in_key(name: str) -> str:
 
 
 def finish(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: str | None = None) -> Axes:
-    """Grid, spines and the key.
-
-    Args:
-        ax: The axis.
-        handles: What the key explains.
-        names: What it says of each.
-        title: Of the key.
-
-    Returns:
-        The axis.
-    """
+    """Draw grid, spines and the key, which calls each handle by its name; return the axis."""
     ax.grid(visible=True, axis="y", color=ink(ax), alpha=0.15)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -396,20 +342,15 @@ class GroupTicks:
 
     Labels lie flat on a few lines where they fit, are slanted where they do not, and stand upright where even
     slanted ones would touch.
-
-    Attributes:
-        labels: What stands under each group.
-        title: What the axis is called.
-        turned: Degrees by which the labels are turned.
     """
 
     labels: tuple[str, ...]
     title: str
-    turned: float
+    turned: float  # degrees
 
     @classmethod
     def of(cls, words: Sequence[str], width: float) -> GroupTicks:
-        """The ticks of groups given in words, on an axis of so many inches."""
+        """Lay out groups given in words on an axis of so many inches."""
         title, labels = group_labels(words)
         slot = 72.0 * width / len(labels)
         room = slot - 0.5 * SMALL
@@ -427,7 +368,7 @@ class GroupTicks:
 
     @property
     def overhang(self) -> float:
-        """Inches that the first of slanted labels reaches out to the left, beyond what stands there."""
+        """Inches that the first of slanted labels reaches beyond what stands to the left of the axis."""
         if self.turned != SLANT:
             return 0.0
         reach = math.cos(math.radians(SLANT)) * text_width(self.labels[0]) / 72.0
@@ -444,37 +385,12 @@ class GroupTicks:
         ax.set_xlabel(self.title, parse_math=False)
 
 
-_SVG = "http://www.w3.org/2000/svg"
-_INK = "#000000"
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "langchain-cfc"}
-_GIVEN_ONCE = {
-    # What matplotlib's style sheet says of every element, and black, which it leaves out as the default.
-    "stroke-linejoin": "round",
-    "stroke-linecap": "butt",
-    "fill": "currentColor",
-    # Narrow pages shrink the figure; other fonts may be wider than the one it was laid out with.
-    "style": "max-width: 100%; height: auto; overflow: visible",
-    "role": "img",
-}
-
-
 def to_svg(drawn: Axes | Figure, *, title: str) -> str:
-    """A figure as inline SVG for a page.
+    """Return a figure as an `<svg>` element for a page.
 
     Text stays text. Black ink takes the colour of the page's text (`currentColor`), the background is
-    transparent, nothing outside is referred to, and the same data drawn anew give the same text. Figures of
-    one page do not clash as long as they differ in content or title.
-
-    Args:
-        drawn: The figure, or an axis of it.
-        title: What the figure shows, in words: read out to those who cannot see it.
-
-    Returns:
-        An `<svg>` element.
-
-    Raises:
-        InputError: If the axis was removed from its figure.
-        MissingExtraError: If matplotlib is not installed.
+    transparent, nothing outside is referred to, and the same data give the same text. Figures of one page do
+    not clash as long as they differ in content or title, which screen readers read out.
     """
     root = ET.fromstring(_as_written(drawn))  # noqa: S314 - matplotlib has just written it
     for part in [*root.iter()]:
@@ -507,7 +423,7 @@ def _as_written(drawn: Axes | Figure) -> str:
 
 
 def _rewrite(part: ET.Element, prefix: str) -> None:
-    """Names with the prefix, black as the page's ink, and links as SVG 2 writes them."""
+    """Prefix names, turn black into the page's ink, and write links as SVG 2 does."""
     written: dict[str, str] = {}
     for key, value in part.attrib.items():
         name = _local(key)

@@ -102,7 +102,7 @@ def hardest_prompts(
     texts: Iterable[PromptRecord] | None = None,
     most: int = MOST_PROMPTS,
 ) -> HardestPrompts:
-    """Find the prompts that `evaluate` counts as flagged or missed, and what stands in their way.
+    """Find the prompts that `evaluate` counts as flagged or missed, and why each of them is.
 
     Missed prompts come by threshold and flagged ones, which have none, by mean score, the largest first; of
     both kinds as many are shown as there is room for.
@@ -145,6 +145,7 @@ def hardest_prompts(
 
 
 def _by_turns(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> Iterator[int]:
+    """Return the rows of missed and flagged prompts by turns, the hardest of either kind first."""
     scores = decisions.draws.scores.mean(axis=1)
     # Flagged prompts have no threshold, and randomised thresholds may be -inf.
     order = np.lexsort((-scores, -np.where(flagged, 0.0, decisions.thresholds)))
@@ -204,7 +205,7 @@ def _answers(
 
 
 def _texts(candidate: Candidate) -> tuple[str, str | None]:
-    """The answer, and what the candidate says where that is something else."""
+    """Return the answer, and what the candidate says where that is something else."""
     said = canonical(candidate.message) if candidate.text is None else candidate.text
     answer = candidate.answer_key
     more = None if said.strip() == answer.strip() else clipped(said, ANSWER_LENGTH)
@@ -212,7 +213,7 @@ def _texts(candidate: Candidate) -> tuple[str, str | None]:
 
 
 def _input_text(prompt: str | list[Any] | dict[str, Any]) -> str:
-    """A prompt to be read: text as it is, messages a paragraph each, all else as JSON."""
+    """Return a prompt to be read: text as it is, messages a paragraph each, all else as JSON."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list):

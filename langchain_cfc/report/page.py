@@ -1,4 +1,4 @@
-"""The page: what is said where, put into HTML by one template."""
+"""The page of a report: its facts, figures and sections, put into HTML by one template."""
 
 from __future__ import annotations
 
@@ -57,10 +57,67 @@ if TYPE_CHECKING:
 
 
 _PARTS = (("generator", "Generator"), ("verifier", "Verifier"), ("answer", "Answer extractor"))
+# A figure for each family: bars of all methods side by side would be too thin to see.
+_FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
+GENERATOR = "langchain-cfc report"
+# The page says what it is within its first lines.
+HEAD_BYTES = 1024
+_GLOSSARY = (
+    ("Alpha", "The error level. The target is 1 - alpha."),
+    ("Candidate", "One of the answers drawn for a prompt, with a score by the verifier; smaller is better."),
+    ("Threshold", "What a candidate's score, or its entry level, is held against. It depends on the prompt."),
+    ("Answer set", "The candidates that the threshold lets in."),
+    ("Covered", "The answer set holds a correct answer."),
+    (
+        "Flagged",
+        "Cannot be certified: too few prompts like this have a correct candidate. No answer is given.",
+    ),
+    ("Promise kept", "Covered or flagged. This is what is promised."),
+    ("Missed", "Neither covered nor flagged: the promise was broken. An empty set counts, unless flagged."),
+    ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
+    ("Interval", "Where the true figure lies, with confidence 95 %, for prompts drawn like these."),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page, drawn and escaped, with a caption that says how to read it."""
+
+    id: str
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A section: words, then figures, then tables."""
+
+    id: str
+    heading: str
+    words: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """All that one page shows."""
+
+    title: str
+    byline: str
+    promise: Promise
+    facts: tuple[tuple[str, str], ...]
+    data_figures: tuple[Figure, ...]
+    parts: tuple[_Part, ...]
+    steps: tuple[Recommendation, ...]
+    verdict: Verdict | None = None
+    tiles: tuple[Tile, ...] = ()
+    hardest_words: str = ""
+    hardest: tuple[tuple[HardPrompt, Table], ...] = ()
 
 
 def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[tuple[str, str]]:
-    """What an artifact was made from and tested on, as terms and texts."""
+    """Yield what an artifact was made from and tested on, as terms and texts."""
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
@@ -86,7 +143,7 @@ def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
 
 
 def comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
-    """What a comparison was made on and how, as terms and texts."""
+    """Yield what a comparison was made on and how, as terms and texts."""
     data = comparison.data
     yield "Prompts", f"{data.prompts:,}, with {counted(comparison.n_candidates, 'candidate')} each"
     yield "Attainable", _attainable(data.attainable_coverage, data.prompts, "prompts")
@@ -116,49 +173,8 @@ def _identity(artifact: CalibrationArtifact, part: str) -> str:
     return str(known.get("id") or known.get("model") or "not named")
 
 
-# A figure for each family: bars of all methods abreast would be too thin to see.
-_FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure.
-
-    Attributes:
-        id: Its id in the page.
-        svg: What is drawn; already escaped.
-        caption: What it shows, and how to read it.
-    """
-
-    id: str
-    svg: Markup
-    caption: str
-
-
-def evaluation_figures(report: EvaluationReport) -> Iterator[Figure]:
-    """What an evaluation shows."""
-    if any(method.groups for method in report.methods.values()):
-        yield _drawn(
-            "figure-groups",
-            plot_group_miscoverage(report),
-            "How often the promise is broken in each group",
-            "Bars below the line keep the promise. Error bars end where the 95 % interval does.",
-        )
-
-
-def policy_figures(policy: CertifiedPolicy) -> Iterator[Figure]:
-    """What a certified policy was chosen among."""
-    if any(point.answered for point in policy.curve):
-        yield _drawn(
-            "figure-policies",
-            plot_certified_policies(policy),
-            "Wrong answers against prompts answered, policy by policy",
-            "On the certification prompts. Answering more costs more wrong answers.",
-        )
-
-
 def data_figures(data: DataFacts) -> Iterator[Figure]:
-    """What the records are like."""
+    """Draw what the records are like."""
     if any(data.scores.correct) or any(data.scores.wrong):
         yield _drawn(
             "figure-scores",
@@ -177,7 +193,7 @@ def data_figures(data: DataFacts) -> Iterator[Figure]:
 
 
 def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
-    """What a comparison shows."""
+    """Draw what a comparison shows."""
     methods = report.methods.values()
     for family, title in _FAMILIES.items():
         named = [name for name, method in report.methods.items() if method.family == family and method.groups]
@@ -225,62 +241,7 @@ def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
 
 
 def _drawn(name: str, axes: Any, title: str, words: str) -> Figure:
-    markup = require("markupsafe", "calibrate", "a report")
-    return Figure(id=name, svg=markup.Markup(to_svg(axes, title=title)), caption=f"{title}. {words}")
-
-
-GENERATOR = "langchain-cfc report"
-_GLOSSARY = (
-    ("Alpha", "The error level. The target is 1 - alpha."),
-    ("Candidate", "One of the answers drawn for a prompt, with a score by the verifier; smaller is better."),
-    ("Threshold", "What a candidate's score, or its entry level, is held against. It depends on the prompt."),
-    ("Answer set", "The candidates that the threshold lets in."),
-    ("Covered", "The answer set holds a correct answer."),
-    (
-        "Flagged",
-        "Cannot be certified: too few prompts like this have a correct candidate. No answer is given.",
-    ),
-    ("Promise kept", "Covered or flagged. This is what is promised."),
-    ("Missed", "Neither covered nor flagged: the promise was broken. An empty set counts, unless flagged."),
-    ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
-    ("Interval", "Where the true figure lies, with confidence 95 %, for prompts drawn like these."),
-)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A section: words, then figures, then tables."""
-
-    id: str
-    heading: str
-    words: tuple[str, ...]
-    figures: tuple[Figure, ...]
-    tables: tuple[Table, ...]
-
-
-@dataclass(frozen=True)
-class _Hard:
-    """A hard prompt with the table of its answers."""
-
-    prompt: HardPrompt
-    table: Table
-
-
-@dataclass(frozen=True)
-class _Told:
-    """All that one page tells."""
-
-    title: str
-    byline: str
-    promise: Promise
-    facts: tuple[tuple[str, str], ...]
-    data_figures: tuple[Figure, ...]
-    parts: tuple[_Part, ...]
-    steps: tuple[Recommendation, ...]
-    verdict: Verdict | None = None
-    tiles: tuple[Tile, ...] = ()
-    hardest_words: str = ""
-    hardest: tuple[_Hard, ...] = ()
+    return Figure(id=name, svg=_safe(to_svg(axes, title=title)), caption=f"{title}. {words}")
 
 
 def page(
@@ -293,16 +254,7 @@ def page(
     notes: Sequence[str] = (),
     title: str | None = None,
 ) -> str:
-    """A report as HTML, see `write_report`.
-
-    Args:
-        artifact: See there, like all that follows.
-        evaluation: See there.
-        comparison: See there.
-        hardest: See there.
-        sources: See there.
-        notes: See there.
-        title: See there.
+    """Return a report as HTML; the arguments are those of `write_report`.
 
     Returns:
         The page. Whatever came from users is escaped; characters that cannot be seen are spelt out.
@@ -372,9 +324,7 @@ def _about_artifact(
         data_figures=() if comparison is None else tuple(data_figures(comparison.data)),
         parts=(_happened(artifact, evaluation), *_bot(artifact, evaluation), *compared),
         hardest_words="" if hardest is None else _hardest_words(hardest),
-        hardest=tuple(
-            _Hard(one, tables.hard_table(place, one)) for place, one in enumerate(prompts, start=1)
-        ),
+        hardest=tuple((one, tables.hard_table(place, one)) for place, one in enumerate(prompts, start=1)),
         steps=tuple(recommendations(Situation.of(artifact, evaluation, sources))),
     )
 
@@ -405,17 +355,27 @@ def _happened(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _P
         if artifact.threshold_rule != "marginal"
         else ""
     )
+    figures: tuple[Figure, ...] = ()
+    if any(method.groups for method in evaluation.methods.values()):
+        figures = (
+            _drawn(
+                "figure-groups",
+                plot_group_miscoverage(evaluation),
+                "How often the promise is broken in each group",
+                "Bars below the line keep the promise. Error bars end where the 95 % interval does.",
+            ),
+        )
     return _Part(
         id="happened",
         heading="What happened",
         words=(f"Answer sets of the artifact on the test prompts{beside}.",),
-        figures=tuple(evaluation_figures(evaluation)),
+        figures=figures,
         tables=(tables.overall_table(evaluation), *tables.groups_table(artifact, evaluation)),
     )
 
 
 def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Part]:
-    """Bot mode, where there is one."""
+    """Describe bot mode, where there is one."""
     policy, answers = artifact.policy, evaluation.answers
     if policy is None or answers is None:
         return
@@ -432,17 +392,27 @@ def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterato
         if answers.contradicted
         else "Nothing contradicts the certificate."
     )
+    figures: tuple[Figure, ...] = ()
+    if any(point.answered for point in policy.curve):
+        figures = (
+            _drawn(
+                "figure-policies",
+                plot_certified_policies(policy),
+                "Wrong answers against prompts answered, policy by policy",
+                "On the certification prompts. Answering more costs more wrong answers.",
+            ),
+        )
     yield _Part(
         id="bot",
         heading="Answering or abstaining",
         words=(policy.certificate.sentence(), f"{seen} {verdict}", *silent),
-        figures=tuple(policy_figures(policy)),
+        figures=figures,
         tables=(tables.policies_table(policy),),
     )
 
 
 def _compared(comparison: ComparisonReport, *, beside_artifact: bool) -> _Part:
-    """A comparison; beside an artifact it also says how it was made, which nothing else there does."""
+    """Describe a comparison; next to an artifact also how it was made, which the page says nowhere else."""
     made = (
         f"{counted(len(comparison.methods), 'method')} on {counted(comparison.data.prompts, 'prompt')}, "
         f"split {comparison.splits:,} times into {comparison.n_calibration:,} that calibrate and "
@@ -484,20 +454,17 @@ def _template() -> Any:
 
 
 def _finalised(value: Any) -> Any:
-    """Spell out what cannot be seen, in all that the page did not make itself."""
+    """Spell out invisible characters in all text that the page did not make itself."""
     return visible(value) if type(value) is str else value
 
 
-def _safe(text: str) -> Any:
-    return require("markupsafe", "calibrate", "a report").Markup(text)
+def _safe(text: str) -> Markup:
+    markup: Markup = require("markupsafe", "calibrate", "a report").Markup(text)
+    return markup
 
 
 def _text_of(name: str) -> str:
     return files("langchain_cfc.report").joinpath(name).read_text(encoding="utf-8")
-
-
-# The page says what it is within its first lines.
-HEAD_BYTES = 1024
 
 
 def write_report(
@@ -511,17 +478,17 @@ def write_report(
     notes: Sequence[str] = (),
     title: str | None = None,
 ) -> None:
-    """Write a report: one HTML file that needs no network and no script.
+    """Write a report as one HTML file that needs no network and no script.
 
     Args:
-        path: Where; an earlier report is replaced as a whole, anything else is not.
-        artifact: The artifact it is about, if it is about one; then with an evaluation.
+        path: Path of the file; an earlier report is replaced as a whole, any other file is refused.
+        artifact: The artifact to report on, together with an evaluation of it.
         evaluation: The artifact's evaluation at one of its levels.
-        comparison: A comparison of methods, beside the artifact or by itself.
+        comparison: A comparison of methods, with the artifact or by itself.
         hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
-        sources: Names of files for the commands that it recommends; placeholders by default.
-        notes: What a reader has to know before all else, such as that the records come from another model.
-        title: Its title.
+        sources: Names of files for the recommended commands; placeholders by default.
+        notes: What a reader has to know first, such as that the records come from another model.
+        title: Title of the page; derived from the contents by default.
 
     Raises:
         InputError: If the path holds something that is no report, there is nothing to report on, or the
@@ -543,10 +510,10 @@ def write_report(
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Refuse to write a report over anything that is none, such as the records it is made from.
+    """Refuse to overwrite any file that is not a report, such as the records that it is made from.
 
     Args:
-        path: Where a report is to be written.
+        path: Path that a report is to be written to.
 
     Raises:
         InputError: If the path holds something else, or is `-`.

@@ -1,16 +1,14 @@
-"""Methods side by side in groups of prompts: how often each falls short, and the thresholds it takes.
-
-Figures for people, drawn with matplotlib.
+"""Figures of comparisons, evaluations, certified policies and monitors, drawn with matplotlib.
 
 Each `plot_` function takes data and, if there is one, the axis to draw on, and returns the axis:
 
     axis = plot_by_alpha(report.sweep, figure="worst_group_coverage")
     axis.figure.savefig("worst_group.pdf")
 
-An axis of one's own keeps its size; its figure should be made with `layout="constrained"`, since the key
-stands to the right of the axis. Nothing here changes matplotlib's settings, and no figure is kept open.
-`style` fixes how each method looks, `labels` how groups are called, `axes` what all figures share, `svg` how
-a figure becomes part of a page.
+Without an axis it draws on one in a figure of its own. An axis of the caller's keeps its size; its figure should
+be made with `layout="constrained"`, since the key stands to the right of the axis. No function here changes
+matplotlib's settings or keeps a figure open. All of them raise `InputError` where there is nothing to draw or a
+method is not in the report, and `MissingExtraError` where matplotlib is not installed.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from langchain_cfc.report.drawing import (
     ALL_PROMPTS,
     COLOURS,
     HEIGHT,
-    PLACES,
     TARGET,
     GroupTicks,
     Style,
@@ -60,210 +57,20 @@ Level = LevelComparison | EvaluationReport
 Method = MethodComparison | MethodReport
 Share = Literal["kept_promise", "coverage"]
 
-NARROWEST, WIDEST = 4.6, 8.0  # inches of an axis
+# Inches of an axis.
+NARROWEST, WIDEST = 4.6, 8.0
+WIDTH = 4.8
+SQUARE = 3.8
+EVIDENCE_WIDTH = 6.0
 GAP = 0.25  # inches between two groups, where there is room
-_SHORT = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
-_ABOVE = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
-
-
-@dataclass(frozen=True)
-class _Bar:
-    """One bar.
-
-    Attributes:
-        height: A share.
-        above: Length of its error bar; None for none.
-        kind: What the error bar shows: `spread` or `interval`.
-    """
-
-    height: float
-    above: float | None
-    kind: str = "interval"
-
-
-@dataclass(frozen=True)
-class _Abreast:
-    """How methods stand side by side in each group.
-
-    Attributes:
-        each: Inches that one of them asks for.
-        share: Of a group's unit, that all of them take; the rest keeps groups apart.
-        most: Of the unit, that one takes at most.
-    """
-
-    each: float
-    share: float
-    most: float
-
-    def unit(self, count: int) -> float:
-        """What one of so many methods takes of a group."""
-        return min(self.share / count, self.most)
-
-    def at(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
-        """Where the method of a place stands in each of these groups."""
-        return [group + (place + 0.5 - count / 2.0) * self.unit(count) for group in groups]
-
-
-_BARS = _Abreast(each=0.07, share=0.84, most=0.28)
-_POINTS = _Abreast(each=0.05, share=0.5, most=0.08)
-
-
-def plot_group_miscoverage(
-    level: Level,
-    ax: Axes | None = None,
-    *,
-    methods: Sequence[str] | None = None,
-    of: Share = "kept_promise",
-) -> Axes:
-    """How often each method falls short in each group, as bars beside the target alpha.
-
-    Error bars reach up by one standard deviation over the splits. A report of one evaluation has no splits:
-    there they end where the 95 % interval of the kept promise does.
-
-    Args:
-        level: A comparison, one of its levels, or an evaluation. Without groups there is one bar a method,
-            for all prompts.
-        ax: The axis to draw on; None for one in a figure of its own.
-        methods: Names of the methods to draw; None for all.
-        of: `kept_promise` for the share neither covered nor flagged as not certifiable, which alpha bounds;
-            `coverage` for the share whose set holds no correct answer, flagged prompts included.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If a method is not in the report, or none is asked for.
-        MissingExtraError: If matplotlib is not installed.
-    """
-    there: Mapping[str, Method] = level.methods
-    shown = chosen(there, methods)
-    if not shown:
-        msg = f"nothing to draw: no method was asked for; the report holds {', '.join(there) or 'none'}"
-        raise InputError(msg)
-    drawn = {name: _bars(method, of) for name, method in shown.items()}
-    words = _words(shown.values())
-    names = [f"target {level.alpha:g}", *(as_aimed(name, method) for name, method in shown.items())]
-    ax = _axis(ax, words, names, len(drawn) * _BARS.each)
-    looks, places = styles(there), list(words)
-    handles: list[Any] = [ax.axhline(level.alpha, color=ink(ax), **{**TARGET, "zorder": 3.0})]
-    for place, (name, bars) in enumerate(drawn.items()):
-        at = _BARS.at(place, len(drawn), map(places.index, bars))
-        handles.append(_draw_bars(ax, at, list(bars.values()), _BARS.unit(len(drawn)), looks[name]))
-    kinds = {bar.kind for bars in drawn.values() for bar in bars.values() if bar.above is not None}
-    ax.set_ylabel("\n".join([_SHORT[of], *(_ABOVE[kind] for kind in sorted(kinds))]))
-    ax.yaxis.set_major_formatter(percent)
-    ax.set_ylim(bottom=0.0)
-    return finish(ax, handles, names)
-
-
-def plot_threshold_by_difficulty(
-    level: LevelComparison, ax: Axes | None = None, *, methods: Sequence[str] | None = None
-) -> Axes:
-    """The mean threshold of each method in each group, with one standard deviation over the splits.
-
-    Groups stand in the report's order, from easy to hard where they are bins of difficulty.
-
-    Args:
-        level: A comparison, or one of its levels.
-        ax: The axis to draw on; None for one in a figure of its own.
-        methods: Names of the methods to draw; None for all. Those without thresholds are left out.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If a method is not in the report, or none of them has thresholds by group.
-        MissingExtraError: If matplotlib is not installed.
-    """
-    shown = chosen(level.methods, methods)
-    found = {
-        name: {
-            group.name: group.figures["threshold"] for group in method.groups if "threshold" in group.figures
-        }
-        for name, method in shown.items()
-    }
-    drawn = {name: groups for name, groups in found.items() if groups}
-    if not drawn:
-        msg = f"nothing to draw: no group has thresholds under {', '.join(found) or 'no method at all'}"
-        raise InputError(msg)
-    words = _words(shown[name] for name in drawn)
-    ax = _axis(ax, words, list(drawn), len(drawn) * _POINTS.each)
-    looks, places = styles(level.methods), list(words)
-    handles = [
-        ax.errorbar(
-            _POINTS.at(place, len(drawn), map(places.index, groups)),
-            [spread.mean for spread in groups.values()],
-            yerr=[spread.sd for spread in groups.values()],
-            **looks[name].points(ink(ax)),
-        )
-        for place, (name, groups) in enumerate(drawn.items())
-    ]
-    ax.set_ylabel("threshold\nmean ± sd over splits")
-    return finish(ax, handles, list(drawn))
-
-
-def _words(methods: Iterable[Method]) -> dict[str, str]:
-    """The groups of all methods, in words by name, in the order in which they come up."""
-    words: dict[str, str] = {}
-    for method in methods:
-        words.update({group.name: group.words for group in method.groups} or {ALL_PROMPTS: ALL_PROMPTS})
-    return words
-
-
-def _axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
-    """The axis with its groups.
-
-    Args:
-        ax: The axis to draw on; None for one in a figure of its own.
-        words: The groups in words, by name.
-        names: What the key will say.
-        each: Inches that a group asks for.
-
-    Returns:
-        The axis.
-    """
-    own = min(max(len(words) * (each + GAP), NARROWEST), WIDEST)
-    ticks = GroupTicks.of(list(words.values()), own if ax is None else width_beside_key(ax, names))
-    ax = ax or new_axes(own + ticks.overhang, names, HEIGHT + ticks.depth)
-    ticks.put_on(ax)
-    return ax
-
-
-def _bars(method: Method, of: Share) -> dict[str, _Bar]:
-    """The bars of one method by the name of the group; one for all prompts where there are no groups."""
-    if method.groups:
-        return {group.name: _bar(group, of) for group in method.groups}
-    return {ALL_PROMPTS: _bar(method, of)}
-
-
-def _bar(reported: Method | GroupComparison | GroupReport, of: Share) -> _Bar:
-    share = reported.kept_promise if of == "kept_promise" else reported.coverage
-    if isinstance(reported, (GroupComparison, MethodComparison)) and of in reported.figures:
-        return _Bar(1.0 - share, reported.figures[of].sd, "spread")
-    if of == "kept_promise":
-        return _Bar(1.0 - share, max(share - reported.kept_promise_ci[0], 0.0))
-    return _Bar(1.0 - share, None)
-
-
-def _draw_bars(ax: Axes, places: Sequence[float], bars: Sequence[_Bar], width: float, look: Style) -> Any:
-    above = [bar.above or 0.0 for bar in bars]
-    return ax.bar(
-        places,
-        [bar.height for bar in bars],
-        width,
-        color=look.colour,
-        edgecolor=ink(ax),
-        hatch=look.hatch,
-        linewidth=0.5,
-        yerr=[[0.0] * len(bars), above] if any(above) else None,
-        error_kw={"ecolor": ink(ax), "elinewidth": 0.9, "capsize": 1.5},
-    )
-
-
-WIDTH = 4.8  # inches
 BEYOND = 0.01  # of alpha: how far the target line goes on at either end
+EDGE = 0.02  # of a share: free space around the points
+BY_SCORE = "lowest best scores"
+ACCURACY = "selective_accuracy"
 _AIM_AT_TARGET = ("coverage", "kept_promise")  # how names of figures end that the target is for
 _ARE_NO_SHARES = "mean_"
+_SHORT = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
+_ABOVE = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
 _CALLED = {
     "coverage": "set holds a correct answer",
     "kept_promise": "promise kept",
@@ -281,6 +88,115 @@ _CALLED = {
 }
 
 
+@dataclass(frozen=True)
+class _Abreast:
+    """How methods stand side by side in each group."""
+
+    each: float  # inches that one method asks for
+    share: float  # of a group's unit, that all methods take together; the rest keeps groups apart
+    most: float  # of the unit, that one method takes at most
+
+    def unit(self, count: int) -> float:
+        """Return the part of a group's unit that one of `count` methods takes."""
+        return min(self.share / count, self.most)
+
+    def at(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
+        """Return where the method at a place stands in each of these groups."""
+        return [group + (place + 0.5 - count / 2.0) * self.unit(count) for group in groups]
+
+
+_BARS = _Abreast(each=0.07, share=0.84, most=0.28)
+_POINTS = _Abreast(each=0.05, share=0.5, most=0.08)
+
+
+def plot_group_miscoverage(
+    level: Level,
+    ax: Axes | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    of: Share = "kept_promise",
+) -> Axes:
+    """Plot how often each method falls short in each group, as bars next to the target alpha.
+
+    Error bars reach up by one standard deviation over the splits. A report of one evaluation has no splits:
+    there they end where the 95 % interval of the kept promise does.
+
+    Args:
+        level: A comparison, one of its levels, or an evaluation. Without groups there is one bar a method,
+            for all prompts.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all.
+        of: `kept_promise` for the share neither covered nor flagged as not certifiable, which alpha bounds;
+            `coverage` for the share whose set holds no correct answer, flagged prompts included.
+    """
+    there: Mapping[str, Method] = level.methods
+    shown = chosen(there, methods)
+    _require_data(shown, f"no method was asked for; the report holds {', '.join(there) or 'none'}")
+    drawn = {name: _bars(method, of) for name, method in shown.items()}
+    words = _words(shown.values())
+    names = [f"target {level.alpha:g}", *(as_aimed(name, method) for name, method in shown.items())]
+    ax = _axis(ax, words, names, len(drawn) * _BARS.each)
+    looks, places, count = styles(there), list(words), len(drawn)
+    handles: list[Any] = [ax.axhline(level.alpha, color=ink(ax), **{**TARGET, "zorder": 3.0})]
+    for place, (name, bars) in enumerate(drawn.items()):
+        above = [bar.above or 0.0 for bar in bars.values()]
+        handles.append(
+            ax.bar(
+                _BARS.at(place, count, map(places.index, bars)),
+                [bar.height for bar in bars.values()],
+                _BARS.unit(count),
+                color=looks[name].colour,
+                edgecolor=ink(ax),
+                hatch=looks[name].hatch,
+                linewidth=0.5,
+                yerr=[[0.0] * len(bars), above] if any(above) else None,
+                error_kw={"ecolor": ink(ax), "elinewidth": 0.9, "capsize": 1.5},
+            )
+        )
+    kinds = {bar.kind for bars in drawn.values() for bar in bars.values() if bar.above is not None}
+    ax.set_ylabel("\n".join([_SHORT[of], *(_ABOVE[kind] for kind in sorted(kinds))]))
+    ax.yaxis.set_major_formatter(percent)
+    ax.set_ylim(bottom=0.0)
+    return finish(ax, handles, names)
+
+
+def plot_threshold_by_difficulty(
+    level: LevelComparison, ax: Axes | None = None, *, methods: Sequence[str] | None = None
+) -> Axes:
+    """Plot the mean threshold of each method in each group, with one standard deviation over the splits.
+
+    Groups stand in the report's order, from easy to hard where they are bins of difficulty.
+
+    Args:
+        level: A comparison, or one of its levels.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all. Those without thresholds are left out.
+    """
+    shown = chosen(level.methods, methods)
+    found = {
+        name: {
+            group.name: group.figures["threshold"] for group in method.groups if "threshold" in group.figures
+        }
+        for name, method in shown.items()
+    }
+    drawn = {name: groups for name, groups in found.items() if groups}
+    _require_data(drawn, f"no group has thresholds under {', '.join(found) or 'no method at all'}")
+    words = _words(shown[name] for name in drawn)
+    ax = _axis(ax, words, list(drawn), len(drawn) * _POINTS.each)
+    looks, places = styles(level.methods), list(words)
+    handles = [
+        _draw_spreads(
+            ax,
+            _POINTS.at(place, len(drawn), map(places.index, groups)),
+            groups.values(),
+            looks[name].points(ink(ax)),
+        )
+        for place, (name, groups) in enumerate(drawn.items())
+    ]
+    ax.set_ylabel("threshold\nmean ± sd over splits")
+    return finish(ax, handles, list(drawn))
+
+
 def plot_by_alpha(
     levels: Sequence[LevelComparison],
     ax: Axes | None = None,
@@ -288,30 +204,28 @@ def plot_by_alpha(
     methods: Sequence[str] | None = None,
     figure: str = "kept_promise",
 ) -> Axes:
-    """A figure of each method against alpha, with one standard deviation over the splits.
+    """Plot a figure of each method against alpha, with one standard deviation over the splits.
 
     Args:
         levels: The levels of a comparison, such as its `sweep`.
-        ax: The axis to draw on; None for one in a figure of its own.
+        ax: The axis to draw on.
         methods: Names of the methods to draw; None for all. Those without the figure are left out.
         figure: Name of the figure, such as `kept_promise`, `worst_group_coverage` (the paper's GSC) or
             `mean_distinct_answers`. Figures named after coverage or the kept promise are held against the
             target 1 - alpha.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If a method is not in the report, or none of them has the figure at any level.
-        MissingExtraError: If matplotlib is not installed.
     """
     levels = sorted(levels, key=lambda level: level.alpha)
     there = {name: method for level in levels for name, method in level.methods.items()}
-    found = {name: _course(levels, name, figure) for name in chosen(there, methods)}
+    found: dict[str, dict[float, Spread]] = {name: {} for name in chosen(there, methods)}
+    known: dict[str, None] = {}
+    for level in levels:
+        for name, method in level.methods.items():
+            if name in found:
+                known.update(dict.fromkeys(method.figures))
+                if figure in method.figures:
+                    found[name][level.alpha] = method.figures[figure]
     drawn = {name: course for name, course in found.items() if course}
-    if not drawn:
-        msg = f"nothing to draw: no method has the figure {figure!r}; there are {_known(levels, found)}"
-        raise InputError(msg)
+    _require_data(drawn, f"no method has the figure {figure!r}; there are {', '.join(known) or 'none'}")
     aimed = figure.endswith(_AIM_AT_TARGET)
     names = [as_aimed(name, there[name]) if aimed else name for name in drawn]
     if aimed:
@@ -319,12 +233,7 @@ def plot_by_alpha(
     ax = ax or new_axes(WIDTH, names)
     looks = styles(there)
     handles: list[Any] = [
-        ax.errorbar(
-            list(course),
-            [spread.mean for spread in course.values()],
-            yerr=[spread.sd for spread in course.values()],
-            **looks[name].points(ink(ax), size),
-        )
+        _draw_spreads(ax, course, course.values(), looks[name].points(ink(ax), size))
         for (name, course), size in zip(drawn.items(), nested(len(drawn)), strict=True)
     ]
     if aimed:
@@ -338,51 +247,16 @@ def plot_by_alpha(
     return finish(ax, handles, names)
 
 
-def _course(levels: Sequence[LevelComparison], name: str, figure: str) -> dict[float, Spread]:
-    """The figure of one method by alpha, where it has it."""
-    found = ((level.alpha, level.methods[name].figures) for level in levels if name in level.methods)
-    return {alpha: figures[figure] for alpha, figures in found if figure in figures}
-
-
-def _known(levels: Sequence[LevelComparison], methods: Mapping[str, object]) -> str:
-    figures = {
-        figure: None
-        for level in levels
-        for name, method in level.methods.items()
-        if name in methods
-        for figure in method.figures
-    }
-    return ", ".join(figures) or "none"
-
-
-SQUARE = 3.8
-_CORRECT, _WRONG = COLOURS[0], COLOURS[1]
-EDGE = 0.02  # of a share: free space around the points
-
-
 def plot_score_histogram(scores: Histogram, ax: Axes | None = None) -> Axes:
-    """Scores of correct and of wrong candidates.
-
-    Args:
-        scores: Numbers of candidates by bins of the score.
-        ax: The axis to draw on; None for one in a figure of its own.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If there are no candidates.
-        MissingExtraError: If matplotlib is not installed.
-    """
-    if not any(scores.correct) and not any(scores.wrong):
-        msg = "nothing to draw: the histogram holds no candidates"
-        raise InputError(msg)
+    """Plot the scores of correct and of wrong candidates."""
+    _require_data(any(scores.correct) or any(scores.wrong), "the histogram holds no candidates")
     names = ["correct", "wrong"]
     ax = ax or new_axes(WIDTH, names)
+    correct, wrong = COLOURS[:2]
     # One filled and one hatched, so that neither hides the other and a grey print tells them apart.
     handles = [
-        ax.stairs(scores.correct, scores.edges, fill=True, facecolor=_CORRECT, edgecolor=ink(ax)),
-        ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=_WRONG, hatch="////", linewidth=1.4),
+        ax.stairs(scores.correct, scores.edges, fill=True, facecolor=correct, edgecolor=ink(ax)),
+        ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=wrong, hatch="////", linewidth=1.4),
     ]
     ax.set_xlabel("score (smaller is better)")
     ax.set_ylabel("candidates")
@@ -391,24 +265,11 @@ def plot_score_histogram(scores: Histogram, ax: Axes | None = None) -> Axes:
 
 
 def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None = None) -> Axes:
-    """Attainable coverage of each group as foretold and as seen, with their 95 % intervals.
+    """Plot the attainable coverage of each group as predicted and as seen, with their 95 % intervals.
 
-    Points on the diagonal were foretold rightly; below it, less was attainable than foretold.
-
-    Args:
-        attainable: The groups.
-        ax: The axis to draw on; None for one in a figure of its own.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If there are no groups.
-        MissingExtraError: If matplotlib is not installed.
+    Points on the diagonal were predicted correctly; below it, less was attainable than predicted.
     """
-    if not attainable:
-        msg = "nothing to draw: there is no group whose attainable coverage was foretold"
-        raise InputError(msg)
+    _require_data(attainable, "there is no group whose attainable coverage was predicted")
     shared, labels = group_labels([group.words for group in attainable])
     names = ["as foretold", *labels]
     ax = ax or new_axes(SQUARE, names)
@@ -435,50 +296,34 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
     return finish(ax, handles, names, shared)
 
 
-def _around(spread: Spread) -> list[list[float]]:
-    """(2, 1): how far the interval reaches below and above the mean."""
-    low, high = _ends(spread)
-    return [[spread.mean - low], [high - spread.mean]]
-
-
-def _ends(spread: Spread) -> tuple[float, float]:
-    """The interval; the mean itself where a single split says nothing of others."""
-    return spread.interval or (spread.mean, spread.mean)
-
-
-BY_SCORE = "lowest best scores"
-ACCURACY = "selective_accuracy"
-
-
 def plot_selective_risk(
     report: ComparisonReport, ax: Axes | None = None, *, methods: Sequence[str] | None = None
 ) -> Axes:
-    """How many of the answered prompts are answered wrongly, against how many are answered.
+    """Plot how many of the answered prompts are answered wrongly, against how many are answered.
 
-    A line for answering the prompts of lowest best score, and for each method a point at each alpha: its mean
-    wrong share where it answers.
+    A line answers the prompts of lowest best score. Each method has a point at each alpha at which it answers
+    anything: its mean wrong share where it answers.
 
     Args:
         report: A comparison; its whole sweep is drawn.
-        ax: The axis to draw on; None for one in a figure of its own.
-        methods: Names of the methods to draw; None for all. Levels at which a method answers nothing have no
-            point.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If a method is not in the report, or there is neither a point nor a line.
-        MissingExtraError: If matplotlib is not installed.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all.
     """
     levels = sorted(report.sweep, key=lambda level: level.alpha)
     there = {name: None for level in levels for name in level.methods}
-    found = {name: _answered_course(levels, name) for name in chosen(there, methods)}
+    found = {
+        name: [
+            (1.0 - method.abstention_rate, 1.0 - method.figures[ACCURACY].mean)
+            for level in levels
+            if (method := level.methods.get(name)) is not None and ACCURACY in method.figures
+        ]
+        for name in chosen(there, methods)
+    }
     drawn = {name: course for name, course in found.items() if course}
     curve = report.data.risk
-    if not drawn and not curve.answered:
-        msg = f"nothing to draw: nothing is answered under {', '.join(found) or 'no method at all'}"
-        raise InputError(msg)
+    _require_data(
+        drawn or curve.answered, f"nothing is answered under {', '.join(found) or 'no method at all'}"
+    )
     names = [BY_SCORE] * bool(curve.answered) + list(drawn)
     ax = ax or new_axes(WIDTH, names)
     looks = styles(there)
@@ -488,28 +333,19 @@ def plot_selective_risk(
     for (name, course), size in zip(drawn.items(), nested(len(drawn)), strict=True):
         answered, wrong = zip(*course, strict=True)
         handles.append(ax.errorbar(answered, wrong, **looks[name].points(ink(ax), size)))
-    return _finish(ax, handles, names)
+    return _finish_risk(ax, handles, names)
 
 
 def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> Axes:
-    """What was to choose from for bot mode: wrong answers against prompts answered, policy by policy.
+    """Plot the policies that bot mode was chosen from: wrong answers against prompts answered.
 
     Args:
         policy: The certified policy of an artifact, with those it was compared with.
-        ax: The axis to draw on, such as that of `plot_selective_risk`; None for one in a figure of its own.
-
-    Returns:
-        The axis.
-
-    Raises:
-        InputError: If no policy answered any certification prompt.
-        MissingExtraError: If matplotlib is not installed.
+        ax: The axis to draw on, such as that of `plot_selective_risk`.
     """
     certificate = policy.certificate
     curve = [one for one in policy.curve if one.answered]
-    if not curve:
-        msg = "nothing to draw: no policy compared answered any certification prompt"
-        raise InputError(msg)
+    _require_data(curve, "no policy compared answered any certification prompt")
     promised = float(certificate.max_wrong_rate)
     names = [
         f"promised: at most {percent(promised)}",
@@ -534,37 +370,7 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
         ax.errorbar(answered, wrong, **Style.at(0).points(ink(ax))),
         *ax.plot(*_shares(ours, certificate.prompts), **ring),
     ]
-    return _finish(ax, handles, names)
-
-
-def _answered_course(levels: Sequence[LevelComparison], name: str) -> list[tuple[float, float]]:
-    """Share answered and share of those answered wrongly, level by level, where anything is answered."""
-    found = (level.methods[name] for level in levels if name in level.methods)
-    return [
-        (1.0 - method.abstention_rate, 1.0 - method.figures[ACCURACY].mean)
-        for method in found
-        if ACCURACY in method.figures
-    ]
-
-
-def _shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
-    """Share of prompts answered, and share of those answered wrongly."""
-    return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
-
-
-def _finish(ax: Axes, handles: Sequence[Any], names: Sequence[str]) -> Axes:
-    ax.set_xlabel("prompts answered")
-    ax.set_ylabel("of these, wrong best answer")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(percent)
-    # A little below zero, so that a mark at zero is whole.
-    top = ax.get_ylim()[1]
-    ax.set_ylim(-0.03 * top, 1.03 * top)
-    return finish(ax, handles, names)
-
-
-EVIDENCE_WIDTH = 6.0  # inches
-_ALARM = "alarm"
+    return _finish_risk(ax, handles, names)
 
 
 def plot_evidence(
@@ -574,31 +380,22 @@ def plot_evidence(
     *,
     outcomes: str = "results",
 ) -> Axes:
-    """The evidence of each test against the number of outcomes, and the line from which on it alarms.
+    """Plot the evidence of each test in powers of ten against the number of outcomes, and the alarm's line.
 
     Args:
         curves: By name of a test, numbers of outcomes and the natural logarithm of the evidence after them.
         needed: The evidence that alarms, above 1.
-        ax: The axis to draw on; None for one in a figure of its own.
+        ax: The axis to draw on.
         outcomes: What the outcomes are called.
-
-    Returns:
-        The axis, its evidence in powers of ten.
-
-    Raises:
-        InputError: If there is nothing to draw.
-        MissingExtraError: If matplotlib is not installed.
     """
     drawn = {name: points for name, points in curves.items() if points}
-    if not drawn:
-        msg = "nothing to draw: no test has seen anything yet"
-        raise InputError(msg)
-    names = [_ALARM, *drawn]
+    _require_data(drawn, "no test has seen anything yet")
+    names = ["alarm", *drawn]
     ax = ax or new_axes(EVIDENCE_WIDTH, names)
     last = max(points[-1][0] for points in drawn.values())
     handles: list[Any] = ax.plot([0, last], [math.log10(needed)] * 2, color=ink(ax), **TARGET)
     for place, points in enumerate(drawn.values()):
-        style = Style.at(place % PLACES)
+        style = Style.at(place)
         handles += ax.plot(
             [0, *(seen for seen, _ in points)],
             [0.0, *(log / math.log(10.0) for _, log in points)],
@@ -608,4 +405,83 @@ def plot_evidence(
         )
     ax.set_xlabel(outcomes)
     ax.set_ylabel("evidence, powers of ten")
+    return finish(ax, handles, names)
+
+
+def _require_data(data: object, problem: str) -> None:
+    if not data:
+        msg = f"nothing to draw: {problem}"
+        raise InputError(msg)
+
+
+def _words(methods: Iterable[Method]) -> dict[str, str]:
+    """Return the groups of all methods, in words by name, in order of appearance."""
+    words: dict[str, str] = {}
+    for method in methods:
+        words.update({group.name: group.words for group in method.groups} or {ALL_PROMPTS: ALL_PROMPTS})
+    return words
+
+
+def _axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
+    """Return the axis, labelled with its groups, each of which asks for so many inches."""
+    own = min(max(len(words) * (each + GAP), NARROWEST), WIDEST)
+    ticks = GroupTicks.of(list(words.values()), own if ax is None else width_beside_key(ax, names))
+    ax = ax or new_axes(own + ticks.overhang, names, HEIGHT + ticks.depth)
+    ticks.put_on(ax)
+    return ax
+
+
+@dataclass(frozen=True)
+class _Bar:
+    height: float  # a share
+    above: float | None  # length of the error bar; None for no error bar
+    kind: str = "interval"  # what the error bar shows: `spread` or `interval`
+
+
+def _bars(method: Method, of: Share) -> dict[str, _Bar]:
+    """Return the bars of one method by group; one for all prompts where there are no groups."""
+    parts: Mapping[str, Method | GroupComparison | GroupReport]
+    parts = {group.name: group for group in method.groups} or {ALL_PROMPTS: method}
+    return {name: _bar(part, of) for name, part in parts.items()}
+
+
+def _bar(reported: Method | GroupComparison | GroupReport, of: Share) -> _Bar:
+    share = reported.kept_promise if of == "kept_promise" else reported.coverage
+    if isinstance(reported, (GroupComparison, MethodComparison)) and of in reported.figures:
+        return _Bar(1.0 - share, reported.figures[of].sd, "spread")
+    if of == "kept_promise":
+        return _Bar(1.0 - share, max(share - reported.kept_promise_ci[0], 0.0))
+    return _Bar(1.0 - share, None)
+
+
+def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], look: dict[str, Any]) -> Any:
+    several = list(spreads)
+    return ax.errorbar(list(places), [one.mean for one in several], yerr=[one.sd for one in several], **look)
+
+
+def _ends(spread: Spread) -> tuple[float, float]:
+    """Return the interval; the mean itself where a single split leaves no interval."""
+    return spread.interval or (spread.mean, spread.mean)
+
+
+def _around(spread: Spread) -> list[list[float]]:
+    """Return how far the interval reaches below and above the mean, of shape (2, 1)."""
+    low, high = _ends(spread)
+    return [[spread.mean - low], [high - spread.mean]]
+
+
+def _shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
+    """Return the shares of prompts answered, and of answers that are wrong."""
+    return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
+
+
+def _finish_risk(ax: Axes, handles: Sequence[Any], names: Sequence[str]) -> Axes:
+    """Finish an axis of wrong answers against prompts answered."""
+    ax.set_xlabel("prompts answered")
+    ax.set_ylabel("of these, wrong best answer")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(percent)
+    # A little below zero, so that a mark at zero is whole.
+    top = ax.get_ylim()[1]
+    ax.set_ylim(-0.03 * top, 1.03 * top)
     return finish(ax, handles, names)

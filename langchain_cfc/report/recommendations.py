@@ -1,7 +1,7 @@
-"""What to do next: rules from what was promised and seen to commands, and nothing else.
+"""What to do next: rules that turn what was promised and seen into recommended commands.
 
-A rule looks at a `Situation` and yields a step, or none. Where a rule draws its line is chosen to be worth a
-reader's time; tests of the promise are not made here but taken from the evaluation.
+A rule looks at a `Situation` and yields a recommendation, or none. The limits of the rules are chosen to be
+worth a reader's time; tests of the promise are not made here but taken from the evaluation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PASSWORD = re.compile(r"((?<=://)[^:/@]*:).*(?=@)|((?<=[?&])password=)[^&]*")
 
 @dataclass(frozen=True)
 class Sources:
-    """Names that commands need.
+    """Names of files and verifiers that recommended commands need.
 
     Attributes:
         artifact: The artifact's file.
@@ -58,97 +58,58 @@ class Sources:
     verifiers: tuple[str, ...] = ()
 
     def without_passwords(self) -> Sources:
-        """The same for a page that others read: the address of a store may hold a password."""
+        """Return the same names without the passwords that addresses of stores may hold."""
         hidden = (_PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", one) for one in self.records)
         return replace(self, records=tuple(hidden))
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Something to do.
+    """One thing to do next, with the command that does or begins it."""
 
-    Attributes:
-        title: What, as an order.
-        why: What it follows from, with numbers.
-        command: The command that does it, or begins it.
-    """
-
-    title: str
-    why: str
+    title: str  # an imperative
+    why: str  # what it follows from, with numbers
     command: str
 
 
 @dataclass(frozen=True)
 class OutOfReach:
-    """A group whose attainable coverage does not allow the level.
+    """A group whose attainable coverage is too low for the level."""
 
-    Attributes:
-        name: Name of the weighting.
-        words: The same for people, short.
-        attainable: Attainable coverage among its calibration prompts.
-        smallest_alpha: The smallest error level that is within reach there.
-    """
-
-    name: str
-    words: str
-    attainable: float
-    smallest_alpha: float
+    name: str  # name of the weighting
+    words: str  # the same for people, short
+    attainable: float  # attainable coverage among the group's calibration prompts
+    smallest_alpha: float  # smallest error level within reach
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the rules look at: an artifact at one level, and how it did on held-out prompts.
+    """What the rules look at: an artifact at one level, and its results on held-out prompts."""
 
-    Attributes:
-        alpha: Error level as decimal text.
-        target: 1 - alpha.
-        n: Number of candidates per prompt.
-        heuristic: Whether nothing is promised.
-        contradicted: Groups on which the promise was kept too rarely for chance, in words.
-        wrong_too_often: Whether bot mode answered wrongly more often than chance explains.
-        bot: Whether there is a certified policy.
-        certified: Whether anything holds for this very artifact.
-        certification_left: Whether its records hold a part for certificates that has not been used.
-        bound: Whether its records said which generator and verifier they came from.
-        tested: Number of test prompts.
-        kept_ci: Interval of the kept promise.
-        flagged: Share of test prompts flagged.
-        flagged_ci: Its interval.
-        attainable: Share of test prompts with a correct candidate.
-        attainable_ci: Its interval.
-        out_of_reach: Groups that cannot reach the target.
-        set_size: Mean number of candidates returned, over prompts with an answer.
-        distinct: Mean number of distinct answers returned, over the same.
-        unique: Whether the set rule returns every answer once.
-        combined: Whether the score combines verifiers.
-        config: The options of `calibrate` that make such an artifact again.
-        held_out_part: Whether the test prompts are the part of its own records that was held out; else they
-            come from records that must not calibrate what is chosen by looking at this report.
-        sources: Names that commands need.
-    """
-
-    alpha: str
+    alpha: str  # decimal text
     target: float
     n: int
-    heuristic: bool
-    contradicted: tuple[str, ...]
-    wrong_too_often: bool
-    bot: bool
-    certified: bool
-    certification_left: bool
-    bound: bool
-    tested: int
+    heuristic: bool  # whether nothing is promised
+    contradicted: tuple[str, ...]  # groups on which the promise was kept too rarely for chance, in words
+    wrong_too_often: bool  # whether bot mode answered wrongly more often than chance explains
+    bot: bool  # whether there is a certified policy
+    certified: bool  # whether anything holds for this very artifact
+    certification_left: bool  # whether the records hold an unused part for certificates
+    bound: bool  # whether the records named their generator and verifier
+    tested: int  # number of test prompts
     kept_ci: tuple[float, float]
-    flagged: float
+    flagged: float  # share of test prompts flagged
     flagged_ci: tuple[float, float]
-    attainable: float
+    attainable: float  # share of test prompts with a correct candidate
     attainable_ci: tuple[float, float]
     out_of_reach: tuple[OutOfReach, ...]
-    set_size: float
-    distinct: float
-    unique: bool
-    combined: bool
-    config: CalibrationConfig
+    set_size: float  # mean number of candidates returned, over prompts with an answer
+    distinct: float  # mean number of distinct answers, over the same prompts
+    unique: bool  # whether the set rule returns every answer once
+    combined: bool  # whether the score combines verifiers
+    config: CalibrationConfig  # makes such an artifact again
+    # Whether the test prompts are the held-out part of the artifact's own records. Other test prompts must
+    # not calibrate what is chosen by looking at this report.
     held_out_part: bool
     sources: Sources
 
@@ -156,20 +117,7 @@ class Situation:
     def of(
         cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
     ) -> Situation:
-        """Read it off an artifact and its evaluation.
-
-        Args:
-            artifact: The artifact.
-            evaluation: Its evaluation at one of its levels.
-            sources: Names that commands need; placeholders by default.
-
-        Returns:
-            The situation.
-
-        Raises:
-            InputError: If the artifact does not hold the level.
-            MissingExtraError: If SciPy is not installed.
-        """
+        """Read the situation off an artifact and its evaluation at one of its levels."""
         alpha = artifact.level(str(evaluation.alpha))
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
@@ -209,13 +157,10 @@ class Situation:
 
 
 def recommendations(situation: Situation) -> list[Recommendation]:
-    """What to do, the most urgent first.
+    """Return what to do next, the most urgent first; empty where no rule applies.
 
     Args:
         situation: What was promised and seen.
-
-    Returns:
-        The steps; empty where no rule has anything to say.
     """
     return [step for rule in RULES for step in rule(situation)]
 
@@ -408,17 +353,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources) -> Recommendation:
-    """What to do with a comparison: nothing is promised until something is calibrated.
-
-    Args:
-        alpha: Error level.
-        features: Text of the feature map.
-        set_rule: The set rule.
-        sources: Names that commands need.
-
-    Returns:
-        The step.
-    """
+    """Recommend calibration after a comparison, which promises nothing by itself."""
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
@@ -430,15 +365,7 @@ def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources)
 
 
 def suggest_step(alpha: float, sources: Sources) -> Recommendation:
-    """What to do with a comparison before calibrating: choose where choosing costs nothing.
-
-    Args:
-        alpha: Error level.
-        sources: Names that commands need.
-
-    Returns:
-        The step.
-    """
+    """Recommend `suggest` after a comparison, which chooses on prompts that never calibrate."""
     return Recommendation(
         "Choose features, set rule and verifiers on prompts that never calibrate",
         "It ends with a calibrate command whose calibration prompts the choice has not seen, so that these "
@@ -450,7 +377,7 @@ def suggest_step(alpha: float, sources: Sources) -> Recommendation:
 def _calibrate(
     seen: Situation, title: str, why: str, *, recent: bool = False, **changes: Any
 ) -> Recommendation:
-    """The step that makes such an artifact again beside the old one, with some options changed.
+    """Recommend making such an artifact again, next to the old one, with some options changed.
 
     Seed, shares and all else that decides on the parts of the records stay, so that no prompt that has tested
     the old artifact fits or calibrates the new one. Records that were not split by it have all tested it: the
@@ -474,7 +401,7 @@ def _calibrate(
 
 
 def _without_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
-    """Changes that free the third split for a policy: levels of the conditional rule are tested on it."""
+    """Free the third split for a policy: the conditional rule tests its levels on it."""
     tested = config.confident and config.threshold_rule == "conditional"
     return {"confident": False, "delta": None} if tested else {}
 

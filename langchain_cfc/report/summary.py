@@ -20,36 +20,20 @@ FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, a
 
 @dataclass(frozen=True)
 class Promise:
-    """What is promised, and what is not.
-
-    Attributes:
-        heading: Heading of the section.
-        claim: The promise in a sentence, in large type.
-        scope: For whom and how surely it holds.
-        silent: What is not promised.
-        rests_on: What it rests on.
-        full: The promise in full, where the claim is shorter.
-        tables: Tables that belong to it.
-    """
+    """What is promised, and what is not."""
 
     heading: str
-    claim: str
-    scope: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
+    claim: str  # the promise in a sentence, in large type
+    scope: tuple[str, ...] = ()  # for whom and how surely it holds
+    silent: tuple[str, ...] = ()  # what is not promised
     rests_on: tuple[str, ...] = ()
-    full: str = ""
+    full: str = ""  # the promise in full, where the claim is shorter
     tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the promise was kept.
-
-    Attributes:
-        headline: In a few words.
-        words: In numbers.
-        tone: Whether it is good or bad news.
-    """
+    """Whether the promise was kept."""
 
     headline: str
     words: str
@@ -58,13 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure to remember.
-
-    Attributes:
-        label: What it is.
-        value: The figure.
-        beside: Its interval.
-    """
+    """A figure to remember, with its interval."""
 
     label: str
     value: str
@@ -72,7 +50,7 @@ class Tile:
 
 
 def promise_of(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
-    """The promise of an artifact at one level."""
+    """Return the promise of an artifact at one level."""
     certificate = guarantee.certificate
     if guarantee.kind == "heuristic":
         claim, scope, full = guarantee.sentence, [], ""
@@ -108,7 +86,7 @@ def _certified(certificate: CoverageCertificate) -> str:
 
 
 def promise_of_comparison(comparison: ComparisonReport) -> Promise:
-    """What a comparison by itself promises: nothing; and what each of its methods does."""
+    """Describe a comparison that stands by itself, which promises nothing."""
     target = share_text(comparison.target_coverage)
     split = (
         f"In each of {number_of(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
@@ -161,7 +139,7 @@ def _sureness(guarantee: Guarantee) -> str:
 
 
 def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
-    """Whether what was seen contradicts the promise, as the evaluation finds."""
+    """Say whether the evaluation contradicts the promise."""
     own = evaluation.methods[artifact.threshold_rule]
     interval = percent_interval(own.kept_promise_ci, 1)
     certificate = artifact.guarantee(str(evaluation.alpha)).certificate
@@ -187,7 +165,7 @@ def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> V
 
 
 def tiles_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
-    """The figures to remember."""
+    """Return the figures to remember."""
     own = evaluation.methods[artifact.threshold_rule]
 
     def share(label: str, value: float, interval: tuple[float, float]) -> Tile:

@@ -27,51 +27,30 @@ Tone: TypeAlias = Literal["", "good", "bad"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, or a few words.
-
-    Attributes:
-        text: What it says.
-        beside: Its interval, or what else is to be read with it.
-        tone: Whether it is good or bad news; words say so as well, for a colour alone says nothing.
-        kind: How it is set: as a `number`, as a `word` or two, or as `words` that need room.
-    """
+    """A number, or a few words."""
 
     text: str
-    beside: str = ""
-    tone: Tone = ""
-    kind: Literal["number", "word", "words"] = "number"
+    beside: str = ""  # its interval, or what else is to be read with it
+    tone: Tone = ""  # words say it as well, for a colour alone says nothing
+    kind: Literal["number", "word", "words"] = "number"  # `words` need room
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
-
-    Attributes:
-        head: What it is about.
-        cells: One for each column beside the first.
-        strong: Whether the eye shall go here.
-    """
+    """A row of a table; a strong one is emphasised."""
 
     head: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # one for each column but the first
     strong: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        id: Its id in the page.
-        caption: What it shows.
-        head: Headings of the columns, the first one included.
-        rows: Its rows.
-        note: What a reader has to know, in a sentence or two.
-    """
+    """A table with its caption and a note."""
 
     id: str
     caption: str
-    head: tuple[str, ...]
+    head: tuple[str, ...]  # headings of all columns, the first one included
     rows: tuple[Row, ...]
     note: str = ""
 
@@ -82,7 +61,7 @@ GAPS_SHOWN = 3
 
 
 def overall_table(report: EvaluationReport) -> Table:
-    """What happened over all test prompts, under the artifact's rule and under the marginal one."""
+    """Tabulate all test prompts, under the artifact's rule and under the marginal one."""
     methods = list(report.methods.values())
 
     def shares(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
@@ -125,7 +104,7 @@ def overall_table(report: EvaluationReport) -> Table:
 
 
 def groups_table(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
-    """What happened in each group; no table where the artifact names none."""
+    """Tabulate each group; no table where the artifact names none."""
     own = report.methods[artifact.threshold_rule].groups
     if not own:
         return
@@ -184,7 +163,7 @@ def _share(share: float, size: float, confidence: float) -> Cell:
 
 
 def certificate_table(certificate: CoverageCertificate) -> Table:
-    """What held-out prompts certify about the sets."""
+    """Tabulate what held-out prompts certify about the sets."""
     return Table(
         id="certificate",
         caption=f"Certified on {certificate.prompts:,} prompts",
@@ -208,7 +187,7 @@ def certificate_table(certificate: CoverageCertificate) -> Table:
 
 
 def policies_table(policy: CertifiedPolicy) -> Table:
-    """What answering more would cost; bot mode's own policy is marked."""
+    """Tabulate what answering more would cost; bot mode's own policy is marked."""
     certificate = policy.certificate
     rows = []
     for point in policy.curve:
@@ -237,7 +216,7 @@ def policies_table(policy: CertifiedPolicy) -> Table:
 
 
 def promises_table(comparison: LevelComparison) -> Table:
-    """What each method does, and what it promises."""
+    """Tabulate what each method does, and what it promises."""
     families = {"ours": "this package", "paper": "as in the paper", "outside": "from elsewhere"}
     return Table(
         id="methods",
@@ -266,7 +245,7 @@ _HEADLINES = (
 
 
 def comparison_table(comparison: ComparisonReport) -> Table:
-    """The methods at the first level."""
+    """Tabulate the methods at the first level."""
     shown = [
         (name, heading, share)
         for name, heading, share in _HEADLINES
@@ -291,7 +270,7 @@ def comparison_table(comparison: ComparisonReport) -> Table:
 
 
 def sweep_tables(comparison: ComparisonReport) -> Iterator[Table]:
-    """Coverage and size at every level; no table where there is only one level."""
+    """Tabulate coverage and size at every level; no table where there is only one level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
     for figure, caption, share in (
@@ -313,7 +292,7 @@ def sweep_tables(comparison: ComparisonReport) -> Iterator[Table]:
 
 
 def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
-    """Where each method falls short most; no table where no property of prompts is known."""
+    """Tabulate where each method falls short most; no table where no property of prompts is known."""
     worst = {
         name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
         for name, one in comparison.methods.items()
@@ -350,7 +329,7 @@ def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
 
 
 def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
-    """How often each method keeps the promise in each group; no table where there are no groups."""
+    """Tabulate how often each method keeps the promise in each group; no table without groups."""
     methods = comparison.methods
     sizes = {group.name: group for one in methods.values() for group in one.groups}
     if not sizes:
@@ -382,7 +361,7 @@ def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
 
 
 def hard_table(place: int, prompt: HardPrompt) -> Table:
-    """The answers of a hard prompt, which is the `place`-th of the page."""
+    """Tabulate the answers of a hard prompt, the `place`-th of the page."""
     by_level = any(one.level is not None and one.level != one.score for one in prompt.answers)
 
     def row(number: int, one: HardAnswer) -> Row:
@@ -407,16 +386,7 @@ def hard_table(place: int, prompt: HardPrompt) -> Table:
 
 
 def _in_pieces(table: Table, *, keep: int, most: int) -> Iterator[Table]:
-    """A table too wide for a sheet of paper as several, each of which begins with the same columns.
-
-    Args:
-        table: The table.
-        keep: How many columns each begins with.
-        most: How many columns a sheet holds.
-
-    Yields:
-        The pieces.
-    """
+    """Split a table too wide for a sheet of paper into several that begin with the same `keep` columns."""
     others = len(table.head) - keep
     pieces = math.ceil(others / (most - keep))
     if pieces <= 1:

@@ -14,7 +14,7 @@ JOINED = "\N{NO-BREAK SPACE}"
 
 
 def percent(share: float, decimals: int = 0) -> str:
-    r"""A share in percent, on one line.
+    r"""Write a share in percent, on one line.
 
     >>> percent(0.825), percent(0.8254, 1)
     ('82\xa0%', '82.5\xa0%')
@@ -23,7 +23,7 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 def percent_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
-    """An interval of shares in percent, on one line.
+    """Write an interval of shares in percent, on one line.
 
     >>> percent_interval((0.7817, 0.8634)).split(JOINED)
     ['78', 'to', '86', '%']
@@ -33,7 +33,7 @@ def percent_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number with its noun.
+    """Write a number with its noun.
 
     >>> counted(1, "answer"), counted(1200, "prompt")
     ('1 answer', '1,200 prompts')
@@ -42,7 +42,7 @@ def counted(number: int, what: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Text without characters that are not seen but do something: their code points stand in their place.
+    r"""Write the code points of invisible characters that have an effect in their place.
 
     >>> visible("a\0b\u202ec")
     'a[U+0000]b[U+202E]c'
@@ -51,7 +51,7 @@ def visible(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The start of a text, never cut between a letter and its accent, and how long the whole is.
+    """Return the start of a text, never cut between a letter and its accent, and how long the whole is.
 
     >>> clipped("abcdef", 6), clipped("abcdef", 3)
     ('abcdef', 'abc… (6 characters)')
@@ -65,5 +65,5 @@ def clipped(text: str, most: int) -> str:
 
 
 def _joins(character: str) -> bool:
-    """Whether a character belongs to the one before it, as accents and parts of emoji do."""
+    """Return whether a character belongs to the one before it, as accents and parts of emoji do."""
     return unicodedata.category(character) in {"Mn", "Me", "Mc", "Cf", "Sk"}
