@@ -38,18 +38,12 @@ CUTS = 20
 
 @dataclass(frozen=True, eq=False)
 class SampledSets:
-    """Sets of m prompts whose candidates are drawn one by one.
+    """Sets of m prompts whose candidates are drawn one by one."""
 
-    Attributes:
-        accepted: (m, n) which candidates are in the set.
-        flagged: (m,) True where no configuration passed its test; then for all prompts, which are not drawn
-            for.
-        draws: (m,) number of candidates drawn, 0 ... n.
-    """
-
-    accepted: BoolArray
+    accepted: BoolArray  # (m, n) which candidates are in the set
+    # (m,) True where no configuration passed its test; then for all prompts, and none is drawn for
     flagged: BoolArray
-    draws: IntArray
+    draws: IntArray  # (m,) number of candidates drawn, 0 ... n
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,16 +79,6 @@ class SamplingRule:
     is "all". It gets the number of misses from their mean, in floats; here they are counted. Components of
     answers are left out.
 
-    Attributes:
-        cuts: (G,) scores, ascending, the last one 1.0.
-        accepting: (c,) position among the cuts of each configuration's first cut, in the order of tests.
-        stopping: (c,) position of its second cut, -1 for "never stop".
-        missed: (c,) number of testing prompts whose set holds no correct candidate.
-        tested: Number of testing prompts.
-        delta: Level of the tests, as decimal text.
-        n: Number of candidates per prompt.
-        by_answer: Whether answers were known, so that repeats are rejected.
-
     >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
     >>> rule = SamplingRule.learn(scores, scores < 0.5, None, delta="0.05")
     >>> rule.chosen("0.1")
@@ -104,14 +88,15 @@ class SamplingRule:
     ([[True, False], [False, True]], [1, 2])
     """
 
-    cuts: FloatArray
+    cuts: FloatArray  # (G,) scores, ascending, the last one 1.0
+    # (c,) position among the cuts of each configuration's first cut, in the order of tests
     accepting: IntArray
-    stopping: IntArray
-    missed: IntArray
-    tested: int
-    delta: str
+    stopping: IntArray  # (c,) position of its second cut, -1 for "never stop"
+    missed: IntArray  # (c,) number of testing prompts whose set holds no correct candidate
+    tested: int  # number of testing prompts
+    delta: str  # level of the tests, as decimal text
     n: int
-    by_answer: bool
+    by_answer: bool  # whether answers were known, so that repeats are rejected
 
     @classmethod
     def learn(
@@ -122,21 +107,11 @@ class SamplingRule:
         *,
         delta: Level,
     ) -> SamplingRule:
-        """Order the configurations and count their misses: what all levels share.
+        """Order the configurations and count their misses on (N, n) scores and labels, for all levels.
 
-        Args:
-            scores: (N, n) scores in [0, 1] of calibration prompts, N >= 2, n >= 1; rows in an order that has
-                nothing to do with what they hold, since every other one orders and the others test.
-            correct: (N, n) whether each candidate is correct.
-            answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None
-                where unknown, and then nothing is a repeat.
-            delta: Level of the tests, 0 < delta < 1, read as a decimal.
-
-        Returns:
-            The rule.
-
-        Raises:
-            InputError: If shapes disagree, a number is out of range or a label is no boolean.
+        Rows stand in an order that has nothing to do with what they hold: every other one orders
+        configurations and the rest test them. A code is the slot of the first candidate of the prompt with
+        the same answer; without codes nothing is a repeat.
         """
         matrix = _scores(scores)
         labels, codes = _labels(correct, matrix.shape), _codes(answer_codes, matrix.shape)
@@ -163,18 +138,9 @@ class SamplingRule:
         )
 
     def chosen(self, alpha: Level) -> tuple[float, float] | None:
-        """The configuration that serves at a level.
+        """Return the scores up to which candidates are accepted and that stop the drawing, -inf for none.
 
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-
-        Returns:
-            The score up to which candidates are accepted, and the one that stops the drawing, -inf for none;
-            None where no configuration passed.
-
-        Raises:
-            InputError: If alpha is no level.
-            MissingExtraError: If SciPy is not installed.
+        None where no configuration passed.
         """
         place = self._passed(alpha) - 1
         if place < 0:
@@ -183,20 +149,7 @@ class SamplingRule:
         return float(self.cuts[self.accepting[place]]), float(self.cuts[stop]) if stop >= 0 else -math.inf
 
     def sets(self, scores: npt.ArrayLike, answer_codes: npt.ArrayLike | None, alpha: Level) -> SampledSets:
-        """The sets of new prompts.
-
-        Args:
-            scores: (m, n) scores in [0, 1].
-            answer_codes: (m, n) codes as for `learn`; None if they were None there.
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-
-        Returns:
-            The sets; flagged, empty and not drawn for where no configuration passed.
-
-        Raises:
-            InputError: If shapes or ranges are not as in `learn`, or alpha is no level.
-            MissingExtraError: If SciPy is not installed.
-        """
+        """Return the sets of (m, n) new prompts; flagged and empty where no configuration passed."""
         matrix = _scores(scores)
         codes = _codes(answer_codes, matrix.shape)
         if matrix.shape[1] != self.n or (answer_codes is not None) != self.by_answer:
@@ -216,7 +169,7 @@ class SamplingRule:
         return SampledSets(enters & drawn, np.zeros(len(matrix), np.bool_), drawn.sum(axis=1))
 
     def _passed(self, alpha: Level) -> int:
-        """How many configurations pass before the first one that does not."""
+        """Return how many configurations pass before the first one that does not."""
         rate, delta = 1 - exact_tau(alpha), float(self.delta)
         # The p-value grows with the misses, so that it is computed for a few counts only.
         allowed = bisect_right(
@@ -249,10 +202,6 @@ class BackOffRule:
     ceil((N + 1) (1 - alpha)) of theirs, counted from the other end, is k. They keep what reaches the
     threshold and break ties by noise; here nothing is random.
 
-    Attributes:
-        lowest: (N,) the calibration prompts' r, ascending.
-        n: Number of candidates per prompt.
-
     >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
     >>> correct = np.array([[True, False], [False, True], [True, False], [True, True]])
     >>> rule = BackOffRule.learn(scores, correct)
@@ -262,23 +211,12 @@ class BackOffRule:
     [[True, False]]
     """
 
-    lowest: FloatArray
+    lowest: FloatArray  # (N,) the calibration prompts' r, ascending
     n: int
 
     @classmethod
     def learn(cls, scores: npt.ArrayLike, correct: npt.ArrayLike) -> BackOffRule:
-        """Find the calibration prompts' smallest wrong scores.
-
-        Args:
-            scores: (N, n) scores in [0, 1] of calibration prompts, N >= 1, n >= 1.
-            correct: (N, n) whether each candidate is correct.
-
-        Returns:
-            The rule.
-
-        Raises:
-            InputError: If shapes disagree, a score is out of range or a label is no boolean.
-        """
+        """Find the smallest wrong score of each of N >= 1 calibration prompts."""
         matrix = _scores(scores)
         if not len(matrix):
             msg = "no calibration prompts: at least one is needed"
@@ -287,34 +225,13 @@ class BackOffRule:
         return cls(np.sort(np.where(labels, np.inf, matrix).min(axis=1)), matrix.shape[1])
 
     def threshold(self, alpha: Level) -> float:
-        """The score below which candidates are kept at a level.
-
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-
-        Returns:
-            The threshold; -inf where nothing is kept, inf where everything is.
-
-        Raises:
-            InputError: If alpha is no level.
-        """
+        """Return the score below which candidates are kept at a level; -inf keeps none, inf all."""
         # floor(alpha (N + 1)), from exact fractions.
         rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), exact_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
     def sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:
-        """The candidates that new prompts keep.
-
-        Args:
-            scores: (m, n) scores in [0, 1].
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-
-        Returns:
-            (m, n) flags.
-
-        Raises:
-            InputError: If n is not that of calibration, a score is out of range or alpha is no level.
-        """
+        """Return (m, n) which candidates of new prompts are kept."""
         matrix = _scores(scores)
         if matrix.shape[1] != self.n:
             msg = f"expected {self.n} candidates per prompt, as in calibration; got {matrix.shape[1]}"
@@ -329,12 +246,11 @@ class BackOffRule:
 def _ranked(
     cuts: FloatArray, scores: FloatArray, codes: IntArray | None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Ranks of scores among the cuts, and where candidates become repeats.
+    """Rank (N, n) scores among the cuts, and find where candidates become repeats.
 
-    Returns:
-        (N, n) ranks, and (N, n) the smallest rank among earlier candidates with the same answer, G where
-        there is none: with a first cut from there on the candidate is a repeat, since the earliest of those
-        candidates that pass is in the set.
+    The second array holds the smallest rank among earlier candidates with the same answer, G where there is
+    none: with a first cut from there on the candidate is a repeat, since the earliest of those candidates
+    that pass is in the set.
     """
     ranks = np.searchsorted(cuts, scores.ravel()).astype(np.uint8).reshape(scores.shape)
     repeats = np.full(scores.shape, len(cuts), dtype=np.uint8)
@@ -352,15 +268,14 @@ def _ranked(
 def _counted(
     ranks: npt.NDArray[np.uint8], repeats: npt.NDArray[np.uint8], correct: BoolArray, size: int
 ) -> tuple[IntArray, IntArray]:
-    """What every configuration does on some prompts.
+    """Count what every configuration does on some prompts.
 
     A slot is reached if no candidate of the set before it stops the drawing, that is, if the second cut is
     below the best rank in the set so far. So for one first cut each candidate that it accepts is sorted by
     that rank, and sums from above count it for every second cut at once.
 
-    Returns:
-        (G, G + 1) number of prompts with a correct candidate in the set, and number of candidates in all sets
-        together, by first cut and by second cut plus 1: column 0 is "never stop".
+    Both arrays are (G, G + 1), by first cut and by second cut plus 1, where column 0 is "never stop": the
+    prompts with a correct candidate in the set, and the candidates in all sets together.
     """
     width = size + 1
     first = np.arange(size, dtype=np.uint8)[:, np.newaxis]
@@ -383,7 +298,7 @@ def _from_above(counts: IntArray, size: int) -> IntArray:
 
 
 def _front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
-    """First and second cuts on the Pareto front of misses and set size, from the fewest misses on."""
+    """Return first and second cuts on the Pareto front of misses and set size, from the fewest misses on."""
     first, second = np.nonzero(np.tri(len(covered), len(covered) + 1, 1, dtype=np.bool_))
     found, sizes = covered[first, second], kept[first, second]
     # Among equals the one that stops earliest, for it draws least.

@@ -28,18 +28,7 @@ _LESS = "less than the paper says: a set without a correct candidate counts as c
 
 
 def ours(name: str) -> Method:
-    """One of our methods by name.
-
-    Args:
-        name: `conditional`, `marginal`, `confident` or `learned`, and perhaps a set rule of its own after a
-            colon, such as `conditional:best_prefix`.
-
-    Returns:
-        The method.
-
-    Raises:
-        InputError: If there is no such method or set rule.
-    """
+    """Return one of our methods by name: a kind of `KNOWN`, and perhaps a set rule after a colon."""
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None
     sets = "" if served is None else f"; sets by {served}"
@@ -70,14 +59,10 @@ def ours(name: str) -> Method:
 
 
 def paper(learned_features: str | None = None, grid: tuple[int, ...] | None = None) -> tuple[Method, ...]:
-    """The methods of the paper's tables, in its own conventions.
+    """Return the methods of the paper's tables, in its own conventions.
 
-    Args:
-        learned_features: The feature map of Learnt CP; by default that of the others.
-        grid: The K of TopK; by default all up to n.
-
-    Returns:
-        TopK in both readings, ICP, Learnt CP, CFC, CFC-FULL, CFC-PAC and CFC-PAC-FULL.
+    TopK comes in both readings, over the K of `grid` or all up to n; Learnt CP has its own feature map where
+    one is given.
     """
     slack = PaperStability.from_constant()
 
@@ -118,7 +103,7 @@ def paper(learned_features: str | None = None, grid: tuple[int, ...] | None = No
 
 
 def outside() -> tuple[Method, ...]:
-    """Conformal language modelling's sampling rule, and claim-level back-off."""
+    """Return conformal language modelling's sampling rule, and claim-level back-off."""
     held = f"all prompts together, with confidence {1 - float(DELTA):g}, or else everything is flagged"
     other = "another thing: that nothing returned is wrong, on average over all prompts; empty sets count"
     drawn = "drawn one by one, rejected above one score, stopped at another (conformal language modelling)"

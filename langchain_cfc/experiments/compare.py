@@ -37,19 +37,10 @@ from langchain_cfc.thresholds import Level, alpha_text, exact_tau
 
 
 def spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
-    """A figure over splits.
+    """Summarise (J,) values, one per split and NaN where undefined; None where no split defines the figure.
 
-    Args:
-        values: (J,) one number per split, NaN where the split does not define it.
-        overlap: The larger of test / development and development / test prompts, where splits divide one pool
-            of prompts; 0 where each split was drawn anew.
-        share: Whether the figure lies in [0, 1].
-
-    Returns:
-        Its spread; None where no split defines it.
-
-    Raises:
-        MissingExtraError: If SciPy is not installed.
+    `overlap` is the larger of test / development and development / test prompts where splits divide one pool
+    of prompts, and 0 where each split is drawn independently. A `share` lies in [0, 1].
     """
     known = values[~np.isnan(values)]
     count = len(known)
@@ -67,14 +58,9 @@ def spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread
 
 
 def standard_error(values: FloatArray, overlap: float) -> float:
-    """Approximate standard error of a mean over splits; see `Spread` for where it comes from.
+    """Return the approximate standard error sqrt(1 / J + overlap) s of a mean over splits; see `Spread`.
 
-    Args:
-        values: (J,) one number per split, NaN where the split does not define it.
-        overlap: As in `spread`.
-
-    Returns:
-        sqrt(1 / J + overlap) s; 0 where a single split defines it.
+    It is 0 where a single split defines the figure.
     """
     known = values[~np.isnan(values)]
     if len(known) < 2:  # noqa: PLR2004 - a deviation takes two
@@ -84,32 +70,22 @@ def standard_error(values: FloatArray, overlap: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """All splits together.
-
-    Attributes:
-        measured: J splits.
-        methods: The methods.
-        alphas: The levels.
-        groups: The groups.
-        properties: The groups along every property.
-        candidates: Number of candidates per prompt.
-        overlap: See `spread`.
-    """
+    """Turns J measured splits into reports."""
 
     measured: Sequence[Measured]
     methods: Sequence[Method]
     alphas: Sequence[str]
     groups: Groups
-    properties: Sequence[Groups]
-    candidates: int
-    overlap: float
+    properties: Sequence[Groups]  # the groups along every property
+    candidates: int  # number of candidates per prompt
+    overlap: float  # see `spread`
 
     def levels(self) -> list[LevelComparison]:
-        """The comparison at every level."""
+        """Return the comparison at every level."""
         return [self._level(place) for place in range(len(self.alphas))]
 
     def attainable(self) -> list[AttainableComparison]:
-        """Attainable coverage of all prompts, and of every group that there always is."""
+        """Return the attainable coverage of all prompts, and of every group that there always is."""
         foretold = np.array([one.foretold for one in self.measured])
         seen = np.array([one.attainable for one in self.measured])
         found = []
@@ -164,12 +140,12 @@ class Summary:
         )
 
     def _groups(self, run: int) -> list[GroupComparison]:
-        """Every group that some split tests a prompt of."""
+        """Return every group that some split tests a prompt of."""
         found = (self._group(run, number) for number in range(len(self.groups.names)))
         return [one for one in found if one is not None]
 
     def _group(self, run: int, number: int) -> GroupComparison | None:
-        """One group; None where no split tests a prompt of it."""
+        """Return one group; None where no split tests a prompt of it."""
         names = self.measured[0].groups
         found = {
             name: self._figure(name, np.array([one.groups[name][run, number] for one in self.measured]))
@@ -191,7 +167,7 @@ class Summary:
         )
 
     def _gaps(self, run: int, tau: float) -> dict[str, Gap]:
-        """By property, the group that is worst on average over splits: the worst of each split is noise."""
+        """Return by property the group that is worst on average: the worst of each split is noise."""
         kept = np.array([one.properties[run] for one in self.measured])
         gaps: dict[str, Gap] = {}
         start = 0
@@ -210,7 +186,7 @@ class Summary:
         return gaps
 
     def _figure(self, name: str, values: FloatArray) -> Spread | None:
-        """A figure of `FIGURES` or of groups; all but means of counts are shares."""
+        """Summarise a figure of `FIGURES` or of groups; all but means of counts are shares."""
         return spread(values, self.overlap) if name.startswith("mean_") else self._share(values)
 
     def _share(self, values: FloatArray) -> Spread | None:
@@ -218,12 +194,12 @@ class Summary:
 
 
 def _interval(found: Spread) -> tuple[float, float]:
-    """Its interval; all shares where a single split says nothing of how others differ."""
+    """Return the interval; all shares where a single split does not show how others differ."""
     return found.interval or (0.0, 1.0)
 
 
 def _property(groups: Groups) -> str:
-    """`mean_score` for `bins(mean_score, 5)`, and the text of anything else."""
+    """Return `mean_score` for `bins(mean_score, 5)`, and the text of anything else."""
     kind, _, rest = groups.text.partition("(")
     return rest.rpartition(",")[0] if kind == "bins" else groups.text
 
@@ -317,17 +293,7 @@ def compare(
 def reported(
     comparison: Comparison, jobs: int = 1, progress: Progress = no_progress, *, left_out: int = 0
 ) -> ComparisonReport:
-    """Carry out a comparison.
-
-    Args:
-        comparison: The comparison.
-        jobs: Number of processes.
-        progress: Wraps the splits while they are measured.
-        left_out: Number of prompts that do not take part, for there are others of their cluster.
-
-    Returns:
-        The report.
-    """
+    """Carry out a comparison; `left_out` prompts do not take part, for there are others of their cluster."""
     protocol, pool = comparison.protocol, comparison.pool
     measured = each_split(comparison.measured, protocol.splits, jobs, progress)
     summary = Summary(
@@ -358,15 +324,7 @@ def reported(
 
 
 def data_facts(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
-    """What the prompts are like.
-
-    Args:
-        pool: N prompts.
-        attainable: Attainable coverage by group.
-
-    Returns:
-        The facts.
-    """
+    """Describe the prompts of a pool."""
     draws, correct = pool.draws, pool.correct
     edges = np.linspace(0.0, 1.0, _BINS + 1)
     found = discrimination(draws.scores, correct)
@@ -388,7 +346,7 @@ def data_facts(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
 
 
 def _risk_curve(pool: Pool) -> RiskCurve:
-    """Answering the prompts of lowest best score first; equal scores come in or stay out together."""
+    """Answer the prompts of lowest best score first; equal scores come in or stay out together."""
     scores = pool.draws.scores
     best = scores.argmin(axis=1)
     rows = np.arange(len(scores))
@@ -403,12 +361,12 @@ def _risk_curve(pool: Pool) -> RiskCurve:
 
 
 def _room(attainable: float, calibration: float) -> float:
-    """The target that nearly every calibration part allows: two deviations below what is attainable."""
+    """Return the target that nearly every calibration part allows: two deviations below the attainable."""
     return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
 
 
 def _within_reach(table: LabelledBatch, calibrating: float) -> tuple[str, ...]:
-    """Levels in steps of 0.05, the first of which is well within reach."""
+    """Return levels in steps of 0.05, the first of which is well within reach."""
     attainable = float(table.correct.any(axis=1).mean())
     room = _room(attainable, calibrating * len(table))
     first = max(2, math.ceil(round((1.0 - room) / 0.05, 9)))
@@ -417,7 +375,7 @@ def _within_reach(table: LabelledBatch, calibrating: float) -> tuple[str, ...]:
 
 
 def _first_within_reach(sweep: Sequence[LevelComparison]) -> LevelComparison:
-    """The strictest level well within reach, or else the least strict of all."""
+    """Return the strictest level well within reach, or else the least strict of all."""
     within = [
         level
         for level in sweep

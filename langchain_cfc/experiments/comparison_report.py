@@ -75,14 +75,10 @@ class GroupComparison(_Data):
 
 
 class Gap(_Data):
-    """Where a method falls short most along one property of prompts.
+    """Where a method falls short most along one property of prompts."""
 
-    Attributes:
-        group: The group that keeps the promise most rarely on average, in words.
-        shortfall: Target coverage less that group's kept promise; negative where all groups reach it.
-    """
-
-    group: str
+    group: str  # the group that keeps the promise most rarely on average, in words
+    # target coverage less that group's kept promise; negative where all groups reach the target
     shortfall: Spread
 
 
@@ -147,20 +143,14 @@ class LevelComparison(_Data):
     methods: dict[str, MethodComparison]
 
     def leading(self) -> list[str]:
-        """Names of the methods that a figure shows: all, or those of `LEADING` where there are too many."""
+        """Return the methods that a figure shows: all, or those of `LEADING` where there are too many."""
         if len(self.methods) <= len(LEADING):
             return list(self.methods)
         return [name for name in self.methods if name in LEADING] or list(self.methods)[: len(LEADING)]
 
 
 class Histogram(_Data):
-    """Scores of all candidates.
-
-    Attributes:
-        edges: Edges of equal bins over [0, 1].
-        correct: Number of correct candidates in each.
-        wrong: Number of wrong ones.
-    """
+    """Scores of all candidates, counted in equal bins over [0, 1]."""
 
     edges: list[float]
     correct: list[int]
@@ -168,25 +158,14 @@ class Histogram(_Data):
 
 
 class RiskCurve(_Data):
-    """Answering the prompts of lowest best score only: no calibration, no promise.
+    """Wrong best answers where only the prompts of lowest best score are answered, without any promise."""
 
-    Attributes:
-        answered: Shares of prompts answered, ascending.
-        wrong: Share of those whose best answer is wrong.
-    """
-
-    answered: list[float]
-    wrong: list[float]
+    answered: list[float]  # shares of prompts answered, ascending
+    wrong: list[float]  # share of those whose best answer is wrong
 
 
 class AttainableComparison(_Data):
-    """Attainable coverage of one group: foretold by the development prompts, and seen on test prompts.
-
-    Attributes:
-        words: The group.
-        foretold: Share of its development prompts with a correct candidate.
-        seen: Share of its test prompts.
-    """
+    """Attainable coverage of one group: as development prompts predict it, and as seen on test prompts."""
 
     words: str
     foretold: Spread
@@ -194,24 +173,13 @@ class AttainableComparison(_Data):
 
 
 class DataFacts(_Data):
-    """The records compared on.
+    """The records that methods are compared on."""
 
-    Attributes:
-        prompts: Number of prompts, one of each cluster.
-        correct_candidates: Share of candidates that are correct.
-        attainable_coverage: Share of prompts with a correct candidate.
-        distinct_answers: Mean number of distinct answers per prompt; None where answers are not known.
-        auroc: Probability that a correct candidate scores better than a wrong one; None where there are not
-            both.
-        scores: Histogram of scores.
-        risk: Wrong answers against prompts answered.
-        attainable: Attainable coverage by group.
-    """
-
-    prompts: int
+    prompts: int  # one of each cluster
     correct_candidates: float
     attainable_coverage: float
-    distinct_answers: float | None
+    distinct_answers: float | None  # mean number per prompt; None where answers are not known
+    # probability that a correct candidate scores better than a wrong one; None where there are not both
     auroc: float | None
     scores: Histogram
     risk: RiskCurve

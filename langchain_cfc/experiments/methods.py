@@ -51,11 +51,9 @@ Rows: TypeAlias = Literal["fit", "calibration", "development", "test"]
 
 
 class Pool:
-    """Labelled prompts, with what does not depend on how they are split.
+    """Labelled prompts, one of each cluster, with what does not depend on how they are split.
 
-    Args:
-        labelled: N labelled prompts; of a cluster, one.
-        measure: Whether to compute every statistic once, for feature maps to look up.
+    With `measure` every statistic is computed once, for feature maps to look up.
     """
 
     def __init__(self, labelled: LabelledBatch, *, measure: bool = True) -> None:
@@ -65,12 +63,12 @@ class Pool:
 
     @property
     def draws(self) -> CandidateBatch:
-        """The candidates."""
+        """Candidates of the N prompts."""
         return self.labelled.draws
 
     @property
     def correct(self) -> BoolArray:
-        """(N, n) which of them are correct."""
+        """(N, n) which candidates are correct."""
         return self.labelled.correct
 
     @cached_property
@@ -79,49 +77,27 @@ class Pool:
         return np.asarray(self.correct.any(axis=1), dtype=np.bool_)
 
     def levels(self, set_rule: str) -> FloatArray:
-        """(N, n) entry levels under a set rule."""
+        """Return (N, n) entry levels under a set rule."""
         if set_rule not in self._levels:
             self._levels[set_rule] = parse_set_rule(set_rule).levels(self.draws)
         return self._levels[set_rule]
 
     def success_scores(self, set_rule: str, cap: float) -> FloatArray:
-        """(N,) success scores under a set rule, `cap` without a correct candidate."""
+        """Return (N,) success scores under a set rule, `cap` without a correct candidate."""
         key = set_rule, cap
         if key not in self._success:
             self._success[key] = parse_set_rule(set_rule).success_scores(self.labelled, cap)
         return self._success[key]
 
     def combined(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
-        """The same prompts, scored by a combination of verifiers.
-
-        Args:
-            names: Verifiers whose raw outputs the prompts hold.
-            fitted_on: (m,) rows that the combination is fitted on.
-
-        Returns:
-            The prompts with its scores.
-
-        Raises:
-            CalibrationError: If all candidates of these rows are correct, or all wrong.
-        """
+        """Return the same prompts, scored by a combination of verifiers that is fitted on some rows."""
         labelled = self.labelled
         raw = np.stack([labelled.raw[name] for name in names], axis=-1)
         combination = fit_combination(names, raw[fitted_on], labelled.take(fitted_on))
         return Pool(with_scores(labelled, combination.score_all(raw)))
 
     def features(self, text: str, fitted_on: IntArray) -> FloatArray:
-        """(N, d) features of all prompts.
-
-        Args:
-            text: The feature map.
-            fitted_on: (m,) rows that it is fitted on.
-
-        Returns:
-            The features.
-
-        Raises:
-            FeatureError: If the map cannot be fitted there, or a prompt has a category unknown there.
-        """
+        """Return (N, d) features of all prompts by a map that is fitted on some rows."""
         feature_map = FeatureMap.parse(text)
         ids = self.labelled.ids
         if feature_map.needs_fit:
@@ -133,24 +109,15 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One division of a pool, and what methods that are run on it share.
-
-    Attributes:
-        pool: The prompts.
-        fit: Rows that feature maps are fitted on.
-        calibration: Rows that calibrate.
-        test: Rows that are tested on.
-        features_text: The feature map of methods that name none of their own.
-        set_rule: The set rule of such methods.
-        made: Features and thresholds already made, by what they were made from; methods share them.
-    """
+    """One division of a pool, and what methods that are run on it share."""
 
     pool: Pool
     fit: IntArray
     calibration: IntArray
     test: IntArray
-    features_text: str
-    set_rule: str
+    features_text: str  # feature map of methods that name none
+    set_rule: str  # set rule of methods that name none
+    # features and thresholds by what they were made from
     made: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     @cached_property
@@ -170,33 +137,33 @@ class Split:
 
     @cached_property
     def test_correct(self) -> BoolArray:
-        """(m, n) which of them are correct."""
+        """(m, n) which candidates tested on are correct."""
         return self.pool.correct[self.test]
 
     def rows(self, name: Rows) -> IntArray:
-        """The rows of a part."""
+        """Return the rows of a part."""
         found: IntArray = getattr(self, name)
         return found
 
     def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """What was made for a key, made now if it is the first to ask."""
+        """Return what was made for a key; the first caller makes it."""
         if key not in self.made:
             self.made[key] = make()
         found: T = self.made[key]
         return found
 
     def test_levels(self, set_rule: str) -> FloatArray:
-        """(m, n) entry levels of the candidates tested on."""
+        """Return (m, n) entry levels of the candidates tested on."""
         return self.once(("levels", set_rule), lambda: self.pool.levels(set_rule)[self.test])
 
     def features(self, text: str, fitted_on: Rows) -> FloatArray:
-        """(N, d) features of all prompts of the pool, by a map fitted on one part; see `Pool.features`."""
+        """Return (N, d) features of all prompts of the pool, by a map fitted on one part."""
         return self.once(
             ("features", text, fitted_on), lambda: self.pool.features(text, self.rows(fitted_on))
         )
 
     def distinct_test_features(self, text: str, fitted_on: Rows) -> tuple[FloatArray, IntArray]:
-        """(k, d) different features of the prompts tested on, and (m,) which of them each prompt has."""
+        """Return (k, d) distinct features of test prompts, and (m,) which of them each prompt has."""
 
         def make() -> tuple[FloatArray, IntArray]:
             features = self.features(text, fitted_on)[self.test]
@@ -212,17 +179,11 @@ DELTA = "0.05"
 
 @dataclass(frozen=True, eq=False)
 class MethodOutput:
-    """What a method makes of the test prompts of a split.
-
-    Attributes:
-        sets: Their answer sets.
-        thresholds: (m,) thresholds; None for a method without any.
-        drawn: (m,) number of candidates that had to be drawn.
-    """
+    """What a method returns for the test prompts of a split."""
 
     sets: AnswerSets
-    thresholds: FloatArray | None
-    drawn: IntArray
+    thresholds: FloatArray | None  # (m,); None for a method without thresholds
+    drawn: IntArray  # (m,) number of candidates that had to be drawn
 
 
 @dataclass(frozen=True)
@@ -247,56 +208,30 @@ class Method(ABC):
     tells_answers_apart: ClassVar[bool] = False
 
     def reads(self, features: str, set_rule: str) -> tuple[str, str]:
-        """The feature map and the set rule that it reads prompts by.
+        """Return the feature map and the set rule that the method uses; the map `1` where it uses none.
 
-        Args:
-            features: The map of methods that name none.
-            set_rule: The set rule of methods that name none.
-
-        Returns:
-            Both as texts; the map `1` where it uses none.
+        The arguments are those of methods that name none.
         """
         del features, set_rule
         return "1", "all"
 
     @abstractmethod
     def make(self, split: Split, alpha: str) -> MethodOutput:
-        """The answer sets of the split's test prompts.
-
-        Args:
-            split: The split.
-            alpha: Error level as decimal text.
-
-        Returns:
-            The sets.
-
-        Raises:
-            FeatureError: If the method's feature map does not suit the split.
-            InputError: If the records do not hold what it needs.
-        """
+        """Return the answer sets of the split's test prompts at a level, given as decimal text."""
 
 
 @dataclass(frozen=True)
 class Convention:
-    """What is done beside the two axes.
-
-    Attributes:
-        name: Whose it is.
-        cap: Success score of a prompt without a correct candidate.
-        calibrates: The part that calibrates.
-        fits: The part that feature maps are fitted on.
-        never_empty: Whether a prompt that is not flagged gets its best candidate where none reaches the
-            threshold.
-    """
+    """What is done besides the two axes."""
 
     name: str
-    cap: float
-    calibrates: Rows
-    fits: Rows
-    never_empty: bool
+    cap: float  # success score of a prompt without a correct candidate
+    calibrates: Rows  # the part that calibrates
+    fits: Rows  # the part that feature maps are fitted on
+    never_empty: bool  # whether an unflagged prompt gets its best candidate where none reaches the threshold
 
     def finished(self, thresholds: Thresholds) -> Thresholds:
-        """The thresholds that are used: the paper's are cut to [0, 1], so that none is flagged."""
+        """Return the thresholds that are used: the paper's are cut to [0, 1], so that none is flagged."""
         if self.cap > 1.0:
             return thresholds
         return replace(thresholds, values=np.clip(thresholds.values, 0.0, 1.0))
@@ -308,24 +243,15 @@ PAPER = Convention("paper", 1.0, "development", "development", never_empty=False
 
 @dataclass(frozen=True)
 class ThresholdMethod(Method):
-    """Set rule x threshold rule.
+    """Set rule x threshold rule."""
 
-    Attributes:
-        rule: The threshold rule; `confident` is the marginal one at a rank that holds for the calibration set
-            at hand.
-        convention: Ours or the paper's.
-        set_rule: The set rule that is served; None for the split's.
-        calibrated_on: The set rule whose success scores calibrate; None for the one that is served.
-        features: The feature map; None for the split's.
-        stability: The slack by which the level is made stricter.
-    """
-
+    # `confident` is the marginal rule at a rank that holds for the calibration set at hand
     rule: Literal["conditional", "marginal", "confident", "learned"]
     convention: Convention
-    set_rule: str | None = None
-    calibrated_on: str | None = None
-    features: str | None = None
-    stability: PaperStability | None = None
+    set_rule: str | None = None  # the one served; None for the split's
+    calibrated_on: str | None = None  # the set rule whose success scores calibrate; None for the one served
+    features: str | None = None  # None for the split's
+    stability: PaperStability | None = None  # the slack by which the level is made stricter
 
     def reads(self, features: str, set_rule: str) -> tuple[str, str]:
         """See `Method.reads`."""
@@ -333,7 +259,7 @@ class ThresholdMethod(Method):
         return "1" if alike else self.features or features, self.set_rule or set_rule
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
-        """The answer sets of the split's test prompts."""
+        """See `Method.make`."""
         features, served = self.reads(split.features_text, split.set_rule)
         thresholds = self._thresholds(split, alpha, self.calibrated_on or served, features)
         sets = AnswerSets.within(
@@ -345,7 +271,7 @@ class ThresholdMethod(Method):
         return MethodOutput(sets, thresholds.values, split.all_drawn)
 
     def _thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
-        """Thresholds of the test prompts; methods that differ in the set served only share them."""
+        """Return thresholds of the test prompts, shared by methods that differ only in the set served."""
         level = alpha
         if self.stability is not None:
             level = self.stability.effective_alpha(alpha, len(split.rows(self.convention.calibrates)))
@@ -377,19 +303,15 @@ class ThresholdMethod(Method):
 
 @dataclass(frozen=True)
 class TopK(Method):
-    """The paper's TopK: the K candidates of lowest score, K chosen by its coverage on calibration prompts.
+    """The paper's TopK: the K candidates of lowest score, K chosen by its coverage on calibration prompts."""
 
-    Attributes:
-        reaching: Whether K is the smallest that reaches the target, as the paper's text has it, or the one
-            whose coverage is nearest to it, as its tables do (73.6 % at a target of 75 %).
-        grid: The K to choose from; None for all up to n.
-    """
-
+    # Whether K is the smallest that reaches the target, as the paper's text has it, or the one whose coverage
+    # is nearest to it, as in its tables (73.6 % at a target of 75 %).
     reaching: bool
-    grid: tuple[int, ...] | None = None
+    grid: tuple[int, ...] | None = None  # the K to choose from; None for all up to n
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
-        """The answer sets of the split's test prompts."""
+        """See `Method.make`."""
         n, m = split.pool.draws.n, len(split.test)
         grid = sorted({k for k in self.grid or range(1, n + 1) if 1 <= k <= n})
         if not grid:
@@ -415,12 +337,12 @@ class TopK(Method):
 
 @dataclass(frozen=True)
 class Sampling(Method):
-    """Conformal language modelling: draw until the set looks good enough; see `outside.SamplingRule`."""
+    """Conformal language modelling: draw until the set looks good enough; see `SamplingRule`."""
 
     tells_answers_apart: ClassVar[bool] = True
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
-        """The answer sets of the split's test prompts."""
+        """See `Method.make`."""
         rule = split.once(("sampling",), lambda: self._learnt(split))
         draws = split.test_candidates
         found = rule.sets(draws.scores, draws.answer_codes, alpha)
@@ -438,12 +360,12 @@ class Sampling(Method):
 
 @dataclass(frozen=True)
 class BackOff(Method):
-    """Claim-level back-off with candidates for claims; see `outside.BackOffRule`."""
+    """Claim-level back-off with candidates for claims; see `BackOffRule`."""
 
     aims_at_coverage: ClassVar[bool] = False
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
-        """The answer sets of the split's test prompts."""
+        """See `Method.make`."""
         rule = split.once(("back-off",), lambda: self._learnt(split))
         draws = split.test_candidates
         sets = AnswerSets(draws, rule.sets(draws.scores, alpha), np.zeros(len(draws), dtype=np.bool_))

@@ -26,38 +26,24 @@ MOST_CATEGORIES = 30
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Disjoint groups of prompts.
+    """G disjoint groups of prompts."""
 
-    Attributes:
-        text: The feature text that they come from.
-        names: Name of each of G groups.
-        words: The same for people.
-        member: (N, G) 1.0 where a prompt is in a group.
-    """
-
-    text: str
+    text: str  # the feature text that they come from
     names: tuple[str, ...]
-    words: tuple[str, ...]
-    member: FloatArray
+    words: tuple[str, ...]  # the names for people
+    member: FloatArray  # (N, G) 1.0 where a prompt is in a group
 
     @cached_property
     def sizes(self) -> FloatArray:
-        """(G,) number of prompts in each."""
+        """(G,) number of prompts in each group."""
         return np.asarray(self.member.sum(axis=0), dtype=np.float64)
 
     def take(self, rows: IntArray) -> Groups:
-        """The same groups of some of the prompts."""
+        """Return the same groups of some of the prompts."""
         return Groups(self.text, self.names, self.words, self.member[rows])
 
     def means(self, values: FloatArray | IntArray | BoolArray) -> FloatArray:
-        """Mean values of each group.
-
-        Args:
-            values: (..., N) values of prompts.
-
-        Returns:
-            (..., G) means, NaN for a group without prompts.
-        """
+        """Return (..., G) means of (..., N) values in each group, NaN for a group without prompts."""
         numbers = values.astype(np.float64)
         # Whole numbers add up exactly. Of others the order of additions decides the last bit, and in a matrix
         # product that depends on the number of threads; `einsum` adds one after the other.
@@ -68,21 +54,10 @@ class Groups:
 
 
 def groups_of(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
-    """The groups of a feature text.
+    """Return the groups of N prompts by one feature term, such as `bins(mean_score, 5)` or `group(topic)`.
 
-    Args:
-        text: One term that splits prompts into groups: `bins(mean_score, 5)`, `group(topic)` or
-            `hard(entropy, max_score, 0.925)`.
-        fitted_on: Prompts that cut-offs are learned from.
-        draws: N prompts.
-
-    Returns:
-        Their groups; bins keep their place in the name, whatever their cut-offs, so that those of several
-        splits can be told together.
-
-    Raises:
-        InputError: If the text is something else.
-        FeatureError: If it cannot be fitted, or meets an unknown category.
+    Bins keep their place in the name, whatever their cut-offs, so that those of several splits can be
+    combined.
     """
     parsed = FeatureMap.parse(text)
     kind = parsed.text.partition("(")[0]
@@ -105,13 +80,9 @@ def groups_of(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Gr
 
 
 def properties(draws: CandidateBatch) -> tuple[Groups, ...]:
-    """Groups along every property that the prompts are known to have.
+    """Return groups along every known property of the prompts.
 
-    Args:
-        draws: N prompts, measured.
-
-    Returns:
-        Equal-frequency bins of every statistic, and the categories of every metadata key that has few.
+    These are equal-frequency bins of every statistic, and the categories of every metadata key that has few.
     """
     texts = [f"bins({name}, {BINS})" for name in draws.measured if not name.startswith("meta(")]
     found = (_groups_or_none(text, draws) for text in [*texts, *_categories(draws)])
@@ -119,7 +90,7 @@ def properties(draws: CandidateBatch) -> tuple[Groups, ...]:
 
 
 def _groups_or_none(text: str, draws: CandidateBatch) -> Groups | None:
-    """The groups, or None where nearly all prompts are alike."""
+    """Return the groups, or None where nearly all prompts are alike."""
     try:
         return groups_of(text, draws, draws)
     except FeatureError:
@@ -127,7 +98,7 @@ def _groups_or_none(text: str, draws: CandidateBatch) -> Groups | None:
 
 
 def _categories(draws: CandidateBatch) -> list[str]:
-    """`group(key)` for each metadata key that all prompts have and that holds few categories."""
+    """Return `group(key)` for each metadata key that all prompts have and that holds few categories."""
     if not len(draws) or not draws.metadata[0]:
         return []
     texts = []
@@ -165,39 +136,20 @@ SLAB_DIRECTIONS = 16
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What came of E runs on m test prompts; all arrays are (E, m).
+    """Results of E runs on m test prompts; all arrays are (E, m)."""
 
-    Attributes:
-        covered: The set holds a correct answer.
-        flagged: The prompt is flagged as not certifiable.
-        sizes: Number of candidates returned.
-        distinct: Number of distinct answers returned.
-        right: The best answer returned is correct.
-        spotless: No candidate returned is wrong.
-        drawn: Number of candidates that had to be drawn.
-        thresholds: Thresholds cut to [0, 1]; NaN for a method without any.
-    """
-
-    covered: BoolArray
-    flagged: BoolArray
-    sizes: IntArray
-    distinct: IntArray
-    right: BoolArray
-    spotless: BoolArray
-    drawn: IntArray
-    thresholds: FloatArray
+    covered: BoolArray  # the set holds a correct answer
+    flagged: BoolArray  # the prompt is flagged as not certifiable
+    sizes: IntArray  # number of candidates returned
+    distinct: IntArray  # number of distinct answers returned
+    right: BoolArray  # the best answer returned is correct
+    spotless: BoolArray  # no candidate returned is wrong
+    drawn: IntArray  # number of candidates that had to be drawn
+    thresholds: FloatArray  # cut to [0, 1]; NaN for a method without thresholds
 
     @classmethod
     def of(cls, made: Sequence[MethodOutput], correct: BoolArray) -> Outcomes:
-        """Compare sets with labels.
-
-        Args:
-            made: What E runs made of m test prompts.
-            correct: (m, n) which candidates are correct.
-
-        Returns:
-            The outcomes.
-        """
+        """Compare the sets of E runs with the (m, n) labels."""
         sets = [one.sets for one in made]
         accepted = [one.accepted for one in sets]
         unknown = np.full(len(correct), np.nan)
@@ -222,15 +174,9 @@ class Outcomes:
 
 
 def figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
-    """Every figure of `FIGURES` that one split defines; the group that is worst on average takes all splits.
+    """Return (E,) values of the figures that one split defines, NaN where a run does not define one.
 
-    Args:
-        seen: E runs on m test prompts.
-        groups: The groups of these prompts.
-        slabs: Their places along directions of the statistics; None where nothing was measured.
-
-    Returns:
-        (E,) numbers by name; NaN where a run does not define a figure.
+    The group that is worst on average takes all splits. Slabs are None where nothing was measured.
     """
     kept, answered = seen.kept, seen.sizes > 0
     runs = len(kept)
@@ -253,7 +199,7 @@ def figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, Fl
 
 
 def group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
-    """The figures of each group: (E, G) by name, NaN for a group without prompts."""
+    """Return the figures of each group: (E, G) by name, NaN for a group without prompts."""
     return {
         "coverage": groups.means(seen.covered),
         "kept_promise": groups.means(seen.kept),
@@ -264,13 +210,13 @@ def group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
 
 
 def _smallest(values: FloatArray) -> FloatArray:
-    """(E,) the smallest of (E, G) values that are defined."""
+    """Return (E,) the smallest of (E, G) values that are defined."""
     smallest: FloatArray = np.where(np.isnan(values), np.inf, values).min(axis=1)
     return np.where(np.isfinite(smallest), smallest, np.nan)
 
 
 def _by_size(distinct: IntArray, kept: BoolArray) -> FloatArray:
-    """(E,) the smallest kept promise among strata of set size.
+    """Return (E,) the smallest kept promise among strata of set size.
 
     Angelopoulos et al. (2021, "Uncertainty sets for image classifiers using conformal prediction")
     stratify by size because a rule may cover by giving huge sets to some prompts and useless ones to
@@ -296,17 +242,13 @@ class Slabs:
     holds a tenth of the prompts is found on one half of them and looked at on the other, since the worst of
     many is bad by chance (Romano, Sesia and Candes 2020, "Classification with valid and adaptive coverage",
     section 4; Cauchois, Gupta and Duchi 2021, "Knowing what you know").
-
-    Attributes:
-        bins: (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1.
-        first: (m,) whether the prompt belongs to the half that slabs are found on.
     """
 
-    bins: IntArray
-    first: BoolArray
+    bins: IntArray  # (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1
+    first: BoolArray  # (m,) whether the prompt belongs to the half that slabs are found on
 
     def worst(self, kept: BoolArray) -> FloatArray:
-        """(E,) the kept promise in the worst slab of each run; NaN where there are too few prompts."""
+        """Return (E,) the kept promise in the worst slab of each run; NaN where there are too few prompts."""
         found_on, total_found = self._runs(kept, self.first)
         seen_on, total_seen = self._runs(kept, ~self.first)
         wide = total_found >= max(1.0, SMALLEST_SLAB * self.first.sum())
@@ -318,7 +260,7 @@ class Slabs:
         return np.where(wide.any() & (there > 0), share, np.nan)
 
     def _runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """(E, D, P) kept prompts and (D, P) prompts of every run of bins."""
+        """Return (E, D, P) kept prompts and (D, P) prompts of every run of bins."""
         bins = self.bins[half]
         directions = bins.shape[1]
         cells = bins + SLAB_BINS * np.arange(directions)
@@ -334,19 +276,15 @@ _FROM, _TO = np.triu_indices(SLAB_BINS + 1, k=1)
 
 
 def _runs_of_bins(counts: FloatArray) -> FloatArray:
-    """(..., P) sums over every run of neighbouring bins."""
+    """Return (..., P) sums over every run of neighbouring bins."""
     before = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, axis=-1)], axis=-1)
     return np.asarray(before[..., _TO] - before[..., _FROM], dtype=np.float64)
 
 
 def slab_bins(draws: CandidateBatch) -> IntArray | None:
-    """Places along the statistics one by one, and along random mixtures of them.
+    """Return (N, D) places along the statistics one by one, and along random mixtures of them.
 
-    Args:
-        draws: N prompts, measured.
-
-    Returns:
-        (N, D) bins of equal frequency over these prompts; None where no statistic varies.
+    Places are bins of equal frequency over these prompts; None where no statistic varies.
     """
     spreads = [(values, float(values.std())) for values in draws.measured.values()]
     columns = [(values - values.mean()) / sd for values, sd in spreads if sd > 0.0]

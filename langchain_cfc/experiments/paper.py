@@ -272,7 +272,7 @@ class _Table(_Data):
     cells: tuple[_Cell, ...]
 
     def published(self) -> tuple[PublishedCell, ...]:
-        """Its cells, each with what the table says for all."""
+        """Return its cells, each with what the table says for all."""
         shared = {"table": self.name, **self.model_dump(exclude={"name", "cells"}, exclude_none=True)}
         return tuple(
             PublishedCell(**{**shared, **cell.model_dump(exclude={"sd"}, exclude_none=True), "sd": cell.sd})
@@ -365,7 +365,7 @@ def _by_name() -> dict[str, tuple[PublishedCell, ...]]:
 
 
 def _exponent(number: str) -> int:
-    """The power of ten of its last digit."""
+    """Return the power of ten of the last digit."""
     return -len(number.partition(".")[2])
 
 
@@ -423,17 +423,7 @@ class Cell(_Comparison):
 
 
 def compared(published: PublishedCell, figures: FloatArray | Sequence[float]) -> Cell:
-    """Compare one cell.
-
-    Args:
-        published: A cell of a full sweep or an ablation, with its spread.
-        figures: (R,) the same figure for R >= 2 seeds, in percent for ECR and GSC.
-
-    Returns:
-        Both, and how far they are apart.
-
-    Raises:
-        InputError: If the paper prints no spread, the cell is an excerpt, or the figures cannot be used.
+    """Compare a cell with a printed spread with the same figure of R >= 2 seeds, in percent or as printed.
 
     >>> from langchain_cfc.experiments.paper import published_cells
     >>> cell = compared(published_cells("synthetic")[0], [90.3, 90.9, 90.6])
@@ -473,19 +463,12 @@ def compared(published: PublishedCell, figures: FloatArray | Sequence[float]) ->
 
 
 class Target(_Comparison):
-    """What a reproduction of a table is held to.
+    """What a reproduction of a table is held to."""
 
-    Attributes:
-        cells: Number of cells that the table has.
-        in_band: Fewest of them in the published band.
-        beyond: Most of them with |z| above 2.6; None where none is set.
-        far_beyond: Most of them with |z| above 3.3; None where none is set.
-    """
-
-    cells: int
-    in_band: int
-    beyond: int | None = None
-    far_beyond: int | None = None
+    cells: int  # number of cells that the table has
+    in_band: int  # fewest of them in the published band
+    beyond: int | None = None  # most of them with |z| above 2.6
+    far_beyond: int | None = None  # most of them with |z| above 3.3
 
 
 TARGETS: dict[Table, Target] = {
@@ -552,18 +535,7 @@ class Agreement(_Comparison):
 
 
 def agreement(cells: Sequence[Cell]) -> Agreement:
-    """Count the cells of one table of the synthetic experiment.
-
-    Args:
-        cells: Different cells of one table.
-
-    Returns:
-        The counts beside the target of that table.
-
-    Raises:
-        InputError: If there are no cells, they are of several tables or of another dataset, or one comes
-            twice.
-    """
+    """Count the distinct cells of one table of the synthetic experiment next to the table's target."""
     if {cell.dataset for cell in cells} != {"synthetic"} or len({cell.table for cell in cells}) != 1:
         msg = "expected cells of one table of the synthetic experiment, the one that has targets"
         raise InputError(msg)
@@ -643,18 +615,13 @@ class SyntheticReport(BaseModel):
 
 @dataclass(frozen=True)
 class SyntheticExperiment:
-    """The experiment in a world.
-
-    Attributes:
-        world: The generator of prompts.
-        seed: Seeds are drawn by this number and their own.
-    """
+    """The experiment in a world; `seed` and its own number seed each repetition."""
 
     world: SyntheticWorld = SyntheticWorld()
     seed: int = 0
 
     def measured(self, number: int) -> dict[tuple[int, int], Measured]:
-        """The figures of one seed, by numbers of calibration prompts and of candidates."""
+        """Return the figures of one seed, by numbers of calibration prompts and of candidates."""
         rng = np.random.default_rng([self.seed, number])
         drawn = self.world.draw(SIZES[-1] + TESTED, BUDGETS[-1], rng)
         found = {}
@@ -725,7 +692,7 @@ def reproduce_synthetic(
 
 
 def methods() -> tuple[Method, ...]:
-    """The methods of the main table; its CFC keeps every accepted candidate."""
+    """Return the methods of the main table; its CFC keeps every accepted candidate."""
     topk, _, icp, learnt, _, full, _, pac = paper(LEARNT_FEATURES, GRID)
     return topk, icp, learnt, replace(full, name="CFC"), replace(pac, name="CFC-PAC")
 
@@ -735,7 +702,7 @@ def _ablated() -> tuple[Method, ...]:
 
 
 def _first(drawn: LabelledBatch, budget: int) -> LabelledBatch:
-    """The prompts with their first candidates only, and what was measured of prompts."""
+    """Return the prompts with their first candidates only, and with what was measured on all."""
     fewer = drawn.first_slots(budget)
     return replace(fewer, draws=replace(fewer.draws, measured=drawn.draws.measured))
 
@@ -746,7 +713,7 @@ def _split(pool: Pool, size: int = SIZES[-1]) -> Split:
 
 
 def _groups(split: Split) -> Groups:
-    """Ten bins of difficulty, of equal frequency among the test prompts."""
+    """Return ten bins of difficulty, of equal frequency among the test prompts."""
     return groups_of(FEATURES, split.test_candidates, split.pool.draws)
 
 

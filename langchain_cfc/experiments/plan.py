@@ -124,18 +124,11 @@ _LARGEST_PILOT = 500
 
 
 def pass_at(correct: BoolArray, k: int) -> Fraction:
-    """Attainable coverage with k candidates, estimated without bias from m >= k recorded ones.
+    """Estimate attainable coverage with k candidates without bias from (N, m) labels, N >= 1 and m >= k >= 1.
 
     A prompt with c correct candidates among m is missed by a random k of them with probability
     C(m - c, k) / C(m, k); the estimate is one minus the mean of that ("pass@k", Chen et al. 2021, "Evaluating
     large language models trained on code", equation 1). It is exact, so that comparing it with a target is.
-
-    Args:
-        correct: (N, m) whether each candidate is correct, N >= 1.
-        k: Number of candidates, 1 <= k <= m.
-
-    Returns:
-        A share in [0, 1].
 
     >>> correct = np.array([[True, False, False], [False, False, False]])
     >>> [str(pass_at(correct, k)) for k in (1, 2, 3)]
@@ -148,36 +141,21 @@ def pass_at(correct: BoolArray, k: int) -> Fraction:
 
 
 def fewest_candidates(correct: BoolArray, tau: Fraction) -> int | None:
-    """The smallest number of candidates whose estimated attainable coverage exceeds a target.
-
-    Args:
-        correct: (N, m) whether each candidate is correct, N >= 1.
-        tau: Target coverage.
-
-    Returns:
-        A number in 1 ... m, or None if even m candidates do not exceed it.
-    """
+    """Return the fewest candidates whose estimated attainable coverage exceeds tau, None beyond m."""
     numbers = range(1, correct.shape[1] + 1)
     place = bisect_right(numbers, tau, key=lambda k: pass_at(correct, k))
     return numbers[place] if place < len(numbers) else None
 
 
 def chance_below(size: int, tau: Fraction, coverage: float) -> float:
-    """The probability that the calibrated threshold covers less than a given share of prompts.
+    """Return the probability that a threshold calibrated on N prompts covers less than a share x.
 
-    Given the calibration set, the order statistic of rank k = ceil((N + 1) tau) covers a share
-    B ~ Beta(k, N + 1 - k) of all prompts (Vovk 2012, "Conditional validity of inductive conformal
-    predictors", for continuous scores; with ties it covers at least as much). B < x means that at least k of
-    N calibration prompts fall into a set of probability x, which is the binomial tail computed here.
-
-    Args:
-        size: Number N of calibration prompts.
-        tau: Target coverage in (0, 1).
-        coverage: The share x; taking the attainable coverage for it gives the probability that the threshold
-            stays below the cap.
-
-    Returns:
-        P(Binomial(N, x) >= k); 0 where N is so small that k = N + 1.
+    Given the calibration set, the order statistic of rank k = ceil((N + 1) tau) covers a share B ~ Beta(k, N
+    + 1 - k) of all prompts (Vovk 2012, "Conditional validity of inductive conformal predictors", for
+    continuous scores; with ties it covers at least as much). B < x means that at least k of N calibration
+    prompts fall into a set of probability x, which is the binomial tail P(Binomial(N, x) >= k) computed here,
+    0 where N is so small that k = N + 1. With the attainable coverage as x it is the probability that the
+    threshold stays below the cap.
 
     >>> round(chance_below(100, Fraction(9, 10), 0.87), 4)
     0.1477
@@ -190,20 +168,14 @@ def chance_below(size: int, tau: Fraction, coverage: float) -> float:
 
 
 def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
-    """The number of calibration prompts from which on the threshold settles on one side of a coverage.
+    """Return the number of calibration prompts from which on the threshold settles on one side of a coverage.
 
-    Below the target, such as tau - slack, coverage is then nearly always larger; above it, as the attainable
-    coverage is, the threshold nearly always stays below the cap. This is not the smallest number that will
-    do: the rank is rounded up, and the lucky sizes this makes (17 for 0.87 at tau = 0.9, where 19 to 97 fall
-    short and 169 still does) help nobody, since the hash split decides the size.
-
-    Args:
-        tau: Target coverage in (0, 1).
-        coverage: Another share of prompts than tau; the time taken grows with 1 / (coverage - tau)^2.
-        delta: How often the threshold may end on the other side, over calibration sets, in (0, 1).
-
-    Returns:
-        The smallest N such that it does so with probability at most delta for N prompts and more.
+    It does so with probability at least 1 - delta for that number and every larger one. Below the target,
+    such as tau - slack, coverage is then nearly always larger; above it, as the attainable coverage is, the
+    threshold nearly always stays below the cap. This is not the smallest number that will do: the rank is
+    rounded up, and the lucky sizes this makes (17 for 0.87 at tau = 0.9, where 19 to 97 fall short and 169
+    still does) help nobody, since the hash split decides the size. The time taken grows with 1 / (coverage -
+    tau)^2.
 
     >>> [settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
     [170, 199, 9]
@@ -223,14 +195,7 @@ def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
 
 
 def pilot_size_for(attainable: float, *, half_width: float = 0.05) -> int:
-    """The pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
-
-    Args:
-        attainable: The estimate, in [0, 1]; assumed to stay as it is.
-        half_width: Half the width of the interval, at least 0.05.
-
-    Returns:
-        Number of pilot prompts.
+    """Return the pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
 
     >>> pilot_size_for(1.0), pilot_size_for(0.9), pilot_size_for(0.5)
     (36, 158, 402)
@@ -244,15 +209,7 @@ def pilot_size_for(attainable: float, *, half_width: float = 0.05) -> int:
 
 
 def advise(plan: Plan) -> list[str]:
-    """Sentences for people.
-
-    Args:
-        plan: A plan; its own advice is not read.
-
-    Returns:
-        Where the target is out of reach or close, what drives the number of prompts, what a larger pilot
-        would tell; empty where nothing stands in the way.
-    """
+    """Say where the target is out of reach, what drives the prompts needed, and what a pilot would tell."""
     return [*_obstacles(plan), *_largest_group(plan), *_larger_pilot(plan)]
 
 
@@ -315,7 +272,7 @@ def _larger_pilot(plan: Plan) -> Iterator[str]:
 
 
 def _pilot_for(group: GroupPlan) -> int:
-    """Pilot prompts of all groups that tell this group's attainable coverage to within 5 points."""
+    """Return the pilot prompts of all groups that tell this group's coverage to within 5 points."""
     # Two successes and two failures are added (Agresti and Coull 1998): 1 of 1 is no reason to expect that
     # every prompt can be covered, for which 36 would do.
     size = group.pilot_size or 0
@@ -350,30 +307,18 @@ _ROUNDING = Fraction(1, 100)
 
 @dataclass(frozen=True)
 class _Terms:
-    """What is asked for, checked.
-
-    Attributes:
-        alpha: Error level.
-        n: Candidates per prompt.
-        slack: By how much coverage may fall short.
-        delta: How often it may fall shorter.
-        fit: Share of the prompts not held out that fits feature maps.
-        test: Share held out.
-        cost_per_candidate: Cost of one candidate.
-        cost_per_prompt: Cost of one prompt beside its candidates.
-    """
+    """What is asked for, checked."""
 
     alpha: Level
     n: int
-    slack: float
-    delta: float
-    fit: float
-    test: float
+    slack: float  # by how much coverage may fall short
+    delta: float  # how often it may fall shorter
+    fit: float  # share of the prompts not held out that fits feature maps
+    test: float  # share held out
     cost_per_candidate: float
-    cost_per_prompt: float
+    cost_per_prompt: float  # besides its candidates
 
     def __post_init__(self) -> None:
-        """Refuse what no plan can be made for."""
         alpha_text(self.alpha)
         split_plan(0, fit=self.fit, test=self.test)
         _require(_SMALLEST_GAP <= self.slack < 1.0, "slack", f"in [{_SMALLEST_GAP}, 1)", self.slack)
@@ -384,35 +329,27 @@ class _Terms:
 
     @property
     def tau(self) -> Fraction:
-        """The target coverage."""
+        """Target coverage."""
         return exact_tau(self.alpha)
 
     @property
     def calibration_share(self) -> Fraction:
-        """The share of the labelled prompts that calibrates."""
+        """Share of the labelled prompts that calibrates."""
         return (1 - Fraction(str(self.test))) * (1 - Fraction(str(self.fit)))
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a group, exact so that sizes at a boundary are right.
-
-    Attributes:
-        name: Its name.
-        share: Share of the prompts that belong to it.
-        attainable: Its attainable coverage.
-        pilot_size: Number of pilot prompts behind that, None for an assumption.
-        smallest_n: Fewest candidates that exceed the target, None if unknown.
-    """
+    """What is known of a group, exact so that sizes at a boundary are right."""
 
     name: str
-    share: Fraction
-    attainable: Fraction
-    pilot_size: int | None = None
-    smallest_n: int | None = None
+    share: Fraction  # share of the prompts that belong to it
+    attainable: Fraction  # its attainable coverage
+    pilot_size: int | None = None  # number of pilot prompts behind that; None for an assumption
+    smallest_n: int | None = None  # fewest candidates that exceed the target; None if unknown
 
     def bounds(self, confidence: float) -> tuple[float, float]:
-        """Two-sided bounds on the attainable coverage; an assumption is its own bounds."""
+        """Return two-sided bounds on the attainable coverage; an assumption is its own bounds."""
         if self.pilot_size is None:
             return float(self.attainable), float(self.attainable)
         return clopper_pearson(float(self.attainable * self.pilot_size), self.pilot_size, confidence)
@@ -602,10 +539,10 @@ def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
 
 
 def _reaching_size(terms: _Terms, known: _Known, verdict: Verdict) -> int:
-    """Calibration prompts that bring the threshold below the cap; 0 where no number is worth planning for.
+    """Return the calibration prompts that bring the threshold below the cap, 0 where none is planned for.
 
     An uncertain estimate may lie as close above the target as chance has it, and the number would be as
-    large as chance has it; the chance of an uncertain group is reported instead.
+    large; the chance of an uncertain group is reported instead.
     """
     if verdict == "uncertain" or known.attainable - terms.tau < _SMALLEST_GAP:
         return 0
@@ -620,7 +557,7 @@ def _verdict(tau: Fraction, low: float, high: float, *, measured: bool) -> Verdi
 
 
 def _labels_by_group(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
-    """The (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
+    """Return the (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
     independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
     parts = {ALL: independent.correct}
     if group is not None:

@@ -36,27 +36,18 @@ from langchain_cfc.splits import Part, SplitPlan, split_plan
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The figures of one split. Runs are methods x levels, levels running faster.
+    """The figures of one split. Runs are methods x levels, levels running faster."""
 
-    Attributes:
-        figures: (E,) by name of a figure.
-        groups: (E, G) by name of a figure of groups.
-        group_sizes: (G,) number of test prompts in each group.
-        properties: (E, P) kept promise of the groups of every property, one property after the other.
-        foretold: (1 + G,) attainable coverage of all development prompts, and of those in each group.
-        attainable: (1 + G,) the same of test prompts.
-        calibrated: Number of calibration prompts.
-        tested: Number of test prompts.
-    """
-
-    figures: dict[str, FloatArray]
-    groups: dict[str, FloatArray]
-    group_sizes: FloatArray
+    figures: dict[str, FloatArray]  # (E,) by name of a figure
+    groups: dict[str, FloatArray]  # (E, G) by name of a figure of groups
+    group_sizes: FloatArray  # (G,) number of test prompts in each group
+    # (E, P) kept promise of the groups of every property, one property after the other
     properties: FloatArray
+    # (1 + G,) attainable coverage of all development prompts, and of those in each group
     foretold: FloatArray
-    attainable: FloatArray
-    calibrated: int
-    tested: int
+    attainable: FloatArray  # (1 + G,) the same of test prompts
+    calibrated: int  # number of calibration prompts
+    tested: int  # number of test prompts
 
 
 def measure(
@@ -68,23 +59,7 @@ def measure(
     properties: Sequence[Groups] = (),
     slabs: Slabs | None = None,
 ) -> Measured:
-    """Run every method at every level.
-
-    Args:
-        split: The split.
-        methods: The methods.
-        alphas: Error levels as decimal texts.
-        groups: Groups of all prompts of the pool.
-        properties: More groups of them.
-        slabs: Places of the test prompts along directions of their statistics.
-
-    Returns:
-        The figures.
-
-    Raises:
-        FeatureError: If a feature map does not suit the split.
-        InputError: If the records do not hold what a method needs.
-    """
+    """Run every method at every level on a split; `groups` and `properties` group all prompts of the pool."""
     seen = Outcomes.of([one.make(split, alpha) for one in methods for alpha in alphas], split.test_correct)
     of_test = groups.take(split.test)
     along = [one.take(split.test).means(seen.kept) for one in properties]
@@ -107,68 +82,44 @@ def _attainable(split: Split, groups: Groups, part: str) -> FloatArray:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is done on every split.
-
-    Attributes:
-        methods: The methods.
-        alphas: Error levels as decimal texts.
-        features: The feature map of methods that name none of their own.
-        set_rule: The set rule of such methods.
-        groups: Feature text of the groups that coverage is looked at in. Bins and categories are those of all
-            prompts; `hard(...)` is cut on the development prompts, as the paper does.
-        combine: Names of verifiers whose raw outputs become the scores, by a combination that each split
-            fits anew; None for the recorded scores. Groups and slabs are those of recorded scores all the
-            same, so that protocols can be compared.
-        splits: Number of splits.
-        seed: What they are drawn by.
-        test: Share of the prompts held out.
-        fit: Share of the others that fits feature maps.
-    """
+    """What is done on every split."""
 
     methods: tuple[Method, ...]
-    alphas: tuple[str, ...]
-    features: str
-    set_rule: str
+    alphas: tuple[str, ...]  # decimal texts
+    features: str  # feature map of methods that name none
+    set_rule: str  # set rule of methods that name none
+    # Feature text of the groups that coverage is looked at in. Bins and categories are those of all prompts;
+    # `hard(...)` is cut on the development prompts, as the paper does.
     groups: str
+    # Verifiers whose raw outputs become the scores, by a combination fitted in each split; None for the
+    # recorded scores. Groups and slabs are those of recorded scores either way, so that protocols can be
+    # compared.
     combine: tuple[str, ...] | None
-    splits: int
+    splits: int  # number of splits
     seed: str
-    test: float
-    fit: float
+    test: float  # share of the prompts held out
+    fit: float  # share of the others that fits feature maps
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A protocol on a pool of prompts.
-
-    Attributes:
-        pool: The prompts, of each cluster one.
-        protocol: The protocol.
-    """
+    """A protocol on a pool of prompts, one of each cluster."""
 
     pool: Pool
     protocol: Protocol
 
     @classmethod
     def on(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
-        """The comparison on labelled prompts; of each cluster, one prompt takes part.
+        """Set up a comparison; of each cluster, one prompt takes part.
 
-        In the order of their ids: rounding follows the order, and a file's shall not change a bit.
+        The prompts stand in the order of their ids: rounding follows the order, and a file's shall not change
+        a bit.
         """
         alone = split_plan(protocol.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
         return cls(Pool(labelled.take(np.array(sorted(alone, key=labelled.ids.__getitem__)))), protocol)
 
     def check(self, provenance: Provenance | None = None) -> None:
-        """Refuse what would fail in every split, before any is measured.
-
-        Args:
-            provenance: Header of the records, which may name an answer extractor.
-
-        Raises:
-            InputError: If groups are no groups, labels make no sense under a set rule, or answers cannot be
-                told apart where they must be.
-            FeatureError: If a feature map does not suit the prompts.
-        """
+        """Refuse what would fail in every split, before any is measured."""
         labelled = self.pool.labelled
         asks = FeatureMap.parse(self.protocol.groups).needs_answers
         for method in self.protocol.methods:
@@ -199,7 +150,7 @@ class Comparison:
 
     @cached_property
     def properties(self) -> tuple[Groups, ...]:
-        """Groups along everything that is known of prompts."""
+        """Groups along every known property of prompts."""
         return properties(self.pool.draws)
 
     @cached_property
@@ -207,12 +158,12 @@ class Comparison:
         return slab_bins(self.pool.draws)
 
     def plan(self, number: int) -> SplitPlan:
-        """What assigns prompts to the parts of a split."""
+        """Return the assignment of prompts to the parts of a split."""
         protocol = self.protocol
         return split_plan(f"{protocol.seed}/{number}", fit=protocol.fit, test=protocol.test)
 
     def measured(self, number: int) -> Measured:
-        """The figures of split `number`, from 0."""
+        """Return the figures of split `number`, from 0."""
         rows = self.plan(number).rows(self.pool.labelled)
         for part in self._needed:
             if len(rows[part]) == 0:
@@ -249,7 +200,7 @@ Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 def no_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
-    """No progress shown."""
+    """Show no progress."""
     del total
     return items
 
@@ -260,21 +211,7 @@ def each_split(
     jobs: int = 1,
     progress: Progress = no_progress,
 ) -> list[Found]:
-    """The figures of every split, in order, whatever the number of processes.
-
-    Args:
-        measured: What measures one split; it is sent to the processes.
-        splits: Number of splits.
-        jobs: Number of processes; 1 for this one.
-        progress: Wraps the splits while they are measured; is told how many there are.
-
-    Returns:
-        The figures.
-
-    Raises:
-        InputError: If the number of processes is below 1.
-        CalibrationError: If a process was ended from outside.
-    """
+    """Return the figures of every split in order, whatever the number of processes; 1 is this one."""
     if jobs < 1:
         msg = f"jobs must be a whole number of processes, at least 1; got {jobs!r}"
         raise InputError(msg)
@@ -295,7 +232,7 @@ _MEASURED: list[Callable[[int], Any]] = []
 
 
 def _remember(measured: Callable[[int], Any]) -> None:
-    """Sent once to each process, not with each split."""
+    """Keep what each process is sent once, not with each split."""
     _MEASURED.append(measured)
 
 
@@ -305,7 +242,7 @@ def _recalled(number: int) -> Any:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Processes started meanwhile do not fight for cores with threads of their linear algebra."""
+    """Keep processes started meanwhile from using several threads of linear algebra each."""
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)
     os.environ[name] = before or "1"

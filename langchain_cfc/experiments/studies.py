@@ -37,38 +37,23 @@ NEAR = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """A feature map and a candidate budget.
+    """A feature map and a candidate budget."""
 
-    Attributes:
-        words: The map as `PublishedCell.features` calls it.
-        features: The map.
-        n: Number of candidates; None for all that are recorded.
-    """
-
-    words: str
+    words: str  # the map as `PublishedCell.features` calls it
     features: str
-    n: int | None
+    n: int | None  # number of candidates; None for all that are recorded
 
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's experiments on recorded candidates.
-
-    Attributes:
-        name: Name of its full table.
-        setting: What the full table is made with.
-        groups: The groups of GSC.
-        alphas: The levels of the full table.
-        ablated: The settings of its ablation.
-        ablated_alpha: The level of the ablation.
-    """
+    """One of the paper's experiments on recorded candidates."""
 
     name: StudyName
-    setting: Setting
-    groups: str
-    alphas: tuple[str, ...]
-    ablated: tuple[Setting, ...]
-    ablated_alpha: str
+    setting: Setting  # of the full table
+    groups: str  # the groups of GSC
+    alphas: tuple[str, ...]  # the levels of the full table
+    ablated: tuple[Setting, ...]  # the settings of the ablation
+    ablated_alpha: str  # the level of the ablation
 
 
 _HARD = "hard(entropy, max_score, 0.925)"
@@ -126,14 +111,7 @@ class Pattern(_Data):
 
 
 class Ablation(_Data):
-    """The study in another setting.
-
-    Attributes:
-        words: The setting.
-        features: Its feature map.
-        n_candidates: Its candidate budget.
-        level: What came of it.
-    """
+    """The study in another setting."""
 
     words: str
     features: str
@@ -294,7 +272,7 @@ _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
 
 
 def _patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComparison]) -> list[Pattern]:
-    """Every statement in the paper's table and in ours."""
+    """Return every statement, in the paper's table and on these records."""
     theirs: dict[str, Figures] = {}
     for cell in published:
         theirs.setdefault(cell.alpha, {}).setdefault(cell.method, {})[cell.metric] = cell.value

@@ -207,30 +207,16 @@ OVERLAP = TEST / (1.0 - TEST)
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """An option with what it did.
-
-    Attributes:
-        option: The option.
-        shown: Its figures.
-        sizes: (J,) its size in each split.
-        withheld: Mean share flagged of the prompts that have a correct candidate.
-    """
+    """An option with its results."""
 
     option: Option
     shown: JudgedOption
-    sizes: FloatArray
-    withheld: float
+    sizes: FloatArray  # (J,) the option's size in each split
+    withheld: float  # mean share flagged of the prompts that have a correct candidate
 
     @classmethod
     def of(cls, option: Option, tried: Sequence[Tried], words: Sequence[str], tau: float) -> Judged:
-        """Sum up J splits.
-
-        Args:
-            option: The option.
-            tried: What it did on each split.
-            words: The P groups.
-            tau: Target coverage.
-        """
+        """Sum up the results of J splits."""
         kept = np.array([one.kept for one in tried])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
@@ -254,36 +240,23 @@ class Judged:
 
     @property
     def fitted_numbers(self) -> int:
-        """How simple it is: features, and verifiers to be combined."""
+        """How complex the option is: features, and verifiers to be combined."""
         return self.shown.columns + len(self.option.combine or ())
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What the rule makes of some options.
-
-    Attributes:
-        best: What it chooses.
-        least: The option of smallest gap.
-        near: Those within the tolerance of it.
-        smallest: Of those, the one of smallest size.
-        alike: Those whose size cannot be told from it.
-    """
+    """The outcome of the rule for some options."""
 
     best: Judged
-    least: Judged
-    near: list[Judged]
-    smallest: Judged
-    alike: list[Judged]
+    least: Judged  # the option of smallest gap
+    near: list[Judged]  # those within the tolerance of it
+    smallest: Judged  # of those, the one of smallest size
+    alike: list[Judged]  # those whose size cannot be told from it
 
     @classmethod
     def among(cls, options: Sequence[Judged], tolerance: float) -> Choice:
-        """Apply the rule.
-
-        Args:
-            options: At least one.
-            tolerance: One standard error of a gap.
-        """
+        """Apply the rule to at least one option; `tolerance` is one standard error of a gap."""
         least = min(options, key=lambda one: one.shown.gap)
         near = [one for one in options if one.shown.gap <= least.shown.gap + tolerance]
         smallest = min(near, key=lambda one: one.shown.size)
@@ -300,12 +273,12 @@ class Choice:
 
 
 def tolerance_of(options: Sequence[Judged]) -> float:
-    """The median standard error of the options' gaps."""
+    """Return the median standard error of the options' gaps."""
     return float(np.median([one.shown.gap_error for one in options]))
 
 
 def ranked(options: Sequence[Judged], tolerance: float) -> list[Judged]:
-    """All options: what the rule chooses, what it would choose without that, and so on."""
+    """Order all options: what the rule chooses, what it would choose without that, and so on."""
     left, order = list(options), []
     while left:
         best = Choice.among(left, tolerance).best
@@ -315,17 +288,7 @@ def ranked(options: Sequence[Judged], tolerance: float) -> list[Judged]:
 
 
 def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
-    """Why the winner won.
-
-    Args:
-        choice: What the rule made of all options.
-        options: Their number.
-        tolerance: One standard error of a gap.
-        tau: Target coverage.
-
-    Returns:
-        Two or three sentences.
-    """
+    """Explain in two or three sentences why the winner won."""
     best, smallest = choice.best.shown, choice.smallest.shown
     gap = (
         f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {points(best.gap)} points; the "
@@ -350,16 +313,7 @@ def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
 
 
 def lost(choice: Choice, other: Judged, tolerance: float) -> str:
-    """Why an option that the rule did not choose lost.
-
-    Args:
-        choice: What the rule made of all options.
-        other: The option.
-        tolerance: One standard error of a gap.
-
-    Returns:
-        A sentence.
-    """
+    """Explain in a sentence why an option that the rule did not choose lost."""
     best, its = choice.best.shown, other.shown
     if other not in choice.near:
         return (
@@ -384,12 +338,12 @@ def lost(choice: Choice, other: Judged, tolerance: float) -> str:
 
 
 def points(share: float) -> str:
-    """A share in points of a hundred."""
+    """Write a share in points of a hundred."""
     return f"{100 * share:.1f}"
 
 
 def features(count: int) -> str:
-    """A number of features in words."""
+    """Write a number of features in words."""
     return f"{count} feature{'s' * (count != 1)}"
 
 
@@ -399,36 +353,22 @@ MOST_WITHHELD = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Where options are tried.
+    """Tries options on the selection prompts."""
 
-    Attributes:
-        trials: The selection prompts, the groups and the level; options are put in when they are tried.
-        splits: Number of inner splits.
-        jobs: Number of processes.
-        progress: Wraps the splits while options are tried.
-        provenance: What the records say of themselves.
-        unusable: What has been set aside so far.
-    """
-
-    trials: Trials
+    trials: Trials  # options are put in when they are tried
     splits: int
     jobs: int
     progress: Progress
     provenance: Provenance | None
-    unusable: list[Unusable] = field(default_factory=list)
+    unusable: list[Unusable] = field(default_factory=list)  # what has been set aside so far
 
     @property
     def calibrating(self) -> int:
-        """Number of prompts that calibrate in an inner split, on average."""
+        """Mean number of prompts that calibrate in an inner split."""
         return round(len(self.trials.pool.labelled) * (1.0 - TEST) * (1.0 - self.trials.fit))
 
     def within_reach(self, set_rules: Sequence[str]) -> list[str]:
-        """The set rules under which the level is within reach of an inner split.
-
-        Raises:
-            UnattainableTargetError: If it is under none.
-            CalibrationError: If none suits the labels.
-        """
+        """Return the set rules under which an inner split reaches the level; raise where there is none."""
         found = []
         refused: list[tuple[int, str]] = []
         for rule in set_rules:
@@ -451,7 +391,7 @@ class Contest:
         return found
 
     def usable(self, maps: Sequence[str]) -> list[str]:
-        """The feature maps that can be fitted on the selection prompts."""
+        """Return the feature maps that can be fitted on the selection prompts."""
         problems = {text: self._problem_of(text) for text in maps}
         for text, problem in problems.items():
             if problem is not None:
@@ -469,14 +409,7 @@ class Contest:
         return None
 
     def tried(self, options: Sequence[Option]) -> list[Judged]:
-        """Try options on every inner split.
-
-        Args:
-            options: The options.
-
-        Returns:
-            Those that can be used, with what they did.
-        """
+        """Try options on every inner split; return those that can be used."""
         trials = replace(self.trials, options=tuple(options))
         seen = each_split(trials.measured, self.splits, self.jobs, self.progress) if options else []
         tau = float(exact_tau(trials.alpha))
@@ -496,7 +429,7 @@ class Contest:
         return judged
 
     def nothing_left(self) -> CalibrationError:
-        """What to raise where nothing can be used."""
+        """Return the error to raise where no option can be used."""
         listed = "\n".join(f"- {one.what}: {one.reason}" for one in self.unusable)
         size = len(self.trials.pool.labelled)
         return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")

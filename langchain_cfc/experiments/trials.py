@@ -64,13 +64,9 @@ class Option:
 
 
 def default_maps(draws: CandidateBatch) -> tuple[str, ...]:
-    """Feature maps worth trying.
+    """Return feature maps worth trying.
 
-    Args:
-        draws: The prompts to select on.
-
-    Returns:
-        Maps of scores; of answers, where they are known; and of metadata, where a key has few categories.
+    They are of scores; of answers, where they are known; and of metadata, where a key has few categories.
     """
     maps = [*DEFAULT_MAPS, *(ANSWER_MAPS if draws.answer_codes is not None else ())]
     for key in list(_keys_of_few_categories(draws))[:MOST_KEYS]:
@@ -87,23 +83,21 @@ def _keys_of_few_categories(draws: CandidateBatch) -> Iterable[str]:
 
 
 def canonical_maps(texts: Sequence[str]) -> tuple[str, ...]:
-    """The same maps in canonical text, each once."""
+    """Return the same maps in canonical text, each once."""
     return tuple(dict.fromkeys(FeatureMap.parse(text).text for text in texts))
 
 
 def combinations(verifiers: Sequence[str], same: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Each verifier alone, and all together.
+    """Return each verifier alone, and all together.
 
-    Args:
-        verifiers: Their names.
-        same: Those that say the same as the recorded score, which is tried anyway.
+    Those in `same` say the same as the recorded score, which is tried anyway, and are not tried alone.
     """
     alone = [(name,) for name in verifiers if name not in same]
     return (*alone, tuple(verifiers)) if len(verifiers) > 1 else tuple(alone)
 
 
 def saying_the_same(labelled: LabelledBatch) -> list[str]:
-    """The verifiers whose raw outputs order all candidates as the recorded scores do, or the other way round.
+    """Return the verifiers that order all candidates as the recorded scores do, or the other way round.
 
     Such is the log-probability that a score was made of. Alone it makes the same sets wherever thresholds do
     not depend on the unit of scores.
@@ -113,7 +107,7 @@ def saying_the_same(labelled: LabelledBatch) -> list[str]:
 
 
 def _monotone(scores: FloatArray, outputs: FloatArray) -> bool:
-    """Whether outputs only rise, or only fall, with scores; equal scores may have any."""
+    """Return whether outputs only rise, or only fall, with scores; equal scores may have any."""
     rising = (directed[np.lexsort((directed, scores))] for directed in (outputs, -outputs))
     return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)
 
@@ -128,30 +122,15 @@ FEWEST_IN_GROUP = 20
 
 @dataclass(frozen=True, eq=False)
 class JudgedGroups:
-    """The groups that gaps are looked for in, the same for every option.
+    """The groups that gaps are looked for in, the same for every option."""
 
-    Attributes:
-        words: P groups in words, all prompts first.
-        member: (M, P) 1.0 where a selection prompt is in a group.
-        left_out: Number of groups with too few prompts to be judged.
-    """
-
-    words: tuple[str, ...]
-    member: FloatArray
-    left_out: int
+    words: tuple[str, ...]  # P groups in words, all prompts first
+    member: FloatArray  # (M, P) 1.0 where a selection prompt is in a group
+    left_out: int  # number of groups with too few prompts to be judged
 
     @classmethod
     def of(cls, pool: Pool, judge: Sequence[str] | None) -> JudgedGroups:
-        """Groups along every property that the prompts are known to have, or along those named.
-
-        Args:
-            pool: M selection prompts with their recorded scores.
-            judge: Feature texts of groups, such as `bins(mean_score, 5)` or `group(topic)`.
-
-        Raises:
-            InputError: If a text is something else.
-            FeatureError: If groups cannot be made of these prompts.
-        """
+        """Group selection prompts along every known property, or by the feature texts in `judge`."""
         draws = pool.draws
         with naming(pool.labelled.ids):
             along = properties(draws) if judge is None else [groups_of(text, draws, draws) for text in judge]
@@ -165,25 +144,15 @@ class JudgedGroups:
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """What an option did on the test prompts of one inner split.
+    """Results of an option on the test prompts of one inner split."""
 
-    Attributes:
-        kept: (P,) kept promise of each group; NaN for a group without test prompts.
-        columns: Number of features.
-        size: Mean number of distinct answers shown; n for a flagged prompt.
-        kept_promise: Share covered or flagged.
-        flagged: Share flagged.
-        abstained: Share without an answer.
-        withheld: Share flagged of the prompts that have a correct candidate; 0 where none has.
-    """
-
-    kept: FloatArray
-    columns: int
-    size: float
-    kept_promise: float
-    flagged: float
-    abstained: float
-    withheld: float
+    kept: FloatArray  # (P,) kept promise of each group; NaN for a group without test prompts
+    columns: int  # number of features
+    size: float  # mean number of distinct answers shown; n for a flagged prompt
+    kept_promise: float  # share covered or flagged
+    flagged: float  # share flagged
+    abstained: float  # share without an answer
+    withheld: float  # share flagged of the prompts that have a correct candidate; 0 where none has
 
 
 # By option; where one could not be used, why.
@@ -197,29 +166,17 @@ class Trials:
     Feature maps are fitted on all selection prompts, as `calibrate` will: of those tested on they see scores,
     answers and metadata, but no label. A combination of verifiers learns from labels, and has a part of each
     inner split to itself.
-
-    Attributes:
-        pool: M selection prompts, of each cluster one.
-        groups: The groups that gaps are looked for in.
-        options: C options.
-        alpha: Error level as decimal text.
-        seed: What inner splits are drawn by.
-        fit: Share of the prompts not tested on that fits combinations.
     """
 
-    pool: Pool
+    pool: Pool  # M selection prompts, one of each cluster
     groups: JudgedGroups
     options: tuple[Option, ...]
     alpha: str
     seed: str
-    fit: float
+    fit: float  # share of the prompts not tested on that fits combinations
 
     def measured(self, number: int) -> Trial:
-        """What every option did on inner split `number`, from 0.
-
-        Raises:
-            CalibrationError: If a part of it is empty.
-        """
+        """Return the results of every option on inner split `number`, from 0."""
         rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST).rows(self.pool.labelled)
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
         if not all(len(rows[part]) for part in asked):
@@ -255,7 +212,7 @@ class Trials:
         return _outcome(Outcomes.of([made], split.test_correct), split, self.groups.member, columns)
 
     def _split(self, combine: tuple[str, ...] | None, rows: dict[Part, IntArray]) -> Split:
-        """The prompts with the scores of this split; feature maps are fitted on all of them."""
+        """Return the prompts with the scores of this split; feature maps are fitted on all of them."""
         pool = self.pool if combine is None else self.pool.combined(combine, rows["fit"])
         everything = np.arange(len(pool.labelled))
         return Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
@@ -279,35 +236,24 @@ def _outcome(seen: Outcomes, split: Split, member: FloatArray, columns: int) -> 
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the places that it points at."""
+    """Return the message of an error, without the places that it points at."""
     return str(error).partition("\n")[0]
 
 
 @dataclass(frozen=True, eq=False)
 class SelectionPrompts:
-    """The prompts to select on.
+    """The prompts to select on."""
 
-    Attributes:
-        plan: The split that `calibrate` will make.
-        pool: M prompts of its fit part, of each cluster one.
-        digest: Digest of all ids of the fit part.
-        clustered: Number of prompts of that part that are left out, for there are others of their cluster.
-        calibration: Number of prompts that will calibrate, of each cluster one.
-    """
-
-    plan: SplitPlan
-    pool: Pool
-    digest: str
+    plan: SplitPlan  # the split that `calibrate` will make
+    pool: Pool  # M prompts of its fit part, one of each cluster
+    digest: str  # of all ids of the fit part
+    # number of prompts of the fit part that are left out, for there are others of their cluster
     clustered: int
-    calibration: int
+    calibration: int  # number of prompts that will calibrate, one of each cluster
 
     @classmethod
     def of(cls, table: LabelledBatch, plan: SplitPlan) -> SelectionPrompts:
-        """The fit part of a split; of the other parts nothing is read but ids and clusters.
-
-        Raises:
-            CalibrationError: If it is empty.
-        """
+        """Take the fit part of a split; of the other parts only ids and clusters are read."""
         rows = plan.rows(table)
         part = table.take(rows["fit"])
         if not len(part):
@@ -377,12 +323,12 @@ def tabulated(
 
 
 def _can_be_listed(name: str) -> bool:
-    """Whether `calibrate --combine` reads the name as it is."""
+    """Return whether `calibrate --combine` reads the name as it is."""
     return "," not in name and name == name.strip() and bool(name)
 
 
 def _verifiers_of(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
-    """The verifiers whose raw output every candidate has, and a note on each of the others."""
+    """Return the verifiers whose raw output every candidate has, and a note on each of the others."""
     found: Counter[str] = Counter()
     candidates = 0
     for record in records:

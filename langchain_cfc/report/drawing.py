@@ -182,7 +182,7 @@ def as_aimed(name: str, method: MethodComparison | MethodReport) -> str:
 
 
 def chosen(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[str, Shown]:
-    """Return the methods with these names in this order, all for None; an unknown name raises `InputError`."""
+    """Return the methods with these names in this order, all for None."""
     names = list(there) if methods is None else list(methods)
     unknown = [name for name in names if name not in there]
     if unknown:
@@ -228,8 +228,8 @@ def wrapped(text: str, room: float) -> str:
 def text_width(text: str) -> float:
     """Return an upper bound on the width in points of the widest line of a label.
 
-    It uses no font of matplotlib's: measuring with one would warn of every sign that it lacks, although a page
-    may have others.
+    It uses no font of matplotlib's: measuring with one would warn of every sign that it lacks, although a
+    page may have others.
     """
     return SMALL * max((sum(map(_ems, line)) for line in text.split("\n")), default=0.0)
 

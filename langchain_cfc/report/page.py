@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc._internal.optional import require
 from langchain_cfc._version import __version__
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
+from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport

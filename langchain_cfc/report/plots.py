@@ -5,10 +5,10 @@ Each `plot_` function takes data and, if there is one, the axis to draw on, and 
     axis = plot_by_alpha(report.sweep, figure="worst_group_coverage")
     axis.figure.savefig("worst_group.pdf")
 
-Without an axis it draws on one in a figure of its own. An axis of the caller's keeps its size; its figure should
-be made with `layout="constrained"`, since the key stands to the right of the axis. No function here changes
-matplotlib's settings or keeps a figure open. All of them raise `InputError` where there is nothing to draw or a
-method is not in the report, and `MissingExtraError` where matplotlib is not installed.
+Without an axis it draws on one in a figure of its own. An axis of the caller's keeps its size; its figure
+should be made with `layout="constrained"`, since the key stands to the right of the axis. No function here
+changes matplotlib's settings or keeps a figure open. All of them raise `InputError` where there is nothing to
+draw or a method is not in the report, and `MissingExtraError` where matplotlib is not installed.
 """
 
 from __future__ import annotations
