@@ -63,7 +63,7 @@ def measured(splits: int, sample: int) -> dict[str, float]:
     from benchmarks.peers import highs_warm, scipy_dual
     from benchmarks.problems import TAU, Problem
     from langchain_cfc.experiments import SyntheticWorld
-    from langchain_cfc.experiments.catalogue import methods_named
+    from langchain_cfc.experiments.methods import methods_named
     from langchain_cfc.experiments.splits import Comparison, Protocol
     from langchain_cfc.thresholds import ConditionalThreshold
 

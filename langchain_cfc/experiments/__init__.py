@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import (
     ComparisonReport,
@@ -11,7 +10,7 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
-from langchain_cfc.experiments.methods import Method
+from langchain_cfc.experiments.methods import Method, methods_named
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.paper import (
     Agreement,

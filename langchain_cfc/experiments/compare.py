@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.comparison_report import (
     AttainableComparison,
     ComparisonReport,
@@ -26,7 +25,7 @@ from langchain_cfc.experiments.comparison_report import (
     RiskCurve,
     Spread,
 )
-from langchain_cfc.experiments.methods import Method, Pool
+from langchain_cfc.experiments.methods import Method, Pool, methods_named
 from langchain_cfc.experiments.metrics import FIGURES, Groups
 from langchain_cfc.experiments.splits import Comparison, Measured, Progress, Protocol, each_split, no_progress
 from langchain_cfc.features import FeatureMap
@@ -34,6 +33,12 @@ from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, t
 from langchain_cfc.scoring import discrimination
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, alpha_text, exact_tau
+
+METHODS = ("ours", "paper", "outside")
+FEATURES = "hat(mean_score, 5)"
+GROUPS = "bins(mean_score, 5)"
+_BINS = 20
+_CURVE = 100
 
 
 def spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
@@ -90,7 +95,8 @@ class Summary:
         seen = np.array([one.attainable for one in self.measured])
         found = []
         for place, words in enumerate(("all prompts", *self.groups.words)):
-            before, after = self._share(foretold[:, place]), self._share(seen[:, place])
+            before = spread(foretold[:, place], self.overlap, share=True)
+            after = spread(seen[:, place], self.overlap, share=True)
             if before is not None and after is not None:
                 found.append(AttainableComparison(words=words, foretold=before, seen=after))
         return found
@@ -110,17 +116,15 @@ class Summary:
         )
 
     def _method(self, method: Method, run: int, alpha: str) -> MethodComparison:
-        names = self.measured[0].figures
-        found = {
-            name: self._figure(name, np.array([one.figures[name][run] for one in self.measured]))
-            for name in names
-        }
+        known = self._spreads(
+            [{name: one.figures[name][run] for name in one.figures} for one in self.measured]
+        )
         groups = self._groups(run)
         if groups:
             # One group, not each split's: the smallest of several shares is below all of them by chance.
             worst = min(groups, key=lambda group: group.kept_promise)
-            found["worst_group_kept_promise"] = worst.figures["kept_promise"]
-        known = {name: one for name in FIGURES if (one := found.get(name)) is not None}
+            known["worst_group_kept_promise"] = worst.figures["kept_promise"]
+        known = {name: known[name] for name in FIGURES if name in known}
         return MethodComparison(
             family=method.family,
             words=method.words,
@@ -141,30 +145,26 @@ class Summary:
 
     def _groups(self, run: int) -> list[GroupComparison]:
         """Return every group that some split tests a prompt of."""
-        found = (self._group(run, number) for number in range(len(self.groups.names)))
-        return [one for one in found if one is not None]
-
-    def _group(self, run: int, number: int) -> GroupComparison | None:
-        """Return one group; None where no split tests a prompt of it."""
-        names = self.measured[0].groups
-        found = {
-            name: self._figure(name, np.array([one.groups[name][run, number] for one in self.measured]))
-            for name in names
-        }
-        known = {name: one for name, one in found.items() if one is not None}
-        if "coverage" not in known:
-            return None
-        return GroupComparison(
-            name=self.groups.names[number],
-            words=self.groups.words[number],
-            n=float(np.mean([one.group_sizes[number] for one in self.measured])),
-            coverage=known["coverage"].mean,
-            kept_promise=known["kept_promise"].mean,
-            kept_promise_ci=_interval(known["kept_promise"]),
-            not_certifiable_rate=known["not_certifiable_rate"].mean,
-            mean_set_size=known["mean_set_size"].mean,
-            figures=known,
-        )
+        groups = []
+        for number, (name, words) in enumerate(zip(self.groups.names, self.groups.words, strict=True)):
+            known = self._spreads(
+                [{key: one.groups[key][run, number] for key in one.groups} for one in self.measured]
+            )
+            if "coverage" in known:
+                groups.append(
+                    GroupComparison(
+                        name=name,
+                        words=words,
+                        n=float(np.mean([one.group_sizes[number] for one in self.measured])),
+                        coverage=known["coverage"].mean,
+                        kept_promise=known["kept_promise"].mean,
+                        kept_promise_ci=_interval(known["kept_promise"]),
+                        not_certifiable_rate=known["not_certifiable_rate"].mean,
+                        mean_set_size=known["mean_set_size"].mean,
+                        figures=known,
+                    )
+                )
+        return groups
 
     def _gaps(self, run: int, tau: float) -> dict[str, Gap]:
         """Return by property the group that is worst on average: the worst of each split is noise."""
@@ -185,12 +185,15 @@ class Summary:
                 gaps[_property(groups)] = Gap(group=groups.words[worst], shortfall=shortfall)
         return gaps
 
-    def _figure(self, name: str, values: FloatArray) -> Spread | None:
-        """Summarise a figure of `FIGURES` or of groups; all but means of counts are shares."""
-        return spread(values, self.overlap) if name.startswith("mean_") else self._share(values)
-
-    def _share(self, values: FloatArray) -> Spread | None:
-        return spread(values, self.overlap, share=True)
+    def _spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+        """Summarise the figures of all splits, if any defines them; all but means of counts are shares."""
+        found = {
+            name: spread(
+                np.array([one[name] for one in figures]), self.overlap, share=not name.startswith("mean_")
+            )
+            for name in figures[0]
+        }
+        return {name: one for name, one in found.items() if one is not None}
 
 
 def _interval(found: Spread) -> tuple[float, float]:
@@ -202,13 +205,6 @@ def _property(groups: Groups) -> str:
     """Return `mean_score` for `bins(mean_score, 5)`, and the text of anything else."""
     kind, _, rest = groups.text.partition("(")
     return rest.rpartition(",")[0] if kind == "bins" else groups.text
-
-
-METHODS = ("ours", "paper", "outside")
-FEATURES = "hat(mean_score, 5)"
-GROUPS = "bins(mean_score, 5)"
-_BINS = 20
-_CURVE = 100
 
 
 def compare(
@@ -272,7 +268,11 @@ def compare(
     splits = _whole(splits, "splits", "splits")
     jobs = _whole(jobs, "jobs", "processes")
     test, fit = _share(test_fraction, "test_fraction"), _share(fit_fraction, "fit_fraction")
-    table = _tabulated(records, combine, None if n is None else _whole(n, "n", "candidates"), provenance)
+    n = None if n is None else _whole(n, "n", "candidates")
+    if combine is None:
+        table = tabulate(records, n=n, provenance=provenance)
+    else:
+        table, _ = tabulate_raw(records, combine, n=n, provenance=provenance)
     protocol = Protocol(
         methods=methods_named(methods),
         alphas=_within_reach(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _levels(alpha),
@@ -287,14 +287,7 @@ def compare(
     )
     comparison = Comparison.on(table, protocol)
     comparison.check(provenance)
-    return reported(comparison, jobs, progress, left_out=len(table) - len(comparison.pool.labelled))
-
-
-def reported(
-    comparison: Comparison, jobs: int = 1, progress: Progress = no_progress, *, left_out: int = 0
-) -> ComparisonReport:
-    """Carry out a comparison; `left_out` prompts do not take part, for there are others of their cluster."""
-    protocol, pool = comparison.protocol, comparison.pool
+    pool = comparison.pool
     measured = each_split(comparison.measured, protocol.splits, jobs, progress)
     summary = Summary(
         measured,
@@ -303,23 +296,22 @@ def reported(
         comparison.groups,
         comparison.properties,
         pool.draws.n,
-        max(protocol.test / (1.0 - protocol.test), (1.0 - protocol.test) / protocol.test),
+        max(test / (1.0 - test), (1.0 - test) / test),
     )
     sweep = summary.levels()
     data = data_facts(pool, summary.attainable())
-    first = _first_within_reach(sweep)
     return ComparisonReport(
-        **dict(first),
-        splits=protocol.splits,
+        **dict(_first_within_reach(sweep)),
+        splits=splits,
         seed=protocol.seed,
-        test_fraction=protocol.test,
-        fit_fraction=protocol.fit,
+        test_fraction=test,
+        fit_fraction=fit,
         features=protocol.features,
         set_rule=protocol.set_rule,
         groups=comparison.groups.text,
         data=data,
         sweep=sweep,
-        notes=list(_notes(sweep, data, left_out)),
+        notes=list(_notes(sweep, data, len(table) - len(pool.labelled))),
     )
 
 
@@ -394,17 +386,6 @@ def _notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> 
         )
     if left_out:
         yield f"{left_out} prompts were left out: of each cluster one takes part."
-
-
-def _tabulated(
-    records: Iterable[PromptRecord] | LabelledBatch,
-    combine: Sequence[str] | None,
-    n: int | None,
-    provenance: Provenance | None,
-) -> LabelledBatch:
-    if combine is None:
-        return tabulate(records, n=n, provenance=provenance)
-    return tabulate_raw(records, combine, n=n, provenance=provenance)[0]
 
 
 def _levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:

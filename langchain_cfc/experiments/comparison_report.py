@@ -20,11 +20,13 @@ LEADING = (
 )
 
 
-class _Data(BaseModel):
+class ReportData(BaseModel):
+    """Base of all reports on experiments: frozen, without infinities and unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Spread(_Data):
+class Spread(ReportData):
     """A figure over splits.
 
     Attributes:
@@ -47,7 +49,7 @@ class Spread(_Data):
     splits: int
 
 
-class GroupComparison(_Data):
+class GroupComparison(ReportData):
     """One group of test prompts under one method.
 
     Attributes:
@@ -74,7 +76,7 @@ class GroupComparison(_Data):
     figures: dict[str, Spread]
 
 
-class Gap(_Data):
+class Gap(ReportData):
     """Where a method falls short most along one property of prompts."""
 
     group: str  # the group that keeps the promise most rarely on average, in words
@@ -82,7 +84,7 @@ class Gap(_Data):
     shortfall: Spread
 
 
-class MethodComparison(_Data):
+class MethodComparison(ReportData):
     """What happened under one method at one level.
 
     Attributes:
@@ -121,7 +123,7 @@ class MethodComparison(_Data):
     gaps: dict[str, Gap]
 
 
-class LevelComparison(_Data):
+class LevelComparison(ReportData):
     """All methods at one level.
 
     Attributes:
@@ -149,7 +151,7 @@ class LevelComparison(_Data):
         return [name for name in self.methods if name in LEADING] or list(self.methods)[: len(LEADING)]
 
 
-class Histogram(_Data):
+class Histogram(ReportData):
     """Scores of all candidates, counted in equal bins over [0, 1]."""
 
     edges: list[float]
@@ -157,14 +159,14 @@ class Histogram(_Data):
     wrong: list[int]
 
 
-class RiskCurve(_Data):
+class RiskCurve(ReportData):
     """Wrong best answers where only the prompts of lowest best score are answered, without any promise."""
 
     answered: list[float]  # shares of prompts answered, ascending
     wrong: list[float]  # share of those whose best answer is wrong
 
 
-class AttainableComparison(_Data):
+class AttainableComparison(ReportData):
     """Attainable coverage of one group: as development prompts predict it, and as seen on test prompts."""
 
     words: str
@@ -172,7 +174,7 @@ class AttainableComparison(_Data):
     seen: Spread
 
 
-class DataFacts(_Data):
+class DataFacts(ReportData):
     """The records that methods are compared on."""
 
     prompts: int  # one of each cluster

@@ -8,6 +8,7 @@ is NaN in here and left out of means; reports never hold NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,16 +86,11 @@ def properties(draws: CandidateBatch) -> tuple[Groups, ...]:
     These are equal-frequency bins of every statistic, and the categories of every metadata key that has few.
     """
     texts = [f"bins({name}, {BINS})" for name in draws.measured if not name.startswith("meta(")]
-    found = (_groups_or_none(text, draws) for text in [*texts, *_categories(draws)])
-    return tuple(groups for groups in found if groups is not None)
-
-
-def _groups_or_none(text: str, draws: CandidateBatch) -> Groups | None:
-    """Return the groups, or None where nearly all prompts are alike."""
-    try:
-        return groups_of(text, draws, draws)
-    except FeatureError:
-        return None
+    found = []
+    for text in [*texts, *_categories(draws)]:
+        with suppress(FeatureError):  # nearly all prompts are alike
+            found.append(groups_of(text, draws, draws))
+    return tuple(found)
 
 
 def _categories(draws: CandidateBatch) -> list[str]:

@@ -83,15 +83,14 @@ from importlib.resources import files
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, computed_field, field_validator
+from pydantic import Field, ValidationInfo, computed_field, field_validator
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments.catalogue import paper
 from langchain_cfc.experiments.compare import Summary
-from langchain_cfc.experiments.comparison_report import LevelComparison
-from langchain_cfc.experiments.methods import Method, Pool, Split
+from langchain_cfc.experiments.comparison_report import LevelComparison, ReportData
+from langchain_cfc.experiments.methods import Method, Pool, Split, paper
 from langchain_cfc.experiments.metrics import Groups, groups_of
 from langchain_cfc.experiments.splits import Measured, Progress, each_split, measure, no_progress
 from langchain_cfc.thresholds import alpha_text
@@ -227,11 +226,7 @@ Metric: TypeAlias = Literal["ECR", "GSC", "APSS"]
 _Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class _Cell(_Data):
+class _Cell(ReportData, strict=True):
     """A cell as the file holds it; what it leaves out, its table says."""
 
     method: PublishedMethod
@@ -261,7 +256,7 @@ class _Cell(_Data):
         return value
 
 
-class _Table(_Data):
+class _Table(ReportData, strict=True):
     name: str
     kind: Kind
     label: str
@@ -280,7 +275,7 @@ class _Table(_Data):
         )
 
 
-class _File(_Data):
+class _File(ReportData, strict=True):
     source: str
     tables: tuple[_Table, ...]
 
@@ -378,11 +373,7 @@ BEYOND, FAR_BEYOND = 2.6, 3.3
 FEWEST_SEEDS = 100
 
 
-class _Comparison(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Cell(_Comparison):
+class Cell(ReportData):
     """One number of the paper beside the same one reproduced.
 
     Attributes:
@@ -442,6 +433,8 @@ def compared(published: PublishedCell, figures: FloatArray | Sequence[float]) ->
         raise InputError(msg)
     mean, sd, unit = float(values.mean()), float(values.std()), published.unit
     scale = math.sqrt(sd**2 * (1 / PUBLISHED_SEEDS + 1 / len(values)) + unit**2 / 12)
+    # In decimals, so that both ends of a band are in it: 90.75 - 90.6 is more than 0.15 in floats.
+    radius = Decimal(published.sd or 0) + Decimal(str(unit)) / 2
     return Cell(
         table=published.kind,
         method=published.method,
@@ -452,7 +445,7 @@ def compared(published: PublishedCell, figures: FloatArray | Sequence[float]) ->
         reproduced=mean,
         reproduced_sd=sd,
         z=(published.value - mean) / scale,
-        in_band=_in_band(mean, published),
+        in_band=abs(Decimal(published.mean) - Decimal(str(mean))) <= radius,
         dataset=published.dataset,
         n_calibration=published.n_calibration,
         n_candidates=published.n_candidates,
@@ -462,7 +455,7 @@ def compared(published: PublishedCell, figures: FloatArray | Sequence[float]) ->
     )
 
 
-class Target(_Comparison):
+class Target(ReportData):
     """What a reproduction of a table is held to."""
 
     cells: int  # number of cells that the table has
@@ -477,7 +470,7 @@ TARGETS: dict[Table, Target] = {
 }
 
 
-class Agreement(_Comparison):
+class Agreement(ReportData):
     """How well a table of the synthetic experiment was reproduced.
 
     Attributes:
@@ -507,11 +500,11 @@ class Agreement(_Comparison):
         if self.seeds < FEWEST_SEEDS:
             return None
         target = self.target
+        limits = ((self.beyond, target.beyond), (self.far_beyond, target.far_beyond))
         return (
             self.cells == target.cells
             and self.in_band >= target.in_band
-            and _within(self.beyond, target.beyond)
-            and _within(self.far_beyond, target.far_beyond)
+            and all(most is None or number <= most for number, most in limits)
         )
 
     @computed_field  # type: ignore[prop-decorator] # as above
@@ -519,19 +512,15 @@ class Agreement(_Comparison):
     def words(self) -> str:
         """What was counted, and what was to be reached."""
         target = self.target
+        verdict = "Reached." if self.passes else "Not reached."
+        if self.passes is None:
+            verdict = f"No verdict: fewer than {FEWEST_SEEDS} seeds."
         return (
             f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (at least "
             f"{target.in_band} of {target.cells} are to); {self.beyond} are further than {BEYOND} standard "
             f"errors of a five-seed mean from the published value{_most(target.beyond)}, {self.far_beyond} "
-            f"further than {FAR_BEYOND}{_most(target.far_beyond)}. "
-            f"{self._verdict}"
+            f"further than {FAR_BEYOND}{_most(target.far_beyond)}. {verdict}"
         )
-
-    @property
-    def _verdict(self) -> str:
-        if self.passes is None:
-            return f"No verdict: fewer than {FEWEST_SEEDS} seeds."
-        return "Reached." if self.passes else "Not reached."
 
 
 def agreement(cells: Sequence[Cell]) -> Agreement:
@@ -553,16 +542,6 @@ def agreement(cells: Sequence[Cell]) -> Agreement:
         seeds=min(cell.seeds for cell in cells),
         target=TARGETS[table],
     )
-
-
-def _in_band(mean: float, published: PublishedCell) -> bool:
-    # In decimals, so that both ends of a band are in it: 90.75 - 90.6 is more than 0.15 in floats.
-    radius = Decimal(published.sd or 0) + Decimal(str(published.unit)) / 2
-    return abs(Decimal(published.mean) - Decimal(str(mean))) <= radius
-
-
-def _within(number: int, most: int | None) -> bool:
-    return most is None or number <= most
 
 
 def _most(number: int | None) -> str:
@@ -589,7 +568,7 @@ _METRICS = {
 }
 
 
-class SyntheticReport(BaseModel):
+class SyntheticReport(ReportData):
     """The synthetic experiment, reproduced.
 
     Attributes:
@@ -601,8 +580,6 @@ class SyntheticReport(BaseModel):
         account: What was fitted, what was predicted, and what that shows.
         sweep: The main sweep with groups, for figures.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seeds: int
     cells: list[Cell]
@@ -628,14 +605,8 @@ class SyntheticExperiment:
         for budget in BUDGETS:
             pool = Pool(drawn if budget == BUDGETS[-1] else _first(drawn, budget), measure=False)
             for size in SIZES:
-                main = (size, budget) == MAIN
                 split = _split(pool, size)
-                found[size, budget] = measure(
-                    split,
-                    methods() if main else _ablated(),
-                    ALPHAS if main else (ABLATED_ALPHA,),
-                    _groups(split),
-                )
+                found[size, budget] = measure(split, *_runs((size, budget)), _groups(split))
         return found
 
 
@@ -671,7 +642,8 @@ def reproduce_synthetic(
         raise InputError(msg)
     experiment = SyntheticExperiment(world or SyntheticWorld(), seed)
     measured = each_split(experiment.measured, seeds, jobs, progress)
-    cells = [_compared(cell, measured) for cell in _published()]
+    published = (*published_cells("synthetic"), *published_cells("synthetic_ablation"))
+    cells = [_compared(cell, measured) for cell in published]
     split = _split(
         Pool(experiment.world.draw(SIZES[-1] + TESTED, 1, np.random.default_rng(seed)), measure=False)
     )
@@ -697,8 +669,9 @@ def methods() -> tuple[Method, ...]:
     return topk, icp, learnt, replace(full, name="CFC"), replace(pac, name="CFC-PAC")
 
 
-def _ablated() -> tuple[Method, ...]:
-    return methods()[-2:]
+def _runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...]]:
+    """Return the methods and levels of cells with these numbers of calibration prompts and candidates."""
+    return (methods(), ALPHAS) if key == MAIN else (methods()[-2:], (ABLATED_ALPHA,))
 
 
 def _first(drawn: LabelledBatch, budget: int) -> LabelledBatch:
@@ -717,16 +690,10 @@ def _groups(split: Split) -> Groups:
     return groups_of(FEATURES, split.test_candidates, split.pool.draws)
 
 
-def _published() -> tuple[PublishedCell, ...]:
-    return (*published_cells("synthetic"), *published_cells("synthetic_ablation"))
-
-
 def _compared(cell: PublishedCell, measured: Sequence[dict[tuple[int, int], Measured]]) -> Cell:
     key = (cell.n_calibration or SIZES[-1], cell.n_candidates or BUDGETS[0])
-    main = key == MAIN
-    names = [one.name for one in (methods() if main else _ablated())]
-    levels = ALPHAS if main else (ABLATED_ALPHA,)
-    run = names.index(cell.method) * len(levels) + levels.index(cell.alpha)
+    several, levels = _runs(key)
+    run = [one.name for one in several].index(cell.method) * len(levels) + levels.index(cell.alpha)
     name, unit = _METRICS[cell.metric]
     values: FloatArray = np.array([one[key].figures[name][run] for one in measured])
     return compared(cell, unit * values)

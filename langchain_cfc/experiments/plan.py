@@ -12,7 +12,6 @@ from numbers import Integral
 from typing import Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.optional import require
@@ -20,6 +19,7 @@ from langchain_cfc.calibration.checks import smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_alike
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
+from langchain_cfc.experiments.comparison_report import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_tau
@@ -27,11 +27,7 @@ from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_ta
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class GroupPlan(_Data):
+class GroupPlan(ReportData):
     """What a target takes in one group of prompts. Numbers of prompts count clusters as one prompt.
 
     Attributes:
@@ -74,7 +70,7 @@ class GroupPlan(_Data):
     prompts_needed: int | None
 
 
-class AttainableAt(_Data):
+class AttainableAt(ReportData):
     """Attainable coverage with another number of candidates.
 
     Attributes:
@@ -88,7 +84,7 @@ class AttainableAt(_Data):
     groups: dict[str, float]
 
 
-class Plan(_Data):
+class Plan(ReportData):
     """How many labelled prompts a target takes, at what cost, and in which groups it is within reach.
 
     Attributes:

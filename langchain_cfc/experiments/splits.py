@@ -1,4 +1,4 @@
-"""`Protocol`: what is done on every split; `Comparison`: a protocol on a pool of prompts."""
+"""Splits: one measured under a protocol, and all of them by one or several processes."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def measure(
         groups=group_figures(seen, of_test),
         group_sizes=of_test.sizes,
         properties=np.concatenate(along, axis=1) if along else np.empty((len(seen.kept), 0)),
-        foretold=_attainable(split, groups.take(split.development), "development"),
-        attainable=_attainable(split, of_test, "test"),
+        foretold=_attainable(split, split.development, groups.take(split.development)),
+        attainable=_attainable(split, split.test, of_test),
         calibrated=len(split.calibration),
         tested=len(split.test),
     )
 
 
-def _attainable(split: Split, groups: Groups, part: str) -> FloatArray:
-    found = split.pool.attainable[split.test if part == "test" else split.development]
+def _attainable(split: Split, rows: IntArray, groups: Groups) -> FloatArray:
+    found = split.pool.attainable[rows]
     return np.concatenate([[found.mean()], groups.means(found)])
 
 

@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
-
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.compare import compare
-from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison
+from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison, ReportData
+from langchain_cfc.experiments.methods import methods_named
 from langchain_cfc.experiments.paper import PublishedCell, published_cells
 from langchain_cfc.experiments.splits import Progress, no_progress
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
@@ -92,11 +90,7 @@ STUDIES: dict[StudyName, Study] = {
 }
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Pattern(_Data):
+class Pattern(ReportData):
     """A statement about the order of figures, and at how many levels it holds.
 
     Attributes:
@@ -110,7 +104,7 @@ class Pattern(_Data):
     here: tuple[int, int]
 
 
-class Ablation(_Data):
+class Ablation(ReportData):
     """The study in another setting."""
 
     words: str
@@ -119,7 +113,7 @@ class Ablation(_Data):
     level: LevelComparison
 
 
-class StudyReport(_Data):
+class StudyReport(ReportData):
     """An experiment of the paper, on other records.
 
     Attributes:

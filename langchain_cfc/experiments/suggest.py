@@ -35,7 +35,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.calibration import CalibrationConfig
@@ -43,6 +42,7 @@ from langchain_cfc.calibration.checks import check_answers, smallest_alpha, targ
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.experiments.compare import standard_error
+from langchain_cfc.experiments.comparison_report import ReportData
 from langchain_cfc.experiments.methods import CAP
 from langchain_cfc.experiments.splits import Progress, each_split, no_progress
 from langchain_cfc.experiments.trials import (
@@ -69,11 +69,7 @@ from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, alpha_text, exact_tau
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class JudgedOption(_Data):
+class JudgedOption(ReportData):
     """What an option did over the inner splits.
 
     Attributes:
@@ -104,7 +100,7 @@ class JudgedOption(_Data):
     abstention_rate: float
 
 
-class RunnerUp(_Data):
+class RunnerUp(ReportData):
     """What the rule would have chosen, were it not for the winner.
 
     Attributes:
@@ -120,7 +116,7 @@ class RunnerUp(_Data):
     lost: str
 
 
-class Unusable(_Data):
+class Unusable(ReportData):
     """What could not be judged.
 
     Attributes:
@@ -132,7 +128,7 @@ class Unusable(_Data):
     reason: str
 
 
-class Suggestion(_Data):
+class Suggestion(ReportData):
     """What to calibrate with, and why.
 
     Attributes:

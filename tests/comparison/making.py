@@ -16,8 +16,7 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.experiments.catalogue import methods_named
-from langchain_cfc.experiments.methods import Pool, Split
+from langchain_cfc.experiments.methods import Pool, Split, methods_named
 from langchain_cfc.experiments.splits import Comparison, Protocol
 from langchain_cfc.records import tabulate, tabulate_raw
 

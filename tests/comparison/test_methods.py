@@ -14,8 +14,18 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.experiments.baselines import BackOffRule
-from langchain_cfc.experiments.catalogue import OURS_SHOWN, methods_named, ours, outside, paper
-from langchain_cfc.experiments.methods import Method, MethodOutput, Split, ThresholdMethod, TopK
+from langchain_cfc.experiments.methods import (
+    OURS_SHOWN,
+    Method,
+    MethodOutput,
+    Split,
+    ThresholdMethod,
+    TopK,
+    methods_named,
+    ours,
+    outside,
+    paper,
+)
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
 

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.experiments.catalogue import methods_named
 from langchain_cfc.experiments.compare import Summary, compare, spread
 from langchain_cfc.experiments.comparison_report import Spread
+from langchain_cfc.experiments.methods import methods_named
 from langchain_cfc.experiments.metrics import FIGURES, Groups
 from langchain_cfc.experiments.splits import Measured
 
