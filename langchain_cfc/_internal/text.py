@@ -1,8 +1,9 @@
-"""Text that models, providers and users wrote, made safe to show on a terminal and in messages."""
+"""Text of models, providers and users, made safe to show; and numbers and names as messages write them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # C0 and C1 controls and DEL, which terminals take as commands, except newline and tab; and the characters
 # that change the direction in which a line is read.
@@ -73,3 +74,32 @@ def quote(text: str, longest: int = _LONGEST) -> str:
     if len(shown) <= longest:
         return shown
     return f"{shown[:longest]}... ({len(text):,} characters)"
+
+
+def format_percent(share: float, spec: str = ".0f") -> str:
+    """Write a share in percent, the number in a format such as `.1f`.
+
+    >>> format_percent(0.825), format_percent(0.8254, ".1f")
+    ('82 %', '82.5 %')
+    """
+    return f"{100 * share:{spec}} %"
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    >>> pluralize(1, "answer"), pluralize(1200, "prompt")
+    ('1 answer', '1,200 prompts')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def join_names(names: Sequence[str], most: int | None = None) -> str:
+    """Join names as a sentence does; those beyond the first `most` are counted.
+
+    >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c"], 2)
+    ('a, b and c', 'a, b and 1 more')
+    """
+    if most is not None and len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import (
@@ -380,9 +381,9 @@ def _notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> 
     out = [f"{level.alpha:.12g}" for level in sweep if level.target_coverage > level.attainable_coverage]
     if out:
         yield (
-            f"At alpha = {', '.join(out)} the target is out of reach: {100 * data.attainable_coverage:.1f} % "
-            "of prompts have a correct candidate. Methods with a cap flag prompts there; others miss the "
-            "target."
+            f"At alpha = {', '.join(out)} the target is out of reach: "
+            f"{format_percent(data.attainable_coverage, '.1f')} of prompts have a correct candidate. Methods "
+            "with a cap flag prompts there; others miss the target."
         )
     if left_out:
         yield f"{left_out} prompts were left out: of each cluster one takes part."

@@ -405,8 +405,8 @@ def ours(name: str) -> Method:
     if kind not in _OURS:
         listed = ", ".join(one.name for one in (*paper(), *outside()))
         msg = (
-            f"unknown method {name!r}; known are the families ours, paper and outside, {', '.join(_OURS)}, each "
-            f"perhaps with a set rule of its own, such as conditional:best_prefix, and {listed}"
+            f"unknown method {name!r}; known are the families ours, paper and outside, {', '.join(_OURS)}, "
+            f"each perhaps with a set rule of its own, such as conditional:best_prefix, and {listed}"
         )
         raise InputError(msg)
     rule, words, promise = _OURS[kind]
@@ -439,16 +439,11 @@ def paper(learned_features: str | None = None, grid: tuple[int, ...] | None = No
             **settings,
         )
 
+    nearest = "the K best, K of coverage nearest to the target"
+    reaching = "the K best, the smallest K that reaches the target"
     return (
-        TopK("TopK", "the K best, K of coverage nearest to the target", _NO_THEOREM, "paper", False, grid),
-        TopK(
-            "TopK-reaching",
-            "the K best, the smallest K that reaches the target",
-            _NO_THEOREM,
-            "paper",
-            True,
-            grid,
-        ),
+        TopK("TopK", nearest, _NO_THEOREM, "paper", reaching=False, grid=grid),
+        TopK("TopK-reaching", reaching, _NO_THEOREM, "paper", reaching=True, grid=grid),
         full("ICP", "one threshold for all prompts", rule="marginal"),
         full("Learnt CP", "quantile regression", _NO_THEOREM, rule="learned", features=learned_features),
         truncated("CFC", "conditional thresholds, sets cut after the best candidate"),

@@ -87,13 +87,13 @@ def properties(draws: CandidateBatch) -> tuple[Groups, ...]:
     """
     texts = [f"bins({name}, {BINS})" for name in draws.measured if not name.startswith("meta(")]
     found = []
-    for text in [*texts, *_categories(draws)]:
+    for text in [*texts, *category_terms(draws, MOST_CATEGORIES)]:
         with suppress(FeatureError):  # nearly all prompts are alike
             found.append(groups_of(text, draws, draws))
     return tuple(found)
 
 
-def _categories(draws: CandidateBatch) -> list[str]:
+def category_terms(draws: CandidateBatch, most: int) -> list[str]:
     """Return `group(key)` for each metadata key that all prompts have and that holds few categories."""
     if not len(draws) or not draws.metadata[0]:
         return []
@@ -101,7 +101,7 @@ def _categories(draws: CandidateBatch) -> list[str]:
     for key in draws.metadata[0]:
         # 1 and True are different categories, and equal to Python.
         values = {(type(entries.get(key)), entries.get(key)) for entries in draws.metadata}
-        if (type(None), None) not in values and 1 < len(values) <= MOST_CATEGORIES:
+        if (type(None), None) not in values and 1 < len(values) <= most:
             texts.append(Group(key).text)
     return texts
 

@@ -74,6 +74,7 @@ independent cells.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -226,61 +227,7 @@ Metric: TypeAlias = Literal["ECR", "GSC", "APSS"]
 _Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 
 
-class _Cell(ReportData, strict=True):
-    """A cell as the file holds it; what it leaves out, its table says."""
-
-    method: PublishedMethod
-    alpha: str
-    metric: Metric
-    mean: _Number
-    sd: _Number | None
-    n_calibration: int | None = None
-    n_candidates: int | None = None
-    features: str | None = None
-
-    @field_validator("alpha")
-    @classmethod
-    def _is_canonical(cls, value: str) -> str:
-        if value != alpha_text(value):
-            msg = f"expected alpha in canonical form, {alpha_text(value)!r}, got {value!r}"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("sd")
-    @classmethod
-    def _has_the_same_digits(cls, value: str | None, info: ValidationInfo) -> str | None:
-        mean = str(info.data.get("mean", ""))
-        if value is not None and _exponent(value) != _exponent(mean):
-            msg = f"expected a spread of as many decimals as the mean {mean}, got {value}"
-            raise ValueError(msg)
-        return value
-
-
-class _Table(ReportData, strict=True):
-    name: str
-    kind: Kind
-    label: str
-    dataset: Dataset
-    n_calibration: int | None = None
-    n_candidates: int | None = None
-    features: str | None = None
-    cells: tuple[_Cell, ...]
-
-    def published(self) -> tuple[PublishedCell, ...]:
-        """Return its cells, each with what the table says for all."""
-        shared = {"table": self.name, **self.model_dump(exclude={"name", "cells"}, exclude_none=True)}
-        return tuple(
-            PublishedCell(**{**shared, **cell.model_dump(exclude={"sd"}, exclude_none=True), "sd": cell.sd})
-            for cell in self.cells
-        )
-
-
-class _File(ReportData, strict=True):
-    source: str
-    tables: tuple[_Table, ...]
-
-
-class PublishedCell(_Cell):
+class PublishedCell(ReportData, strict=True):
     """One number of the paper.
 
     Attributes:
@@ -300,10 +247,35 @@ class PublishedCell(_Cell):
         features: What the thresholds of the CFC methods are made of, in words.
     """
 
+    method: PublishedMethod
+    alpha: str
+    metric: Metric
+    mean: _Number
+    sd: _Number | None
+    n_calibration: int | None = None
+    n_candidates: int | None = None
+    features: str | None = None
     table: str
     kind: Kind
     label: str
     dataset: Dataset
+
+    @field_validator("alpha")
+    @classmethod
+    def _is_canonical(cls, value: str) -> str:
+        if value != alpha_text(value):
+            msg = f"expected alpha in canonical form, {alpha_text(value)!r}, got {value!r}"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("sd")
+    @classmethod
+    def _has_the_same_digits(cls, value: str | None, info: ValidationInfo) -> str | None:
+        mean = str(info.data.get("mean", ""))
+        if value is not None and _exponent(value) != _exponent(mean):
+            msg = f"expected a spread of as many decimals as the mean {mean}, got {value}"
+            raise ValueError(msg)
+        return value
 
     @property
     def value(self) -> float:
@@ -355,8 +327,13 @@ def published_cells(table: str) -> tuple[PublishedCell, ...]:
 
 @cache
 def _by_name() -> dict[str, tuple[PublishedCell, ...]]:
-    written = files("langchain_cfc.experiments").joinpath("published.json").read_bytes()
-    return {table.name: table.published() for table in _File.model_validate_json(written).tables}
+    written = json.loads(files("langchain_cfc.experiments").joinpath("published.json").read_bytes())
+    tables = {}
+    for table in written["tables"]:
+        # What a cell leaves out, its table says.
+        name, cells = table.pop("name"), table.pop("cells")
+        tables[name] = tuple(PublishedCell(table=name, **{**table, **cell}) for cell in cells)
+    return tables
 
 
 def _exponent(number: str) -> int:

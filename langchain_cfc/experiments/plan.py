@@ -15,6 +15,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.text import format_percent, join_names
 from langchain_cfc.calibration.checks import smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_alike
 from langchain_cfc.certificates.bounds import clopper_pearson
@@ -213,7 +214,7 @@ def _obstacles(plan: Plan) -> Iterator[str]:
     for group in plan.groups:
         whole = group is plan.groups[0]
         then = "calibration would refuse it" if whole else "its prompts would be flagged as not certifiable"
-        attained = f"n = {plan.n} candidates attain {_percent(group.attainable)} coverage"
+        attained = f"n = {plan.n} candidates attain {format_percent(group.attainable, '.3g')} coverage"
         ways = _ways_out(plan, group)
         chance = group.certifiable_chance
         if group.verdict == "out of reach":
@@ -240,9 +241,9 @@ def _largest_group(plan: Plan) -> Iterator[str]:
         return
     largest = max(groups, key=lambda group: group.prompts_needed or 0)
     yield (
-        f"{largest.name} decides how many prompts to label: being {_percent(largest.share)} of them, it "
-        f"needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would do. Merging "
-        "rare groups makes it fewer."
+        f"{largest.name} decides how many prompts to label: being {format_percent(largest.share, '.3g')} of "
+        f"them, it needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would do. "
+        "Merging rare groups makes it fewer."
     )
 
 
@@ -262,7 +263,7 @@ def _larger_pilot(plan: Plan) -> Iterator[str]:
     if needed:
         yield (
             f"The pilot of {overall.pilot_size} prompts is too small to tell whether alpha = {plan.alpha:g} "
-            f"is within reach for {_listed(list(needed))}; about {max(needed.values())} would tell the "
+            f"is within reach for {join_names(list(needed))}; about {max(needed.values())} would tell the "
             "attainable coverage to within 5 points."
         )
 
@@ -284,14 +285,6 @@ def _ways_out(plan: Plan, group: GroupPlan) -> str:
     # Rounded up, for below the number itself the target is not attainable; 1000 * 0.07 is 70.00000000000001.
     larger = math.ceil(round(1000 * alpha, 6)) / 1000
     return f"{more}, improve the model, or choose alpha above {larger:g}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
 
 
 ALL = "all prompts"

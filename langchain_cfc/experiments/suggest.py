@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.checks import check_answers, smallest_alpha, target_is_attainable
 from langchain_cfc.candidates import LabelledBatch
@@ -55,8 +56,6 @@ from langchain_cfc.experiments.trials import (
     SelectionPrompts,
     Trials,
     Tried,
-    canonical_maps,
-    combinations,
     default_maps,
     first_line,
     saying_the_same,
@@ -304,7 +303,7 @@ def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
         return f"{gap} {size}: this one. {others} more, no simpler, cannot be told from it by their sizes."
     return (
         f"{gap} {size}. {others} more cannot be told from it by their sizes, and this, with {best.size:.2f}, "
-        f"is the simplest of them: {features(best.columns)}."
+        f"is the simplest of them: {pluralize(best.columns, 'feature')}."
     )
 
 
@@ -338,11 +337,6 @@ def points(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def features(count: int) -> str:
-    """Write a number of features in words."""
-    return f"{count} feature{'s' * (count != 1)}"
-
-
 # An option that flags more than this share of the prompts that have a correct candidate is none.
 MOST_WITHHELD = 0.5
 
@@ -365,23 +359,36 @@ class Contest:
 
     def within_reach(self, set_rules: Sequence[str]) -> list[str]:
         """Return the set rules under which an inner split reaches the level; raise where there is none."""
+        pool, alpha = self.trials.pool, self.trials.alpha
+        size = len(pool.labelled)
         found = []
         refused: list[tuple[int, str]] = []
         for rule in set_rules:
             try:
-                self._check_answers(needed=rule.startswith("unique"))
-                reachable = self.trials.pool.success_scores(rule, CAP) < CAP
+                check_answers(pool.labelled, self.provenance, needed=rule.startswith("unique"))
+                reached = int((pool.success_scores(rule, CAP) < CAP).sum())
             except InputError as error:
                 self._set_aside(f"set rule {rule}", first_line(error))
                 continue
-            reached = int(reachable.sum())
-            if self._attainable(reached):
+            inside = int(Fraction(reached * self.calibrating, size))
+            if target_is_attainable(alpha, self.calibrating, inside):
                 found.append(rule)
                 continue
-            refused.append((reached, rule))
-            self._set_aside(f"set rule {rule}", self._out_of_reach(reached, rule))
+            least = (
+                f"Smallest alpha here: {smallest_alpha(self.calibrating, inside):g}"
+                if inside
+                else "No alpha would do"
+            )
+            problem = (
+                f"alpha = {alpha} is out of reach: {reached} of {size} selection prompts have a correct "
+                f"candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), and "
+                f"about {self.calibrating} calibrate in an inner split. {least}. Draw more candidates, "
+                "improve the model, choose a larger alpha, or raise fit_fraction"
+            )
+            refused.append((reached, problem))
+            self._set_aside(f"set rule {rule}", problem)
         if not found and refused:
-            raise UnattainableTargetError(self._out_of_reach(*max(refused, key=lambda one: one[0])))
+            raise UnattainableTargetError(max(refused, key=lambda one: one[0])[1])
         if not found:
             raise self.nothing_left()
         return found
@@ -397,7 +404,8 @@ class Contest:
     def _problem_of(self, feature_text: str) -> str | None:
         pool = self.trials.pool
         try:
-            self._check_answers(needed=FeatureMap.parse(feature_text).needs_answers)
+            needed = FeatureMap.parse(feature_text).needs_answers
+            check_answers(pool.labelled, self.provenance, needed=needed)
             with naming(pool.labelled.ids):
                 pool.features(feature_text, np.arange(len(pool.labelled)))
         except InputError as error:
@@ -419,7 +427,12 @@ class Contest:
             tried = [one for one in found if isinstance(one, Tried)]
             one = Judged.of(option, tried, trials.groups.words, tau)
             if one.withheld > MOST_WITHHELD:
-                self._set_aside(option.words, _withheld(one))
+                share = format_percent(one.withheld)
+                self._set_aside(
+                    option.words,
+                    f"flags {share} of the prompts that have a correct candidate: too few prompts for "
+                    f"{pluralize(one.shown.columns, 'feature')} at this level",
+                )
             else:
                 judged.append(one)
         return judged
@@ -430,39 +443,8 @@ class Contest:
         size = len(self.trials.pool.labelled)
         return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")
 
-    def _check_answers(self, *, needed: bool) -> None:
-        check_answers(self.trials.pool.labelled, self.provenance, needed=needed)
-
-    def _attainable(self, reached: int) -> bool:
-        return target_is_attainable(self.trials.alpha, self.calibrating, self._in_a_split(reached))
-
-    def _in_a_split(self, reached: int) -> int:
-        return int(Fraction(reached * self.calibrating, len(self.trials.pool.labelled)))
-
-    def _out_of_reach(self, reached: int, rule: str) -> str:
-        size = len(self.trials.pool.labelled)
-        inside = self._in_a_split(reached)
-        least = (
-            f"Smallest alpha here: {smallest_alpha(self.calibrating, inside):g}"
-            if inside
-            else "No alpha would do"
-        )
-        return (
-            f"alpha = {self.trials.alpha} is out of reach: {reached} of {size} selection prompts have a "
-            f"correct candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), "
-            f"and about {self.calibrating} calibrate in an inner split. {least}. Draw more candidates, "
-            "improve the model, choose a larger alpha, or raise fit_fraction"
-        )
-
     def _set_aside(self, what: str, reason: str) -> None:
         self.unusable.append(Unusable(what=what, reason=reason))
-
-
-def _withheld(one: Judged) -> str:
-    return (
-        f"flags {100 * one.withheld:.0f} % of the prompts that have a correct candidate: too few prompts for "
-        f"{features(one.shown.columns)} at this level"
-    )
 
 
 # Combinations of verifiers are tried with so many of the best pairs of feature map and set rule.
@@ -536,14 +518,16 @@ def suggest(
             f"splits={splits!r}"
         )
         raise InputError(msg)
-    maps = None if features is None else canonical_maps(features)
+    maps = None if features is None else list(dict.fromkeys(FeatureMap.parse(one).text for one in features))
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     table, left_out = tabulated(records, verifiers, n=n, provenance=provenance)
     prompts = SelectionPrompts.of(table, plan)
     same = saying_the_same(prompts.pool.labelled)
-    combined = combinations(tuple(table.raw), same)
+    # Each verifier alone, and all together; the recorded score is tried anyway.
+    combined = [(name,) for name in table.raw if name not in same]
+    combined += [tuple(table.raw)] if len(table.raw) > 1 else []
     left_out += [
         f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."
         for name in same
@@ -576,6 +560,15 @@ def _concluded(
     order = ranked(judged, tolerance)
     choice = Choice.among(judged, tolerance)
     best = choice.best.shown
+    runner_up = None
+    if len(order) > 1:
+        second = order[1].shown
+        runner_up = RunnerUp(
+            features=second.features,
+            set_rule=second.set_rule,
+            combine=second.combine,
+            lost=lost(choice, order[1], tolerance),
+        )
     found = Suggestion(
         alpha=trials.alpha,
         target_coverage=tau,
@@ -583,7 +576,7 @@ def _concluded(
         set_rule=best.set_rule,
         combine=best.combine,
         reason=reason(choice, len(judged), tolerance, tau),
-        runner_up=None if len(order) == 1 else _runner_up(choice, order[1], tolerance),
+        runner_up=runner_up,
         options=[one.shown for one in order],
         unusable=contest.unusable,
         notes=notes,
@@ -600,16 +593,6 @@ def _concluded(
         command="",
     )
     return found.for_records(["RECORDS"])
-
-
-def _runner_up(choice: Choice, second: Judged, tolerance: float) -> RunnerUp:
-    its = second.shown
-    return RunnerUp(
-        features=its.features,
-        set_rule=its.set_rule,
-        combine=its.combine,
-        lost=lost(choice, second, tolerance),
-    )
 
 
 def _notes(contest: Contest, prompts: SelectionPrompts) -> Iterable[str]:

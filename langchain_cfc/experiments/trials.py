@@ -13,9 +13,8 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
-from langchain_cfc.experiments.metrics import Outcomes, groups_of, properties
-from langchain_cfc.features import FeatureMap, naming
-from langchain_cfc.features.terms import Group
+from langchain_cfc.experiments.metrics import Outcomes, category_terms, groups_of, properties
+from langchain_cfc.features import naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
 
@@ -69,31 +68,9 @@ def default_maps(draws: CandidateBatch) -> tuple[str, ...]:
     They are of scores; of answers, where they are known; and of metadata, where a key has few categories.
     """
     maps = [*DEFAULT_MAPS, *(ANSWER_MAPS if draws.answer_codes is not None else ())]
-    for key in list(_keys_of_few_categories(draws))[:MOST_KEYS]:
+    for key in category_terms(draws, MOST_CATEGORIES)[:MOST_KEYS]:
         maps += [key, f"hat(mean_score, 5) + {key}"]
     return tuple(maps)
-
-
-def _keys_of_few_categories(draws: CandidateBatch) -> Iterable[str]:
-    entries = list(draws.metadata)
-    for key in entries[0] if entries else ():
-        values = {one.get(key) for one in entries}
-        if None not in values and 1 < len(values) <= MOST_CATEGORIES:
-            yield Group(key).text
-
-
-def canonical_maps(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the same maps in canonical text, each once."""
-    return tuple(dict.fromkeys(FeatureMap.parse(text).text for text in texts))
-
-
-def combinations(verifiers: Sequence[str], same: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return each verifier alone, and all together.
-
-    Those in `same` say the same as the recorded score, which is tried anyway, and are not tried alone.
-    """
-    alone = [(name,) for name in verifiers if name not in same]
-    return (*alone, tuple(verifiers)) if len(verifiers) > 1 else tuple(alone)
 
 
 def saying_the_same(labelled: LabelledBatch) -> list[str]:
@@ -191,10 +168,13 @@ class Trials:
     def _tried(
         self, option: Option, rows: dict[Part, IntArray], splits: dict[tuple[str, ...] | None, Split]
     ) -> Tried | str:
+        combine = option.combine
         try:
-            if option.combine not in splits:
-                splits[option.combine] = self._split(option.combine, rows)
-            split = splits[option.combine]
+            if combine not in splits:
+                pool = self.pool if combine is None else self.pool.combined(combine, rows["fit"])
+                everything = np.arange(len(pool.labelled))  # feature maps are fitted on all of them
+                splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
+            split = splits[combine]
             method = ThresholdMethod(
                 option.words,
                 "",
@@ -208,31 +188,21 @@ class Trials:
             made = method.make(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return first_line(error)
-        columns = split.features(option.features, "fit").shape[1]
-        return _outcome(Outcomes.of([made], split.test_correct), split, self.groups.member, columns)
-
-    def _split(self, combine: tuple[str, ...] | None, rows: dict[Part, IntArray]) -> Split:
-        """Return the prompts with the scores of this split; feature maps are fitted on all of them."""
-        pool = self.pool if combine is None else self.pool.combined(combine, rows["fit"])
-        everything = np.arange(len(pool.labelled))
-        return Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
-
-
-def _outcome(seen: Outcomes, split: Split, member: FloatArray, columns: int) -> Tried:
-    kept, flagged = seen.kept[0], seen.flagged[0]
-    inside = member[split.test]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        by_group = (kept @ inside) / inside.sum(axis=0)
-    attainable = split.pool.attainable[split.test]
-    return Tried(
-        kept=np.asarray(by_group, dtype=np.float64),
-        columns=columns,
-        size=float(np.where(flagged, split.pool.draws.n, seen.distinct[0]).mean()),
-        kept_promise=float(kept.mean()),
-        flagged=float(flagged.mean()),
-        abstained=float((seen.sizes[0] == 0).mean()),
-        withheld=float((flagged & attainable).sum() / max(int(attainable.sum()), 1)),
-    )
+        seen = Outcomes.of([made], split.test_correct)
+        kept, flagged = seen.kept[0], seen.flagged[0]
+        inside = self.groups.member[split.test]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            by_group = (kept @ inside) / inside.sum(axis=0)
+        attainable = split.pool.attainable[split.test]
+        return Tried(
+            kept=np.asarray(by_group, dtype=np.float64),
+            columns=split.features(option.features, "fit").shape[1],
+            size=float(np.where(flagged, split.pool.draws.n, seen.distinct[0]).mean()),
+            kept_promise=float(kept.mean()),
+            flagged=float(flagged.mean()),
+            abstained=float((seen.sizes[0] == 0).mean()),
+            withheld=float((flagged & attainable).sum() / max(int(attainable.sum()), 1)),
+        )
 
 
 def first_line(error: Exception) -> str:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
 from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.experiments.comparison_report import MethodComparison
@@ -293,7 +294,7 @@ def ink(ax: Axes) -> str:
 
 def percent(value: float, _place: float | None = None) -> str:
     """Write a share as the tick of an axis."""
-    return f"{100 * value:.4g} %"
+    return format_percent(value, ".4g")
 
 
 def key_width(names: Sequence[str]) -> float:

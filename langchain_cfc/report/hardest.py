@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
@@ -18,7 +19,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.features import naming
 from langchain_cfc.records import Candidate, PromptRecord
 from langchain_cfc.records.schema import canonical
-from langchain_cfc.report.words import clipped, counted
+from langchain_cfc.report.words import clipped
 from langchain_cfc.thresholds import Level
 
 MOST_PROMPTS = 10
@@ -231,11 +232,13 @@ def _message_text(message: object) -> str:
 
 def _why(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
     correct = tested.correct[row]
-    right = f"{int(correct.sum())} of its {counted(len(correct), 'candidate')}"
+    right = f"{int(correct.sum())} of its {pluralize(len(correct), 'candidate')}"
     if decisions.not_certifiable[row]:
         return f"Flagged: cannot be certified. {right} {'is' if correct.sum() == 1 else 'are'} correct."
     held = int(decisions.accepted[row].sum())
-    size = f"its set holds {counted(held, 'candidate')}, none of them correct" if held else "its set is empty"
+    size = (
+        f"its set holds {pluralize(held, 'candidate')}, none of them correct" if held else "its set is empty"
+    )
     if not correct.any():
         return f"Missed: {size}. No candidate is correct, so that no threshold could have helped."
     level = float(decisions.levels[row, correct].min())

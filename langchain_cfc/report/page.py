@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc._version import __version__
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
@@ -50,7 +51,7 @@ from langchain_cfc.report.summary import (
     verdict_of,
 )
 from langchain_cfc.report.tables import Table
-from langchain_cfc.report.words import counted, percent, percent_interval, visible
+from langchain_cfc.report.words import percent, percent_interval, visible
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -145,7 +146,7 @@ def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
 def comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
     """Yield what a comparison was made on and how, as terms and texts."""
     data = comparison.data
-    yield "Prompts", f"{data.prompts:,}, with {counted(comparison.n_candidates, 'candidate')} each"
+    yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
     yield "Attainable", _attainable(data.attainable_coverage, data.prompts, "prompts")
     yield "Correct candidates", percent(data.correct_candidates)
     if data.distinct_answers is not None:
@@ -315,7 +316,7 @@ def _about_artifact(
         title=f"What {PurePath(sources.artifact).name} promises, and what happened",
         byline=(
             f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
-            f"{counted(evaluation.n_test, 'test prompt')}"
+            f"{pluralize(evaluation.n_test, 'test prompt')}"
         ),
         promise=promise_of(artifact, artifact.guarantee(alpha)),
         verdict=verdict_of(artifact, evaluation),
@@ -336,10 +337,10 @@ def _about_comparison(comparison: ComparisonReport, sources: Sources) -> _Told:
     )
     names = ", ".join(PurePath(one).name for one in sources.records)
     return _Told(
-        title=f"{counted(len(comparison.methods), 'method')} on {names}",
+        title=f"{pluralize(len(comparison.methods), 'method')} on {names}",
         byline=(
-            f"{counted(comparison.data.prompts, 'prompt')}, "
-            f"{counted(comparison.n_candidates, 'candidate')} each, {counted(comparison.splits, 'split')}"
+            f"{pluralize(comparison.data.prompts, 'prompt')}, "
+            f"{pluralize(comparison.n_candidates, 'candidate')} each, {pluralize(comparison.splits, 'split')}"
         ),
         promise=promise_of_comparison(comparison),
         facts=tuple(comparison_facts(comparison)),
@@ -414,7 +415,7 @@ def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterato
 def _compared(comparison: ComparisonReport, *, beside_artifact: bool) -> _Part:
     """Describe a comparison; next to an artifact also how it was made, which the page says nowhere else."""
     made = (
-        f"{counted(len(comparison.methods), 'method')} on {counted(comparison.data.prompts, 'prompt')}, "
+        f"{pluralize(len(comparison.methods), 'method')} on {pluralize(comparison.data.prompts, 'prompt')}, "
         f"split {comparison.splits:,} times into {comparison.n_calibration:,} that calibrate and "
         f"{comparison.n_test:,} that are tested on. Features {comparison.features}; set rule "
         f"{comparison.set_rule}."
@@ -440,9 +441,9 @@ def _hardest_words(hardest: HardestPrompts) -> str:
     which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
     text = "" if hardest.with_text else " Texts are left out: nobody allowed them."
     return (
-        f"{counted(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: missed ones "
-        "by threshold and flagged ones by mean score, by turns. Candidates with the same answer share a row."
-        f"{text}"
+        f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: missed "
+        "ones by threshold and flagged ones by mean score, by turns. Candidates with the same answer share a "
+        f"row.{text}"
     )
 
 

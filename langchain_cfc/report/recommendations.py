@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import HELD_OUT_PART, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import share_text
-from langchain_cfc.report.words import counted, percent, percent_interval
+from langchain_cfc.report.words import percent, percent_interval
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
@@ -171,10 +172,10 @@ def promise_broken(seen: Situation) -> Iterator[Recommendation]:
         yield _calibrate(
             seen,
             "Do not serve this artifact; calibrate again on prompts like those to come",
-            f"The promise was kept too rarely for chance on {_listed(seen.contradicted)}. Either these "
-            "records are not like those calibrated on (other prompts, another model, another verifier, other "
-            "labels), or this is the one test in forty that fails by bad luck. Collect recent prompts, most "
-            "of all of these groups.",
+            f"The promise was kept too rarely for chance on {join_names(seen.contradicted, GROUPS_NAMED)}. "
+            "Either these records are not like those calibrated on (other prompts, another model, another "
+            "verifier, other labels), or this is the one test in forty that fails by bad luck. Collect recent "
+            "prompts, most of all of these groups.",
             recent=True,
         )
 
@@ -246,7 +247,9 @@ def groups_out_of_reach(seen: Situation) -> Iterator[Recommendation]:
     if not seen.out_of_reach:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
-    named = [f"{group.words} ({percent(group.attainable)} attainable)" for group in worst]
+    named = join_names(
+        [f"{group.words} ({percent(group.attainable)} attainable)" for group in worst], GROUPS_NAMED
+    )
     larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100
     ways = "More candidates or a better model would help"
     if larger < 1.0:
@@ -256,7 +259,7 @@ def groups_out_of_reach(seen: Situation) -> Iterator[Recommendation]:
     yield Recommendation(
         "Decide what to do with the groups that cannot reach the target",
         f"Too few of their prompts have a correct candidate for {share_text(seen.target)}, whatever the "
-        f"threshold: {_listed(named)}. Most of them are flagged, which keeps the promise and answers nobody. "
+        f"threshold: {named}. Most of them are flagged, which keeps the promise and answers nobody. "
         f"{ways}.",
         _command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
     )
@@ -330,7 +333,7 @@ def few_prompts(seen: Situation) -> Iterator[Recommendation]:
     if seen.tested < FEW_PROMPTS:
         yield Recommendation(
             "Evaluate on more prompts",
-            f"{counted(seen.tested, 'test prompt')} leave the kept promise anywhere from "
+            f"{pluralize(seen.tested, 'test prompt')} leave the kept promise anywhere from "
             f"{percent_interval(seen.kept_ci)}.",
             _command("evaluate", seen.sources.artifact, "more-records.jsonl", "--alpha", seen.alpha),
         )
@@ -395,7 +398,9 @@ def _calibrate(
             "of this report have tested it, and must not calibrate what it advises."
         )
     if config.only_in_python:
-        why = f"{why} The command line cannot say all of it: {_listed(config.only_in_python)}."
+        why = (
+            f"{why} The command line cannot say all of it: {join_names(config.only_in_python, GROUPS_NAMED)}."
+        )
     old = PurePath(seen.sources.artifact)
     return Recommendation(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))
 
@@ -408,10 +413,3 @@ def _without_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
 
 def _command(*parts: str) -> str:
     return shlex.join(["langchain-cfc", *parts])
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown, more = list(names[:GROUPS_NAMED]), len(names) - GROUPS_NAMED
-    if more > 0:
-        return f"{', '.join(shown)} and {more} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
@@ -12,7 +13,6 @@ from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, Guarantee, counted, floor_text, share_text
 from langchain_cfc.report.tables import Table, Tone, certificate_table, promises_table
-from langchain_cfc.report.words import counted as number_of
 from langchain_cfc.report.words import percent, percent_interval
 
 FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
@@ -89,7 +89,7 @@ def promise_of_comparison(comparison: ComparisonReport) -> Promise:
     """Describe a comparison that stands by itself, which promises nothing."""
     target = share_text(comparison.target_coverage)
     split = (
-        f"In each of {number_of(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
+        f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
         f"and {comparison.n_calibration:,} calibrate our methods; the other methods calibrate on those that "
         "fit our features as well."
     )
@@ -149,7 +149,7 @@ def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> V
         else f"certified is at least {floor_text(certificate.shares[0].kept_at_least)}"
     )
     words = (
-        f"On {number_of(evaluation.n_test, 'held-out prompt')} it was kept for "
+        f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
         f"{percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
     )
     if evaluation.guarantee == "heuristic":

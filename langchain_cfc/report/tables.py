@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport, GroupReport
@@ -20,7 +21,7 @@ from langchain_cfc.experiments.comparison_report import (
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt
-from langchain_cfc.report.words import JOINED, counted, percent, percent_interval
+from langchain_cfc.report.words import JOINED, percent, percent_interval
 
 Tone: TypeAlias = Literal["", "good", "bad"]
 
@@ -210,7 +211,7 @@ def policies_table(policy: CertifiedPolicy) -> Table:
         caption="What answering more would cost",
         head=("Answered are", "Answered", "Wrong", "Wrong at most"),
         rows=tuple(rows),
-        note=f"On {counted(certificate.prompts, 'certification prompt')}; all bounds hold together with "
+        note=f"On {pluralize(certificate.prompts, 'certification prompt')}; all bounds hold together with "
         f"confidence {sure}.",
     )
 
@@ -381,7 +382,7 @@ def hard_table(place: int, prompt: HardPrompt) -> Table:
         caption="Its answers, best first",
         head=("Answer", "Label", "Decision", "Lowest score", *(["Entry level"] if by_level else []), "Times"),
         rows=tuple(row(number, one) for number, one in enumerate(prompt.answers, start=1)),
-        note=f"{counted(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
+        note=f"{pluralize(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from langchain_cfc._internal.text import format_percent
+
 # Characters that no page may hold, or that change the order of the text around them.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
@@ -19,7 +21,7 @@ def percent(share: float, decimals: int = 0) -> str:
     >>> percent(0.825), percent(0.8254, 1)
     ('82\xa0%', '82.5\xa0%')
     """
-    return f"{100 * share:.{decimals}f}{JOINED}%"
+    return format_percent(share, f".{decimals}f").replace(" ", JOINED)
 
 
 def percent_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
@@ -30,15 +32,6 @@ def percent_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
     """
     low, high = (f"{100 * bound:.{decimals}f}" for bound in bounds)
     return JOINED.join([low, "to", high, "%"])
-
-
-def counted(number: int, what: str) -> str:
-    """Write a number with its noun.
-
-    >>> counted(1, "answer"), counted(1200, "prompt")
-    ('1 answer', '1,200 prompts')
-    """
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def visible(text: str) -> str:
