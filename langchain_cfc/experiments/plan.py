@@ -1,4 +1,4 @@
-"""`plan_from_pilot` and `plan_from_assumptions`: two ways to know a model, one plan."""
+"""How many labelled prompts a calibration takes, planned from a pilot or from assumptions."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_tau
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
+ALL = "all prompts"
+# Worse than +-5 points at no share, so that the search for a pilot size ends here.
+_LARGEST_PILOT = 500
+_HALF_WIDTH = 0.05
+# Closer to the target, sizes run into the millions.
+_SMALLEST_GAP = 0.001
+# Users round the shares that they state.
+_ROUNDING = Fraction(1, 100)
 
 
 class GroupPlan(ReportData):
@@ -116,10 +124,6 @@ class Plan(ReportData):
     advice: list[str]
 
 
-# Worse than +-5 points at no share, so that the search for a pilot size ends here.
-_LARGEST_PILOT = 500
-
-
 def pass_at(correct: BoolArray, k: int) -> Fraction:
     """Estimate attainable coverage with k candidates without bias from (N, m) labels, N >= 1 and m >= k >= 1.
 
@@ -191,7 +195,7 @@ def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     return size + 1
 
 
-def pilot_size_for(attainable: float, *, half_width: float = 0.05) -> int:
+def pilot_size_for(attainable: float) -> int:
     """Return the pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
 
     >>> pilot_size_for(1.0), pilot_size_for(0.9), pilot_size_for(0.5)
@@ -200,7 +204,7 @@ def pilot_size_for(attainable: float, *, half_width: float = 0.05) -> int:
 
     def narrow(size: int) -> bool:
         low, high = clopper_pearson(attainable * size, size)
-        return high - low <= 2.0 * half_width
+        return high - low <= 2.0 * _HALF_WIDTH
 
     return 1 + bisect_left(range(1, _LARGEST_PILOT + 1), True, key=narrow)
 
@@ -285,13 +289,6 @@ def _ways_out(plan: Plan, group: GroupPlan) -> str:
     # Rounded up, for below the number itself the target is not attainable; 1000 * 0.07 is 70.00000000000001.
     larger = math.ceil(round(1000 * alpha, 6)) / 1000
     return f"{more}, improve the model, or choose alpha above {larger:g}."
-
-
-ALL = "all prompts"
-# Closer to the target, sizes run into the millions.
-_SMALLEST_GAP = 0.001
-# Stated shares are rounded by whoever states them.
-_ROUNDING = Fraction(1, 100)
 
 
 @dataclass(frozen=True)
@@ -390,9 +387,9 @@ def plan_from_pilot(
         MissingExtraError: If SciPy is not installed.
 
     >>> import numpy as np
-    >>> from langchain_cfc.candidates import Draws
+    >>> from langchain_cfc.candidates import CandidateBatch
     >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
-    >>> draws = Draws.of(np.full((60, 2), 0.5))
+    >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
     >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
     >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
     >>> overall = plan.groups[0]
@@ -410,10 +407,16 @@ def plan_from_pilot(
     drawn = labelled.draws.n
     n = drawn if n is None else _candidates("n", n, drawn)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
-    numbers = _default_numbers(drawn) if n_values is None else n_values
-    numbers = sorted({_candidates("n_values", one, drawn) for one in numbers})
+    if n_values is None:
+        ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
+        n_values = [*(number for number in ladder if number < drawn), drawn]
+    numbers = sorted({_candidates("n_values", one, drawn) for one in n_values})
     by_group = _labels_by_group(labelled, group)
     size = len(by_group[ALL])
+    by_n = []
+    for number in numbers:
+        shares = {name: float(pass_at(correct, number)) for name, correct in by_group.items()}
+        by_n.append(AttainableAt(n=number, attainable=shares.pop(ALL), groups=shares))
     known = [
         _Known(
             name,
@@ -424,7 +427,7 @@ def plan_from_pilot(
         )
         for name, correct in by_group.items()
     ]
-    return _plan(terms, known, [_attainable_at(by_group, number) for number in numbers])
+    return _plan(terms, known, by_n)
 
 
 def plan_from_assumptions(
@@ -440,7 +443,7 @@ def plan_from_assumptions(
     cost_per_candidate: float = 0.0,
     cost_per_prompt: float = 0.0,
 ) -> Plan:
-    """Plan a calibration from what is believed about the model.
+    """Plan a calibration from what is assumed about the model.
 
     Args:
         alpha: Error level, 0 < alpha < 1.
@@ -502,12 +505,19 @@ def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     measured = known.pilot_size is not None
     # The ends of a 90 % interval are the one-sided 95 % bounds.
     low, high = known.bounds(0.90)
-    verdict = _verdict(terms.tau, low, high, measured=measured)
+    target = float(terms.tau)
+    verdict: Verdict = "attainable" if low > target else "out of reach"
+    if measured and low <= target <= high:
+        verdict = "uncertain"
     attainable = float(known.attainable)
     minimum = smallest_size(terms.alpha, attainable)
     size = chance = prompts = None
     if minimum is not None:
-        size = max(minimum, settled, _reaching_size(terms, known, verdict))
+        size = max(minimum, settled)
+        # So many prompts bring the threshold below the cap. An uncertain estimate may lie as close above the
+        # target as chance has it, and the number would be as large; its chance is reported instead.
+        if verdict != "uncertain" and known.attainable - terms.tau >= _SMALLEST_GAP:
+            size = max(size, settled_size(terms.tau, known.attainable, terms.delta))
         chance = chance_below(size, terms.tau, attainable)
         prompts = math.ceil(size / (known.share * terms.calibration_share))
     return GroupPlan(
@@ -527,24 +537,6 @@ def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     )
 
 
-def _reaching_size(terms: _Terms, known: _Known, verdict: Verdict) -> int:
-    """Return the calibration prompts that bring the threshold below the cap, 0 where none is planned for.
-
-    An uncertain estimate may lie as close above the target as chance has it, and the number would be as
-    large; the chance of an uncertain group is reported instead.
-    """
-    if verdict == "uncertain" or known.attainable - terms.tau < _SMALLEST_GAP:
-        return 0
-    return settled_size(terms.tau, known.attainable, terms.delta)
-
-
-def _verdict(tau: Fraction, low: float, high: float, *, measured: bool) -> Verdict:
-    target = float(tau)
-    if low > target:
-        return "attainable"
-    return "uncertain" if measured and high >= target else "out of reach"
-
-
 def _labels_by_group(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
     """Return the (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
     independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
@@ -558,16 +550,6 @@ def _labels_by_group(labelled: LabelledBatch, group: str | None) -> dict[str, Bo
             for weight in features.guaranteed_weights()[1:]
         }
     return parts
-
-
-def _attainable_at(by_group: Mapping[str, BoolArray], number: int) -> AttainableAt:
-    shares = {name: float(pass_at(correct, number)) for name, correct in by_group.items()}
-    return AttainableAt(n=number, attainable=shares.pop(ALL), groups=shares)
-
-
-def _default_numbers(most: int) -> list[int]:
-    ladder = (digit * 10**power for power in range(len(str(most))) for digit in (1, 2, 3, 5))
-    return [*(number for number in ladder if number < most), most]
 
 
 def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:

@@ -174,8 +174,8 @@ def promise_broken(seen: Situation) -> Iterator[Recommendation]:
             "Do not serve this artifact; calibrate again on prompts like those to come",
             f"The promise was kept too rarely for chance on {join_names(seen.contradicted, GROUPS_NAMED)}. "
             "Either these records are not like those calibrated on (other prompts, another model, another "
-            "verifier, other labels), or this is the one test in forty that fails by bad luck. Collect recent "
-            "prompts, most of all of these groups.",
+            "verifier, other labels), or this is the one test in forty that fails by bad luck. Collect "
+            "recent prompts, most of all of these groups.",
             recent=True,
         )
 
