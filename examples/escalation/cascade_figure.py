@@ -16,7 +16,7 @@ from cascade_table import Row, mean, measured
 from matplotlib.figure import Figure
 from two_models import CHEAP, STRONG
 
-from langchain_cfc.report.drawing import Style, finish, percent
+from langchain_cfc.report.drawing import Style, finish_axes, format_tick
 
 LEVELS = ("0.1", "0.2", "0.3", "0.4")
 AS_RECORDED = CHEAP.cost / STRONG.cost
@@ -46,15 +46,17 @@ def drawn(by_level: dict[str, Row], alone: Row) -> Figure:
     handles += axis.plot([alone.cost], [alone.right], **_look(3))
     axis.set_xlabel("cost of a question")
     axis.set_ylabel("questions whose set holds a correct answer")
-    axis.xaxis.set_major_formatter(percent)
-    axis.yaxis.set_major_formatter(percent)
+    axis.xaxis.set_major_formatter(format_tick)
+    axis.yaxis.set_major_formatter(format_tick)
     axis.set_ylim(0.5, 0.8)
     names = [
         f"cascade, at 1 : {1 / AS_RECORDED:.1f}",
         f"cascade, were it 1 : {1 / IMAGINED:.0f}",
         "strong model alone",
     ]
-    finish(axis, handles, names, title="cost of cheap to strong;\nat the points: level of the cheap tier")
+    finish_axes(
+        axis, handles, names, title="cost of cheap to strong;\nat the points: level of the cheap tier"
+    )
     return figure
 
 

@@ -63,7 +63,7 @@ def report(
             texts = _texts(dataset) if show_text else None
             table = tabulate(dataset.records, n=artifact.n, combination=combination)
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
-            hardest = reports.hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
+            hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
             verifiers = _verifiers(dataset.records)
         compared, failed = None, []
         if compare is not None:

@@ -7,10 +7,10 @@ from langchain_cfc.report.hardest import (
     HardAnswer,
     HardestPrompts,
     HardPrompt,
-    hardest_prompts,
+    find_hardest_prompts,
 )
-from langchain_cfc.report.page import check_report, page, write_report
-from langchain_cfc.report.recommendations import Recommendation, Situation, Sources, recommendations
+from langchain_cfc.report.page import check_report, render_report, write_report
+from langchain_cfc.report.recommendations import Recommendation, Situation, Sources, recommend
 
 __all__ = [
     "MOST_PROMPTS",
@@ -21,8 +21,8 @@ __all__ = [
     "Situation",
     "Sources",
     "check_report",
-    "hardest_prompts",
-    "page",
-    "recommendations",
+    "find_hardest_prompts",
+    "recommend",
+    "render_report",
     "write_report",
 ]

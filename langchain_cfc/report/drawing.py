@@ -67,11 +67,11 @@ DASHES: tuple[Dash, ...] = (
     (0.0, (6.0, 2.0, 1.0, 2.0)),
     (0.0, (6.0, 1.5, 1.0, 1.5, 1.0, 1.5)),
 )
-PLACES = 78
-MARK = 6.0  # points
+STYLE_COUNT = 78
+MARKER_SIZE = 6.0  # points
 # Places of their own, so that methods that are often compared differ as much as possible: none of the first
 # thirteen shares a marker or a hatch with another.
-KNOWN = (
+KNOWN_METHODS = (
     "conditional",
     "marginal",
     "confident",
@@ -106,7 +106,7 @@ SLANT = 40.0  # degrees
 TARGET: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2, "marker": "", "zorder": 1.5}
 
 _SVG = "http://www.w3.org/2000/svg"
-_INK = "#000000"
+_BLACK = "#000000"
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "langchain-cfc"}
 _GIVEN_ONCE = {
     # What matplotlib's style sheet says of every element, and black, which it leaves out as the default.
@@ -138,7 +138,7 @@ class Style:
             HATCHES[place % len(HATCHES)],
         )
 
-    def points(self, ink: str, size: float = MARK) -> dict[str, Any]:
+    def line_options(self, ink: str, size: float = MARKER_SIZE) -> dict[str, Any]:
         """Return matplotlib's options for points joined by a line, with marker edges in the colour `ink`."""
         return {
             "color": self.colour,
@@ -153,36 +153,36 @@ class Style:
         }
 
 
-def styles(names: Iterable[str]) -> dict[str, Style]:
+def assign_styles(names: Iterable[str]) -> dict[str, Style]:
     """Return the style of every method of a report by name.
 
     Methods of this package have places of their own. Others have one by the hash of their name, or the next
     free one. Give the names of all methods, drawn or not, so that a choice of methods changes no style.
     """
     given = list(names)
-    places = {name: KNOWN.index(name) for name in given if name in KNOWN}
-    taken = set(range(len(KNOWN)))
-    for name in sorted(set(given) - set(KNOWN)):
+    places = {name: KNOWN_METHODS.index(name) for name in given if name in KNOWN_METHODS}
+    taken = set(range(len(KNOWN_METHODS)))
+    for name in sorted(set(given) - set(KNOWN_METHODS)):
         start = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
-        turn = ((start + step) % PLACES for step in range(PLACES))
-        places[name] = next((place for place in turn if place not in taken), start % PLACES)
+        turn = ((start + step) % STYLE_COUNT for step in range(STYLE_COUNT))
+        places[name] = next((place for place in turn if place not in taken), start % STYLE_COUNT)
         taken.add(places[name])
     return {name: Style.at(places[name]) for name in given}
 
 
-def nested(count: int) -> list[float]:
+def compute_marker_sizes(count: int) -> list[float]:
     """Return marker sizes for methods drawn over one another, the later the smaller: all stay visible."""
-    largest, smallest = min(MARK + 0.5 * (count - 1), 10.0), max(MARK - 0.25 * (count - 1), 3.5)
+    largest, smallest = min(MARKER_SIZE + 0.5 * (count - 1), 10.0), max(MARKER_SIZE - 0.25 * (count - 1), 3.5)
     return [largest - (largest - smallest) * place / max(count - 1, 1) for place in range(count)]
 
 
-def as_aimed(name: str, method: MethodComparison | MethodReport) -> str:
+def make_key_label(name: str, method: MethodComparison | MethodReport) -> str:
     """Return what the key calls a method where a target for coverage is drawn, which may not be its own."""
     aims = not isinstance(method, MethodComparison) or method.aims_at_coverage
     return name if aims else f"{name} (aims at something else)"
 
 
-def chosen(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[str, Shown]:
+def select_methods(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[str, Shown]:
     """Return the methods with these names in this order, all for None."""
     names = list(there) if methods is None else list(methods)
     unknown = [name for name in names if name not in there]
@@ -192,21 +192,21 @@ def chosen(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[st
     return {name: there[name] for name in names}
 
 
-def plain(text: str) -> str:
+def to_single_line(text: str) -> str:
     """Return a text on one line, without characters that cannot be printed or stand in XML."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
-def group_labels(words: Sequence[str]) -> tuple[str, list[str]]:
+def label_groups(words: Sequence[str]) -> tuple[str, list[str]]:
     """Return the title of an axis of groups, and a short and distinct label for each group.
 
-    >>> group_labels(["prompts whose score gap is below 0.12341", "prompts whose score gap lies in [0.1, 1)"])
+    >>> label_groups(["prompts whose score gap is below 0.12341", "prompts whose score gap lies in [0.1, 1)"])
     ('score gap', ['below 0.123', '[0.1, 1)'])
     """
-    rounded = _rounded([plain(text) for text in words])
+    rounded = _round_numbers([to_single_line(text) for text in words])
     texts = [in_short(text, digits=None).removesuffix(" (soft)") for text in rounded]
-    shared, labels = _apart(texts)
-    labels = [_trimmed(label) for label in labels]
+    shared, labels = _split_common_start(texts)
+    labels = [_shorten_label(label) for label in labels]
     often = Counter(labels)
     if max(often.values(), default=1) > 1:
         labels = [
@@ -215,33 +215,33 @@ def group_labels(words: Sequence[str]) -> tuple[str, list[str]]:
     return shared or "group" * (len(labels) > 1), labels
 
 
-def wrapped(text: str, room: float) -> str:
+def wrap_text(text: str, room: float) -> str:
     """Break a text into lines that fit into so many points; longer words stay whole."""
     lines: list[str] = []
     for word in text.split():
-        if lines and text_width(f"{lines[-1]} {word}") <= room:
+        if lines and estimate_width(f"{lines[-1]} {word}") <= room:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
     return "\n".join(lines)
 
 
-def text_width(text: str) -> float:
+def estimate_width(text: str) -> float:
     """Return an upper bound on the width in points of the widest line of a label.
 
     It uses no font of matplotlib's: measuring with one would warn of every sign that it lacks, although a
     page may have others.
     """
-    return SMALL * max((sum(map(_ems, line)) for line in text.split("\n")), default=0.0)
+    return SMALL * max((sum(map(_estimate_ems, line)) for line in text.split("\n")), default=0.0)
 
 
-def _ems(sign: str) -> float:
+def _estimate_ems(sign: str) -> float:
     if unicodedata.east_asian_width(sign) in "WF" or sign in "mwMW%@&…—":
         return 1.0
     return 0.64 if sign.islower() or sign.isdigit() else 0.5 if sign in " .,:;'\"()[]/-|!" else 0.9
 
 
-def _rounded(texts: list[str]) -> list[str]:
+def _round_numbers(texts: list[str]) -> list[str]:
     """Round numbers to three significant digits, or to as many as keep different ones different."""
     numbers = {found for text in texts for found in _DECIMAL.findall(text)}
     for digits in (3, 4, 6, 9):
@@ -253,7 +253,7 @@ def _rounded(texts: list[str]) -> list[str]:
     return [_DECIMAL.sub(lambda found: rounded[found[0]], text) for text in texts]
 
 
-def _apart(texts: list[str]) -> tuple[str, list[str]]:
+def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
     """Return what all groups begin with, as far as it names a property, and what each goes on with."""
     split = [text.split(" ") for text in texts if text != ALL_PROMPTS]
     count = 0
@@ -271,56 +271,56 @@ def _apart(texts: list[str]) -> tuple[str, list[str]]:
     ]
 
 
-def _trimmed(label: str) -> str:
+def _shorten_label(label: str) -> str:
     if len(label) <= LONGEST:
         return label
     head = (LONGEST - 1) * 2 // 3
     return f"{label[:head].rstrip()}…{label[head + 1 - LONGEST :].lstrip()}"
 
 
-def new_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) -> Axes:
+def create_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) -> Axes:
     """Return an axis of so many inches in a figure of its own, with room for a key that says `names`."""
     figures: Any = require("matplotlib.figure", "calibrate", "drawing figures")
-    lines = sum(_in_key(name).count("\n") + 1.5 for name in names) + 3.0
-    size = width + MARGINS + key_width(names), max(height, lines * LINE / 72.0)
+    lines = sum(_wrap_for_key(name).count("\n") + 1.5 for name in names) + 3.0
+    size = width + MARGINS + estimate_key_width(names), max(height, lines * LINE / 72.0)
     axes: Axes = figures.Figure(figsize=size, layout="constrained").subplots()
     return axes
 
 
-def ink(ax: Axes) -> str:
+def get_ink_colour(ax: Axes) -> str:
     """Return the colour of an axis's own labels: bars and target lines follow it, on dark pages too."""
     return str(ax.xaxis.label.get_color())
 
 
-def percent(value: float, _place: float | None = None) -> str:
+def format_tick(value: float, _place: float | None = None) -> str:
     """Write a share as the tick of an axis."""
     return format_percent(value, ".4g")
 
 
-def key_width(names: Sequence[str]) -> float:
+def estimate_key_width(names: Sequence[str]) -> float:
     """Return the width in inches that the key takes at most."""
-    return KEY_SIGN + max(text_width(_in_key(name)) for name in names) / 72.0 if names else 0.0
+    return KEY_SIGN + max(estimate_width(_wrap_for_key(name)) for name in names) / 72.0 if names else 0.0
 
 
-def width_beside_key(ax: Axes, names: Sequence[str]) -> float:
+def estimate_axis_width(ax: Axes, names: Sequence[str]) -> float:
     """Return the width in inches of the caller's axis, less the key's where a layout makes room for it."""
     width = ax.get_window_extent().width / ax.figure.dpi
     makes_room = ax.figure.get_layout_engine() is not None
-    return max(width - key_width(names), 0.5) if makes_room else width
+    return max(width - estimate_key_width(names), 0.5) if makes_room else width
 
 
-def _in_key(name: str) -> str:
-    return wrapped(plain(name), KEY_ROOM)
+def _wrap_for_key(name: str) -> str:
+    return wrap_text(to_single_line(name), KEY_ROOM)
 
 
-def finish(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: str | None = None) -> Axes:
+def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: str | None = None) -> Axes:
     """Draw grid, spines and the key, which calls each handle by its name; return the axis."""
-    ax.grid(visible=True, axis="y", color=ink(ax), alpha=0.15)
+    ax.grid(visible=True, axis="y", color=get_ink_colour(ax), alpha=0.15)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     key = ax.legend(
         list(handles),
-        [_in_key(name) for name in names],
+        [_wrap_for_key(name) for name in names],
         title=title,
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
@@ -350,13 +350,13 @@ class GroupTicks:
     turned: float  # degrees
 
     @classmethod
-    def of(cls, words: Sequence[str], width: float) -> GroupTicks:
+    def from_evaluation(cls, words: Sequence[str], width: float) -> GroupTicks:
         """Lay out groups given in words on an axis of so many inches."""
-        title, labels = group_labels(words)
+        title, labels = label_groups(words)
         slot = 72.0 * width / len(labels)
         room = slot - 0.5 * SMALL
-        flat = [wrapped(label, room) for label in labels]
-        if max(map(text_width, flat)) <= room and max(label.count("\n") for label in flat) < MOST_LINES:
+        flat = [wrap_text(label, room) for label in labels]
+        if max(map(estimate_width, flat)) <= room and max(label.count("\n") for label in flat) < MOST_LINES:
             return cls(tuple(flat), title, 0.0)
         slanted = cls(tuple(labels), title, SLANT)
         left = slot - 72.0 * slanted.overhang / len(labels)
@@ -365,17 +365,17 @@ class GroupTicks:
     @property
     def depth(self) -> float:
         """Inches that turned labels take below the axis."""
-        return math.sin(math.radians(self.turned)) * max(map(text_width, self.labels)) / 72.0
+        return math.sin(math.radians(self.turned)) * max(map(estimate_width, self.labels)) / 72.0
 
     @property
     def overhang(self) -> float:
         """Inches that the first of slanted labels reaches beyond what stands to the left of the axis."""
         if self.turned != SLANT:
             return 0.0
-        reach = math.cos(math.radians(SLANT)) * text_width(self.labels[0]) / 72.0
+        reach = math.cos(math.radians(SLANT)) * estimate_width(self.labels[0]) / 72.0
         return max(reach - MARGINS / 2.0, 0.0)
 
-    def put_on(self, ax: Axes) -> None:
+    def label_axis(self, ax: Axes) -> None:
         """Label the axis."""
         turned: dict[str, Any] = {}
         if self.turned:
@@ -393,15 +393,15 @@ def to_svg(drawn: Axes | Figure, *, title: str) -> str:
     transparent, nothing outside is referred to, and the same data give the same text. Figures of one page do
     not clash as long as they differ in content or title, which screen readers read out.
     """
-    root = ET.fromstring(_as_written(drawn))  # noqa: S314 - matplotlib has just written it
+    root = ET.fromstring(_write_svg(drawn))  # noqa: S314 - matplotlib has just written it
     for part in [*root.iter()]:
-        part.tag = _local(part.tag)
-        for child in [child for child in part if _local(child.tag) in {"metadata", "style"}]:
+        part.tag = _get_local_name(part.tag)
+        for child in [child for child in part if _get_local_name(child.tag) in {"metadata", "style"}]:
             part.remove(child)
-    name = plain(title)
+    name = to_single_line(title)
     digest = hashlib.sha256(ET.tostring(root) + name.encode()).hexdigest()
     for part in root.iter():
-        _rewrite(part, f"cfc-{digest[:10]}-")
+        _rewrite_attributes(part, f"cfc-{digest[:10]}-")
     root.attrib = {"xmlns": _SVG, **root.attrib, **_GIVEN_ONCE, "aria-label": name}
     heading = ET.Element("title")
     heading.text = name
@@ -409,7 +409,7 @@ def to_svg(drawn: Axes | Figure, *, title: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def _as_written(drawn: Axes | Figure) -> str:
+def _write_svg(drawn: Axes | Figure) -> str:
     matplotlib: Any = require("matplotlib", "calibrate", "drawing figures")
     figure = drawn.get_figure(root=True)
     if figure is None:
@@ -423,19 +423,19 @@ def _as_written(drawn: Axes | Figure) -> str:
     return buffer.getvalue()
 
 
-def _rewrite(part: ET.Element, prefix: str) -> None:
+def _rewrite_attributes(part: ET.Element, prefix: str) -> None:
     """Prefix names, turn black into the page's ink, and write links as SVG 2 does."""
     written: dict[str, str] = {}
     for key, value in part.attrib.items():
-        name = _local(key)
+        name = _get_local_name(key)
         if name == "id":
             written[name] = prefix + value
         elif name == "href" and value.startswith("#"):
             written[name] = f"#{prefix}{value[1:]}"
         else:
-            written[name] = value.replace("url(#", f"url(#{prefix}").replace(_INK, "currentColor")
+            written[name] = value.replace("url(#", f"url(#{prefix}").replace(_BLACK, "currentColor")
     part.attrib = written
 
 
-def _local(name: str) -> str:
+def _get_local_name(name: str) -> str:
     return name.rpartition("}")[2]

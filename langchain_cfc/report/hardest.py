@@ -19,7 +19,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.features import naming
 from langchain_cfc.records import Candidate, PromptRecord
 from langchain_cfc.records.schema import canonical
-from langchain_cfc.report.words import clipped
+from langchain_cfc.report._text import truncate
 from langchain_cfc.thresholds import Level
 
 MOST_PROMPTS = 10
@@ -95,7 +95,7 @@ class HardestPrompts:
     prompts: tuple[HardPrompt, ...]
 
 
-def hardest_prompts(
+def find_hardest_prompts(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
     alpha: Level | None = None,
@@ -132,20 +132,20 @@ def hardest_prompts(
     flagged = decisions.not_certifiable
     covered: BoolArray = np.any(decisions.accepted & tested.correct, axis=1)
     missed: BoolArray = ~flagged & ~covered
-    rows = list(islice(_by_turns(decisions, missed, flagged), most))
-    records = None if texts is None else _records_of(texts, {tested.ids[row] for row in rows})
+    rows = list(islice(_order_rows(decisions, missed, flagged), most))
+    records = None if texts is None else _find_records(texts, {tested.ids[row] for row in rows})
     return HardestPrompts(
         flagged=int(flagged.sum()),
         missed=int(missed.sum()),
         with_text=texts is not None,
         prompts=tuple(
-            _prompt(tested, decisions, row, None if records is None else records[tested.ids[row]])
+            _describe_prompt(tested, decisions, row, None if records is None else records[tested.ids[row]])
             for row in rows
         ),
     )
 
 
-def _by_turns(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> Iterator[int]:
+def _order_rows(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> Iterator[int]:
     """Return the rows of missed and flagged prompts by turns, the hardest of either kind first."""
     scores = decisions.draws.scores.mean(axis=1)
     # Flagged prompts have no threshold, and randomised thresholds may be -inf.
@@ -154,7 +154,7 @@ def _by_turns(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> It
     return (row for row in chain.from_iterable(zip_longest(*kinds)) if row is not None)
 
 
-def _records_of(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[str, PromptRecord]:
+def _find_records(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[str, PromptRecord]:
     found = {record.id: record for record in texts if record.id in wanted}
     missing = sorted(wanted - set(found))
     if missing:
@@ -163,25 +163,27 @@ def _records_of(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[str,
     return found
 
 
-def _prompt(tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None) -> HardPrompt:
+def _describe_prompt(
+    tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None
+) -> HardPrompt:
     answers = sorted(
-        _answers(tested, decisions, row, record),
+        _group_answers(tested, decisions, row, record),
         key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct),
     )
     flagged = bool(decisions.not_certifiable[row])
     return HardPrompt(
-        id=clipped(tested.ids[row], ANSWER_LENGTH),
+        id=truncate(tested.ids[row], ANSWER_LENGTH),
         outcome="flagged" if flagged else "missed",
-        why=_why(tested, decisions, row),
+        why=_explain_outcome(tested, decisions, row),
         threshold=None if flagged else float(decisions.thresholds[row]),
         mean_score=float(tested.draws.scores[row].mean()),
-        prompt=None if record is None else clipped(_input_text(record.input), PROMPT_LENGTH),
+        prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),
         left_out=max(0, len(answers) - MOST_ANSWERS),
     )
 
 
-def _answers(
+def _group_answers(
     tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None
 ) -> Iterator[HardAnswer]:
     codes = tested.draws.answer_codes
@@ -193,7 +195,7 @@ def _answers(
     for (_, correct), same in slots.items():
         best = min(same, key=lambda slot: float(scores[slot]))
         level = float(levels[same].min())
-        answer, text = (None, None) if record is None else _texts(record.candidates[best])
+        answer, text = (None, None) if record is None else _split_text(record.candidates[best])
         yield HardAnswer(
             answer=answer,
             text=text,
@@ -205,24 +207,24 @@ def _answers(
         )
 
 
-def _texts(candidate: Candidate) -> tuple[str, str | None]:
+def _split_text(candidate: Candidate) -> tuple[str, str | None]:
     """Return the answer, and what the candidate says where that is something else."""
     said = canonical(candidate.message) if candidate.text is None else candidate.text
     answer = candidate.answer_key
-    more = None if said.strip() == answer.strip() else clipped(said, ANSWER_LENGTH)
-    return clipped(answer, ANSWER_LENGTH), more
+    more = None if said.strip() == answer.strip() else truncate(said, ANSWER_LENGTH)
+    return truncate(answer, ANSWER_LENGTH), more
 
 
-def _input_text(prompt: str | list[Any] | dict[str, Any]) -> str:
+def _format_input(prompt: str | list[Any] | dict[str, Any]) -> str:
     """Return a prompt to be read: text as it is, messages a paragraph each, all else as JSON."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list):
-        return "\n".join(_message_text(message) for message in prompt)
+        return "\n".join(_format_message(message) for message in prompt)
     return canonical(prompt)
 
 
-def _message_text(message: object) -> str:
+def _format_message(message: object) -> str:
     match message:
         case {"role": str() as role, "content": str() as content, **others} if not others:
             return f"{role}: {content}"
@@ -230,7 +232,7 @@ def _message_text(message: object) -> str:
             return canonical(message)
 
 
-def _why(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
+def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
     correct = tested.correct[row]
     right = f"{int(correct.sum())} of its {pluralize(len(correct), 'candidate')}"
     if decisions.not_certifiable[row]:

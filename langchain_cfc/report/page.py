@@ -22,6 +22,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
 from langchain_cfc.guarantee import share_text
 from langchain_cfc.report import tables
+from langchain_cfc.report._text import escape_invisible, format_interval, format_share
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc.report.plots import (
@@ -37,21 +38,20 @@ from langchain_cfc.report.recommendations import (
     Recommendation,
     Situation,
     Sources,
-    calibrate_step,
-    recommendations,
-    suggest_step,
+    recommend,
+    recommend_calibration,
+    recommend_suggestion,
 )
 from langchain_cfc.report.summary import (
     Promise,
     Tile,
     Verdict,
-    promise_of,
-    promise_of_comparison,
-    tiles_of,
-    verdict_of,
+    describe_comparison,
+    describe_promise,
+    describe_verdict,
+    make_tiles,
 )
 from langchain_cfc.report.tables import Table
-from langchain_cfc.report.words import percent, percent_interval, visible
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -90,7 +90,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Section:
     """A section: words, then figures, then tables."""
 
     id: str
@@ -101,7 +101,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Content:
     """All that one page shows."""
 
     title: str
@@ -109,7 +109,7 @@ class _Told:
     promise: Promise
     facts: tuple[tuple[str, str], ...]
     data_figures: tuple[Figure, ...]
-    parts: tuple[_Part, ...]
+    parts: tuple[_Section, ...]
     steps: tuple[Recommendation, ...]
     verdict: Verdict | None = None
     tiles: tuple[Tile, ...] = ()
@@ -117,7 +117,9 @@ class _Told:
     hardest: tuple[tuple[HardPrompt, Table], ...] = ()
 
 
-def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[tuple[str, str]]:
+def list_artifact_facts(
+    artifact: CalibrationArtifact, evaluation: EvaluationReport
+) -> Iterator[tuple[str, str]]:
     """Yield what an artifact was made from and tested on, as terms and texts."""
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
@@ -126,12 +128,12 @@ def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
     yield "Candidates", f"{artifact.n} for each prompt"
     yield (
         "Attainable",
-        _attainable(
+        _describe_attainable(
             facts.attainable_coverage, facts.weight or facts.size, f"calibration prompts{facts.by_weight}"
         ),
     )
     for part, heading in _PARTS:
-        yield heading, _identity(artifact, part)
+        yield heading, _identify_component(artifact, part)
     if artifact.combination is not None:
         named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
         yield "Score", f"combines {', '.join(f'{name} ({weight:+.3g})' for name, weight in named)}"
@@ -143,48 +145,48 @@ def artifact_facts(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
     yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"
 
 
-def comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
+def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
     """Yield what a comparison was made on and how, as terms and texts."""
     data = comparison.data
     yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
-    yield "Attainable", _attainable(data.attainable_coverage, data.prompts, "prompts")
-    yield "Correct candidates", percent(data.correct_candidates)
+    yield "Attainable", _describe_attainable(data.attainable_coverage, data.prompts, "prompts")
+    yield "Correct candidates", format_share(data.correct_candidates)
     if data.distinct_answers is not None:
         yield "Distinct answers", f"{data.distinct_answers:.1f} for each prompt on average"
     if data.auroc is not None:
         yield "Scores", f"a correct candidate beats a wrong one with probability {data.auroc:.3f} (AUROC)"
-    tested = percent(comparison.test_fraction)
+    tested = format_share(comparison.test_fraction)
     yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} are tested on"
-    fitted = percent(comparison.fit_fraction)
+    fitted = format_share(comparison.fit_fraction)
     yield "Fitted on", f"{fitted} of the others, which do not calibrate our methods"
     yield "Features", comparison.features
     yield "Set rule", comparison.set_rule
     yield "Groups", comparison.groups
 
 
-def _attainable(share: float, size: float, prompts: str) -> str:
-    interval = percent_interval(clopper_pearson(share * size, size))
-    return f"{percent(share)} of the {prompts} ({interval}) have a correct candidate"
+def _describe_attainable(share: float, size: float, prompts: str) -> str:
+    interval = format_interval(clopper_pearson(share * size, size))
+    return f"{format_share(share)} of the {prompts} ({interval}) have a correct candidate"
 
 
-def _identity(artifact: CalibrationArtifact, part: str) -> str:
+def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
     if artifact.provenance is None:
         return "not known: the records did not say (unbound)"
     known = getattr(artifact.provenance, part) or {}
     return str(known.get("id") or known.get("model") or "not named")
 
 
-def data_figures(data: DataFacts) -> Iterator[Figure]:
+def draw_data(data: DataFacts) -> Iterator[Figure]:
     """Draw what the records are like."""
     if any(data.scores.correct) or any(data.scores.wrong):
-        yield _drawn(
+        yield _make_figure(
             "figure-scores",
             plot_score_histogram(data.scores),
             "Scores of correct and of wrong candidates",
             "The further apart the two are, the smaller the sets that keep the same promise.",
         )
     if data.attainable:
-        yield _drawn(
+        yield _make_figure(
             "figure-attainable",
             plot_attainable(data.attainable),
             "Attainable coverage of each group, foretold and seen",
@@ -193,13 +195,13 @@ def data_figures(data: DataFacts) -> Iterator[Figure]:
         )
 
 
-def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
+def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
     """Draw what a comparison shows."""
     methods = report.methods.values()
     for family, title in _FAMILIES.items():
         named = [name for name, method in report.methods.items() if method.family == family and method.groups]
         if named:
-            yield _drawn(
+            yield _make_figure(
                 f"figure-groups-{family}",
                 plot_group_miscoverage(report, methods=named),
                 f"How often the promise is broken by group at alpha = {report.alpha:g}, {title}",
@@ -210,7 +212,7 @@ def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
             name for name in named if any("threshold" in one.figures for one in report.methods[name].groups)
         ]
         if depending:
-            yield _drawn(
+            yield _make_figure(
                 f"figure-thresholds-{family}",
                 plot_threshold_by_difficulty(report, methods=depending),
                 f"Thresholds in each group at alpha = {report.alpha:g}, {title}",
@@ -224,7 +226,7 @@ def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
             ("mean_set_size", "Candidates per set against alpha"),
         ):
             if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
-                yield _drawn(
+                yield _make_figure(
                     f"figure-by-alpha-{figure.replace('_', '-')}",
                     plot_by_alpha(report.sweep, methods=report.leading(), figure=figure),
                     title,
@@ -232,7 +234,7 @@ def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
                 )
     answering = any("selective_accuracy" in method.figures for method in methods)
     if answering or report.data.risk.answered:
-        yield _drawn(
+        yield _make_figure(
             "figure-risk",
             plot_selective_risk(report, methods=report.leading()),
             "Wrong best answers against prompts answered",
@@ -241,11 +243,11 @@ def comparison_figures(report: ComparisonReport) -> Iterator[Figure]:
         )
 
 
-def _drawn(name: str, axes: Any, title: str, words: str) -> Figure:
-    return Figure(id=name, svg=_safe(to_svg(axes, title=title)), caption=f"{title}. {words}")
+def _make_figure(name: str, axes: Any, title: str, words: str) -> Figure:
+    return Figure(id=name, svg=_mark_safe(to_svg(axes, title=title)), caption=f"{title}. {words}")
 
 
-def page(
+def render_report(
     *,
     artifact: CalibrationArtifact | None = None,
     evaluation: EvaluationReport | None = None,
@@ -266,92 +268,94 @@ def page(
     """
     names = (sources or Sources()).without_passwords()
     if artifact is not None and evaluation is not None:
-        told = _about_artifact(artifact, evaluation, comparison, hardest, names)
+        content = _describe_artifact(artifact, evaluation, comparison, hardest, names)
     elif comparison is not None and (artifact, evaluation, hardest) == (None, None, None):
-        told = _about_comparison(comparison, names)
+        content = _describe_comparison(comparison, names)
     else:
         msg = (
             "a report needs an artifact together with its evaluation, or a comparison by itself; hardest "
             "prompts are those of an artifact"
         )
         raise InputError(msg)
-    html: str = _template().render(
-        told=told,
-        title=told.title if title is None else title,
+    html: str = _load_template().render(
+        page=content,
+        title=content.title if title is None else title,
         notes=tuple(notes),
-        contents=tuple(_contents(told)),
+        contents=tuple(_list_sections(content)),
         glossary=_GLOSSARY,
         generator=GENERATOR,
-        style=_safe(_text_of("page.css")),
+        style=_mark_safe(_read_resource("page.css")),
         colophon=f"Made by langchain-cfc {__version__} on {datetime.now(timezone.utc):%Y-%m-%d}. This page "
         "loads nothing and runs nothing.",
     )
     return html
 
 
-def _contents(told: _Told) -> Iterator[tuple[str, str]]:
-    yield "promise", told.promise.heading
+def _list_sections(content: _Content) -> Iterator[tuple[str, str]]:
+    yield "promise", content.promise.heading
     yield "data", "The data"
-    yield from ((part.id, part.heading) for part in told.parts)
-    if told.hardest:
+    yield from ((part.id, part.heading) for part in content.parts)
+    if content.hardest:
         yield "hardest", "The hardest prompts"
     yield "next", "What to do next"
     yield "words", "Words on this page"
 
 
-def _about_artifact(
+def _describe_artifact(
     artifact: CalibrationArtifact,
     evaluation: EvaluationReport,
     comparison: ComparisonReport | None,
     hardest: HardestPrompts | None,
     sources: Sources,
-) -> _Told:
+) -> _Content:
     if evaluation.artifact_digest != artifact.digest:
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
     alpha = artifact.level(str(evaluation.alpha))
-    compared = () if comparison is None else (_compared(comparison, beside_artifact=True),)
+    compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
     prompts = () if hardest is None else hardest.prompts
-    return _Told(
+    return _Content(
         title=f"What {PurePath(sources.artifact).name} promises, and what happened",
         byline=(
             f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
             f"{pluralize(evaluation.n_test, 'test prompt')}"
         ),
-        promise=promise_of(artifact, artifact.guarantee(alpha)),
-        verdict=verdict_of(artifact, evaluation),
-        tiles=tuple(tiles_of(artifact, evaluation)),
-        facts=tuple(artifact_facts(artifact, evaluation)),
-        data_figures=() if comparison is None else tuple(data_figures(comparison.data)),
-        parts=(_happened(artifact, evaluation), *_bot(artifact, evaluation), *compared),
-        hardest_words="" if hardest is None else _hardest_words(hardest),
-        hardest=tuple((one, tables.hard_table(place, one)) for place, one in enumerate(prompts, start=1)),
-        steps=tuple(recommendations(Situation.of(artifact, evaluation, sources))),
+        promise=describe_promise(artifact, artifact.guarantee(alpha)),
+        verdict=describe_verdict(artifact, evaluation),
+        tiles=tuple(make_tiles(artifact, evaluation)),
+        facts=tuple(list_artifact_facts(artifact, evaluation)),
+        data_figures=() if comparison is None else tuple(draw_data(comparison.data)),
+        parts=(_describe_results(artifact, evaluation), *_describe_bot_mode(artifact, evaluation), *compared),
+        hardest_words="" if hardest is None else _describe_hardest(hardest),
+        hardest=tuple(
+            (one, tables.tabulate_answers(place, one)) for place, one in enumerate(prompts, start=1)
+        ),
+        steps=tuple(recommend(Situation.from_evaluation(artifact, evaluation, sources))),
     )
 
 
-def _about_comparison(comparison: ComparisonReport, sources: Sources) -> _Told:
+def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> _Content:
     steps = (
-        suggest_step(comparison.alpha, sources),
-        calibrate_step(comparison.alpha, comparison.features, comparison.set_rule, sources),
+        recommend_suggestion(comparison.alpha, sources),
+        recommend_calibration(comparison.alpha, comparison.features, comparison.set_rule, sources),
     )
     names = ", ".join(PurePath(one).name for one in sources.records)
-    return _Told(
+    return _Content(
         title=f"{pluralize(len(comparison.methods), 'method')} on {names}",
         byline=(
             f"{pluralize(comparison.data.prompts, 'prompt')}, "
             f"{pluralize(comparison.n_candidates, 'candidate')} each, {pluralize(comparison.splits, 'split')}"
         ),
-        promise=promise_of_comparison(comparison),
-        facts=tuple(comparison_facts(comparison)),
-        data_figures=tuple(data_figures(comparison.data)),
-        parts=(_compared(comparison, beside_artifact=False),),
+        promise=describe_comparison(comparison),
+        facts=tuple(list_comparison_facts(comparison)),
+        data_figures=tuple(draw_data(comparison.data)),
+        parts=(_describe_methods(comparison, with_artifact=False),),
         steps=steps,
     )
 
 
-def _happened(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Part:
-    beside = (
+def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Section:
+    compared_with = (
         ", beside those that one threshold for all prompts gives, calibrated on the same data"
         if artifact.threshold_rule != "marginal"
         else ""
@@ -359,23 +363,23 @@ def _happened(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _P
     figures: tuple[Figure, ...] = ()
     if any(method.groups for method in evaluation.methods.values()):
         figures = (
-            _drawn(
+            _make_figure(
                 "figure-groups",
                 plot_group_miscoverage(evaluation),
                 "How often the promise is broken in each group",
                 "Bars below the line keep the promise. Error bars end where the 95 % interval does.",
             ),
         )
-    return _Part(
+    return _Section(
         id="happened",
         heading="What happened",
-        words=(f"Answer sets of the artifact on the test prompts{beside}.",),
+        words=(f"Answer sets of the artifact on the test prompts{compared_with}.",),
         figures=figures,
-        tables=(tables.overall_table(evaluation), *tables.groups_table(artifact, evaluation)),
+        tables=(tables.tabulate_overall(evaluation), *tables.tabulate_groups(artifact, evaluation)),
     )
 
 
-def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Part]:
+def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Section]:
     """Describe bot mode, where there is one."""
     policy, answers = artifact.policy, evaluation.answers
     if policy is None or answers is None:
@@ -383,9 +387,9 @@ def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterato
     known = set(artifact.guarantee(policy.certificate.alpha).not_promised)
     silent = [one for one in artifact.bot_guarantee().not_promised if one not in known]
     seen = (
-        f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({percent(answers.answered_rate)}) are "
-        f"answered, {answers.wrong:,} of them wrongly: {percent(answers.wrong_rate, 1)} (95 % interval "
-        f"{percent_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
+        f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({format_share(answers.answered_rate)}) "
+        f"are answered, {answers.wrong:,} of them wrongly: {format_share(answers.wrong_rate, 1)} (95 % interval "
+        f"{format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
         f"{share_text(answers.max_wrong_rate)}."
     )
     verdict = (
@@ -396,23 +400,23 @@ def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterato
     figures: tuple[Figure, ...] = ()
     if any(point.answered for point in policy.curve):
         figures = (
-            _drawn(
+            _make_figure(
                 "figure-policies",
                 plot_certified_policies(policy),
                 "Wrong answers against prompts answered, policy by policy",
                 "On the certification prompts. Answering more costs more wrong answers.",
             ),
         )
-    yield _Part(
+    yield _Section(
         id="bot",
         heading="Answering or abstaining",
         words=(policy.certificate.sentence(), f"{seen} {verdict}", *silent),
         figures=figures,
-        tables=(tables.policies_table(policy),),
+        tables=(tables.tabulate_policies(policy),),
     )
 
 
-def _compared(comparison: ComparisonReport, *, beside_artifact: bool) -> _Part:
+def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _Section:
     """Describe a comparison; next to an artifact also how it was made, which the page says nowhere else."""
     made = (
         f"{pluralize(len(comparison.methods), 'method')} on {pluralize(comparison.data.prompts, 'prompt')}, "
@@ -421,22 +425,22 @@ def _compared(comparison: ComparisonReport, *, beside_artifact: bool) -> _Part:
         f"{comparison.set_rule}."
     )
     chosen = "A method chosen by these figures looks better on these prompts than it is."
-    return _Part(
+    return _Section(
         id="compared",
         heading="Methods compared",
-        words=(*((made, chosen) if beside_artifact else ()), *comparison.notes),
-        figures=tuple(comparison_figures(comparison)),
+        words=(*((made, chosen) if with_artifact else ()), *comparison.notes),
+        figures=tuple(draw_comparison(comparison)),
         tables=(
-            *([tables.promises_table(comparison)] if beside_artifact else []),
-            tables.comparison_table(comparison),
-            *tables.compared_groups_tables(comparison),
-            *tables.gaps_tables(comparison),
-            *tables.sweep_tables(comparison),
+            *([tables.tabulate_promises(comparison)] if with_artifact else []),
+            tables.tabulate_comparison(comparison),
+            *tables.tabulate_compared_groups(comparison),
+            *tables.tabulate_gaps(comparison),
+            *tables.tabulate_sweep(comparison),
         ),
     )
 
 
-def _hardest_words(hardest: HardestPrompts) -> str:
+def _describe_hardest(hardest: HardestPrompts) -> str:
     shown = len(hardest.prompts)
     which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
     text = "" if hardest.with_text else " Texts are left out: nobody allowed them."
@@ -448,23 +452,23 @@ def _hardest_words(hardest: HardestPrompts) -> str:
 
 
 @cache
-def _template() -> Any:
+def _load_template() -> Any:
     jinja: Any = require("jinja2", "calibrate", "a report")
-    environment = jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined, finalize=_finalised)
-    return environment.from_string(_text_of("page.html.j2"))
+    environment = jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined, finalize=_escape_value)
+    return environment.from_string(_read_resource("page.html.j2"))
 
 
-def _finalised(value: Any) -> Any:
+def _escape_value(value: Any) -> Any:
     """Spell out invisible characters in all text that the page did not make itself."""
-    return visible(value) if type(value) is str else value
+    return escape_invisible(value) if type(value) is str else value
 
 
-def _safe(text: str) -> Markup:
+def _mark_safe(text: str) -> Markup:
     markup: Markup = require("markupsafe", "calibrate", "a report").Markup(text)
     return markup
 
 
-def _text_of(name: str) -> str:
+def _read_resource(name: str) -> str:
     return files("langchain_cfc.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -497,7 +501,7 @@ def write_report(
         MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
     """
     check_report(path)
-    text = page(
+    text = render_report(
         artifact=artifact,
         evaluation=evaluation,
         comparison=comparison,
@@ -527,11 +531,11 @@ def check_report(path: str | os.PathLike[str]) -> None:
         problem = "is a folder" if target.is_dir() else "lies in a folder that does not exist"
         msg = f"{target} {problem}: give another path"
         raise InputError(msg)
-    if target.is_file() and not _looks_like_report(target):
+    if target.is_file() and not _is_report(target):
         msg = f"{target} exists and is not a report; it will not be overwritten: give another path"
         raise InputError(msg)
 
 
-def _looks_like_report(path: Path) -> bool:
+def _is_report(path: Path) -> bool:
     with path.open("rb") as file:
         return f'<meta name="generator" content="{GENERATOR}">'.encode() in file.read(HEAD_BYTES)

@@ -37,16 +37,16 @@ from langchain_cfc.report.drawing import (
     TARGET,
     GroupTicks,
     Style,
-    as_aimed,
-    chosen,
-    finish,
-    group_labels,
-    ink,
-    nested,
-    new_axes,
-    percent,
-    styles,
-    width_beside_key,
+    assign_styles,
+    compute_marker_sizes,
+    create_axes,
+    estimate_axis_width,
+    finish_axes,
+    format_tick,
+    get_ink_colour,
+    label_groups,
+    make_key_label,
+    select_methods,
 )
 
 if TYPE_CHECKING:
@@ -89,24 +89,24 @@ _CALLED = {
 
 
 @dataclass(frozen=True)
-class _Abreast:
+class _SideBySide:
     """How methods stand side by side in each group."""
 
     each: float  # inches that one method asks for
     share: float  # of a group's unit, that all methods take together; the rest keeps groups apart
     most: float  # of the unit, that one method takes at most
 
-    def unit(self, count: int) -> float:
+    def compute_width(self, count: int) -> float:
         """Return the part of a group's unit that one of `count` methods takes."""
         return min(self.share / count, self.most)
 
-    def at(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
+    def compute_positions(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
         """Return where the method at a place stands in each of these groups."""
-        return [group + (place + 0.5 - count / 2.0) * self.unit(count) for group in groups]
+        return [group + (place + 0.5 - count / 2.0) * self.compute_width(count) for group in groups]
 
 
-_BARS = _Abreast(each=0.07, share=0.84, most=0.28)
-_POINTS = _Abreast(each=0.05, share=0.5, most=0.08)
+_BARS = _SideBySide(each=0.07, share=0.84, most=0.28)
+_POINTS = _SideBySide(each=0.05, share=0.5, most=0.08)
 
 
 def plot_group_miscoverage(
@@ -130,34 +130,34 @@ def plot_group_miscoverage(
             `coverage` for the share whose set holds no correct answer, flagged prompts included.
     """
     there: Mapping[str, Method] = level.methods
-    shown = chosen(there, methods)
+    shown = select_methods(there, methods)
     _require_data(shown, f"no method was asked for; the report holds {', '.join(there) or 'none'}")
-    drawn = {name: _bars(method, of) for name, method in shown.items()}
-    words = _words(shown.values())
-    names = [f"target {level.alpha:g}", *(as_aimed(name, method) for name, method in shown.items())]
-    ax = _axis(ax, words, names, len(drawn) * _BARS.each)
-    looks, places, count = styles(there), list(words), len(drawn)
-    handles: list[Any] = [ax.axhline(level.alpha, color=ink(ax), **{**TARGET, "zorder": 3.0})]
+    drawn = {name: _make_bars(method, of) for name, method in shown.items()}
+    words = _collect_groups(shown.values())
+    names = [f"target {level.alpha:g}", *(make_key_label(name, method) for name, method in shown.items())]
+    ax = _prepare_axis(ax, words, names, len(drawn) * _BARS.each)
+    looks, places, count = assign_styles(there), list(words), len(drawn)
+    handles: list[Any] = [ax.axhline(level.alpha, color=get_ink_colour(ax), **{**TARGET, "zorder": 3.0})]
     for place, (name, bars) in enumerate(drawn.items()):
         above = [bar.above or 0.0 for bar in bars.values()]
         handles.append(
             ax.bar(
-                _BARS.at(place, count, map(places.index, bars)),
+                _BARS.compute_positions(place, count, map(places.index, bars)),
                 [bar.height for bar in bars.values()],
-                _BARS.unit(count),
+                _BARS.compute_width(count),
                 color=looks[name].colour,
-                edgecolor=ink(ax),
+                edgecolor=get_ink_colour(ax),
                 hatch=looks[name].hatch,
                 linewidth=0.5,
                 yerr=[[0.0] * len(bars), above] if any(above) else None,
-                error_kw={"ecolor": ink(ax), "elinewidth": 0.9, "capsize": 1.5},
+                error_kw={"ecolor": get_ink_colour(ax), "elinewidth": 0.9, "capsize": 1.5},
             )
         )
     kinds = {bar.kind for bars in drawn.values() for bar in bars.values() if bar.above is not None}
     ax.set_ylabel("\n".join([_SHORT[of], *(_ABOVE[kind] for kind in sorted(kinds))]))
-    ax.yaxis.set_major_formatter(percent)
+    ax.yaxis.set_major_formatter(format_tick)
     ax.set_ylim(bottom=0.0)
-    return finish(ax, handles, names)
+    return finish_axes(ax, handles, names)
 
 
 def plot_threshold_by_difficulty(
@@ -172,7 +172,7 @@ def plot_threshold_by_difficulty(
         ax: The axis to draw on.
         methods: Names of the methods to draw; None for all. Those without thresholds are left out.
     """
-    shown = chosen(level.methods, methods)
+    shown = select_methods(level.methods, methods)
     found = {
         name: {
             group.name: group.figures["threshold"] for group in method.groups if "threshold" in group.figures
@@ -181,20 +181,20 @@ def plot_threshold_by_difficulty(
     }
     drawn = {name: groups for name, groups in found.items() if groups}
     _require_data(drawn, f"no group has thresholds under {', '.join(found) or 'no method at all'}")
-    words = _words(shown[name] for name in drawn)
-    ax = _axis(ax, words, list(drawn), len(drawn) * _POINTS.each)
-    looks, places = styles(level.methods), list(words)
+    words = _collect_groups(shown[name] for name in drawn)
+    ax = _prepare_axis(ax, words, list(drawn), len(drawn) * _POINTS.each)
+    looks, places = assign_styles(level.methods), list(words)
     handles = [
         _draw_spreads(
             ax,
-            _POINTS.at(place, len(drawn), map(places.index, groups)),
+            _POINTS.compute_positions(place, len(drawn), map(places.index, groups)),
             groups.values(),
-            looks[name].points(ink(ax)),
+            looks[name].line_options(get_ink_colour(ax)),
         )
         for place, (name, groups) in enumerate(drawn.items())
     ]
     ax.set_ylabel("threshold\nmean ± sd over splits")
-    return finish(ax, handles, list(drawn))
+    return finish_axes(ax, handles, list(drawn))
 
 
 def plot_by_alpha(
@@ -216,7 +216,7 @@ def plot_by_alpha(
     """
     levels = sorted(levels, key=lambda level: level.alpha)
     there = {name: method for level in levels for name, method in level.methods.items()}
-    found: dict[str, dict[float, Spread]] = {name: {} for name in chosen(there, methods)}
+    found: dict[str, dict[float, Spread]] = {name: {} for name in select_methods(there, methods)}
     known: dict[str, None] = {}
     for level in levels:
         for name, method in level.methods.items():
@@ -227,41 +227,41 @@ def plot_by_alpha(
     drawn = {name: course for name, course in found.items() if course}
     _require_data(drawn, f"no method has the figure {figure!r}; there are {', '.join(known) or 'none'}")
     aimed = figure.endswith(_AIM_AT_TARGET)
-    names = [as_aimed(name, there[name]) if aimed else name for name in drawn]
+    names = [make_key_label(name, there[name]) if aimed else name for name in drawn]
     if aimed:
         names.insert(0, "target 1 - alpha")
-    ax = ax or new_axes(WIDTH, names)
-    looks = styles(there)
+    ax = ax or create_axes(WIDTH, names)
+    looks = assign_styles(there)
     handles: list[Any] = [
-        _draw_spreads(ax, course, course.values(), looks[name].points(ink(ax), size))
-        for (name, course), size in zip(drawn.items(), nested(len(drawn)), strict=True)
+        _draw_spreads(ax, course, course.values(), looks[name].line_options(get_ink_colour(ax), size))
+        for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True)
     ]
     if aimed:
         ends = [levels[0].alpha - BEYOND, levels[-1].alpha + BEYOND]
-        handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=ink(ax), **TARGET)
+        handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET)
     ax.set_xlabel("alpha")
     called = _CALLED.get(figure, figure.replace("_", " "))
     ax.set_ylabel(f"{called}\nmean ± sd over splits", parse_math=False)
     if not figure.startswith(_ARE_NO_SHARES):
-        ax.yaxis.set_major_formatter(percent)
-    return finish(ax, handles, names)
+        ax.yaxis.set_major_formatter(format_tick)
+    return finish_axes(ax, handles, names)
 
 
 def plot_score_histogram(scores: Histogram, ax: Axes | None = None) -> Axes:
     """Plot the scores of correct and of wrong candidates."""
     _require_data(any(scores.correct) or any(scores.wrong), "the histogram holds no candidates")
     names = ["correct", "wrong"]
-    ax = ax or new_axes(WIDTH, names)
+    ax = ax or create_axes(WIDTH, names)
     correct, wrong = COLOURS[:2]
     # One filled and one hatched, so that neither hides the other and a grey print tells them apart.
     handles = [
-        ax.stairs(scores.correct, scores.edges, fill=True, facecolor=correct, edgecolor=ink(ax)),
+        ax.stairs(scores.correct, scores.edges, fill=True, facecolor=correct, edgecolor=get_ink_colour(ax)),
         ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=wrong, hatch="////", linewidth=1.4),
     ]
     ax.set_xlabel("score (smaller is better)")
     ax.set_ylabel("candidates")
     ax.set_ylim(bottom=0.0)
-    return finish(ax, handles, names)
+    return finish_axes(ax, handles, names)
 
 
 def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None = None) -> Axes:
@@ -270,30 +270,30 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
     Points on the diagonal were predicted correctly; below it, less was attainable than predicted.
     """
     _require_data(attainable, "there is no group whose attainable coverage was predicted")
-    shared, labels = group_labels([group.words for group in attainable])
+    shared, labels = label_groups([group.words for group in attainable])
     names = ["as foretold", *labels]
-    ax = ax or new_axes(SQUARE, names)
+    ax = ax or create_axes(SQUARE, names)
     spreads = [spread for group in attainable for spread in (group.foretold, group.seen)]
-    lows, highs = zip(*map(_ends, spreads), strict=True)
+    lows, highs = zip(*map(_get_interval, spreads), strict=True)
     limits = (min(lows) - EDGE, max(highs) + EDGE)
-    handles: list[Any] = ax.plot(limits, limits, color=ink(ax), **TARGET)
+    handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET)
     for place, group in enumerate(attainable):
-        look = Style.at(place).points(ink(ax)) | {"linestyle": ""}
+        look = Style.at(place).line_options(get_ink_colour(ax)) | {"linestyle": ""}
         handles.append(
             ax.errorbar(
                 [group.foretold.mean],
                 [group.seen.mean],
-                xerr=_around(group.foretold),
-                yerr=_around(group.seen),
+                xerr=_compute_errors(group.foretold),
+                yerr=_compute_errors(group.seen),
                 **look,
             )
         )
     ax.set_xlim(limits)
     ax.set_ylim(limits)
     for axis, words in ((ax.xaxis, "foretold"), (ax.yaxis, "seen on test prompts")):
-        axis.set_major_formatter(percent)
+        axis.set_major_formatter(format_tick)
         axis.set_label_text(f"attainable coverage, {words}")
-    return finish(ax, handles, names, shared)
+    return finish_axes(ax, handles, names, shared)
 
 
 def plot_selective_risk(
@@ -317,7 +317,7 @@ def plot_selective_risk(
             for level in levels
             if (method := level.methods.get(name)) is not None and ACCURACY in method.figures
         ]
-        for name in chosen(there, methods)
+        for name in select_methods(there, methods)
     }
     drawn = {name: course for name, course in found.items() if course}
     curve = report.data.risk
@@ -325,14 +325,14 @@ def plot_selective_risk(
         drawn or curve.answered, f"nothing is answered under {', '.join(found) or 'no method at all'}"
     )
     names = [BY_SCORE] * bool(curve.answered) + list(drawn)
-    ax = ax or new_axes(WIDTH, names)
-    looks = styles(there)
+    ax = ax or create_axes(WIDTH, names)
+    looks = assign_styles(there)
     handles: list[Any] = []
     if curve.answered:
-        handles += ax.plot(curve.answered, curve.wrong, color=ink(ax), linewidth=1.6)
-    for (name, course), size in zip(drawn.items(), nested(len(drawn)), strict=True):
+        handles += ax.plot(curve.answered, curve.wrong, color=get_ink_colour(ax), linewidth=1.6)
+    for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
         answered, wrong = zip(*course, strict=True)
-        handles.append(ax.errorbar(answered, wrong, **looks[name].points(ink(ax), size)))
+        handles.append(ax.errorbar(answered, wrong, **looks[name].line_options(get_ink_colour(ax), size)))
     return _finish_risk(ax, handles, names)
 
 
@@ -348,27 +348,27 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
     _require_data(curve, "no policy compared answered any certification prompt")
     promised = float(certificate.max_wrong_rate)
     names = [
-        f"promised: at most {percent(promised)}",
-        f"bound, confidence {percent(1.0 - float(certificate.delta))}",
+        f"promised: at most {format_tick(promised)}",
+        f"bound, confidence {format_tick(1.0 - float(certificate.delta))}",
         "seen",
         "the certified policy",
     ]
-    ax = ax or new_axes(WIDTH, names)
+    ax = ax or create_axes(WIDTH, names)
     ours = [one for one in curve if (one.alpha, one.policy) == (certificate.alpha, certificate.policy)]
-    answered, wrong = _shares(curve, certificate.prompts)
+    answered, wrong = _compute_shares(curve, certificate.prompts)
     ring: dict[str, Any] = {
         "marker": "o",
         "markersize": 12.0,
         "markerfacecolor": "none",
-        "color": ink(ax),
+        "color": get_ink_colour(ax),
         "linestyle": "",
     }
     bounds = [one.wrong_rate_at_most for one in curve]
     handles: list[Any] = [
-        ax.axhline(promised, color=ink(ax), **TARGET),
-        ax.errorbar(answered, bounds, **Style.at(3).points(ink(ax))),
-        ax.errorbar(answered, wrong, **Style.at(0).points(ink(ax))),
-        *ax.plot(*_shares(ours, certificate.prompts), **ring),
+        ax.axhline(promised, color=get_ink_colour(ax), **TARGET),
+        ax.errorbar(answered, bounds, **Style.at(3).line_options(get_ink_colour(ax))),
+        ax.errorbar(answered, wrong, **Style.at(0).line_options(get_ink_colour(ax))),
+        *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),
     ]
     return _finish_risk(ax, handles, names)
 
@@ -391,9 +391,9 @@ def plot_evidence(
     drawn = {name: points for name, points in curves.items() if points}
     _require_data(drawn, "no test has seen anything yet")
     names = ["alarm", *drawn]
-    ax = ax or new_axes(EVIDENCE_WIDTH, names)
+    ax = ax or create_axes(EVIDENCE_WIDTH, names)
     last = max(points[-1][0] for points in drawn.values())
-    handles: list[Any] = ax.plot([0, last], [math.log10(needed)] * 2, color=ink(ax), **TARGET)
+    handles: list[Any] = ax.plot([0, last], [math.log10(needed)] * 2, color=get_ink_colour(ax), **TARGET)
     for place, points in enumerate(drawn.values()):
         style = Style.at(place)
         handles += ax.plot(
@@ -405,7 +405,7 @@ def plot_evidence(
         )
     ax.set_xlabel(outcomes)
     ax.set_ylabel("evidence, powers of ten")
-    return finish(ax, handles, names)
+    return finish_axes(ax, handles, names)
 
 
 def _require_data(data: object, problem: str) -> None:
@@ -414,7 +414,7 @@ def _require_data(data: object, problem: str) -> None:
         raise InputError(msg)
 
 
-def _words(methods: Iterable[Method]) -> dict[str, str]:
+def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
     """Return the groups of all methods, in words by name, in order of appearance."""
     words: dict[str, str] = {}
     for method in methods:
@@ -422,12 +422,12 @@ def _words(methods: Iterable[Method]) -> dict[str, str]:
     return words
 
 
-def _axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
+def _prepare_axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
     """Return the axis, labelled with its groups, each of which asks for so many inches."""
     own = min(max(len(words) * (each + GAP), NARROWEST), WIDEST)
-    ticks = GroupTicks.of(list(words.values()), own if ax is None else width_beside_key(ax, names))
-    ax = ax or new_axes(own + ticks.overhang, names, HEIGHT + ticks.depth)
-    ticks.put_on(ax)
+    ticks = GroupTicks.from_words(list(words.values()), own if ax is None else estimate_axis_width(ax, names))
+    ax = ax or create_axes(own + ticks.overhang, names, HEIGHT + ticks.depth)
+    ticks.label_axis(ax)
     return ax
 
 
@@ -438,14 +438,14 @@ class _Bar:
     kind: str = "interval"  # what the error bar shows: `spread` or `interval`
 
 
-def _bars(method: Method, of: Share) -> dict[str, _Bar]:
+def _make_bars(method: Method, of: Share) -> dict[str, _Bar]:
     """Return the bars of one method by group; one for all prompts where there are no groups."""
     parts: Mapping[str, Method | GroupComparison | GroupReport]
     parts = {group.name: group for group in method.groups} or {ALL_PROMPTS: method}
-    return {name: _bar(part, of) for name, part in parts.items()}
+    return {name: _make_bar(part, of) for name, part in parts.items()}
 
 
-def _bar(reported: Method | GroupComparison | GroupReport, of: Share) -> _Bar:
+def _make_bar(reported: Method | GroupComparison | GroupReport, of: Share) -> _Bar:
     share = reported.kept_promise if of == "kept_promise" else reported.coverage
     if isinstance(reported, (GroupComparison, MethodComparison)) and of in reported.figures:
         return _Bar(1.0 - share, reported.figures[of].sd, "spread")
@@ -459,18 +459,18 @@ def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], 
     return ax.errorbar(list(places), [one.mean for one in several], yerr=[one.sd for one in several], **look)
 
 
-def _ends(spread: Spread) -> tuple[float, float]:
+def _get_interval(spread: Spread) -> tuple[float, float]:
     """Return the interval; the mean itself where a single split leaves no interval."""
     return spread.interval or (spread.mean, spread.mean)
 
 
-def _around(spread: Spread) -> list[list[float]]:
+def _compute_errors(spread: Spread) -> list[list[float]]:
     """Return how far the interval reaches below and above the mean, of shape (2, 1)."""
-    low, high = _ends(spread)
+    low, high = _get_interval(spread)
     return [[spread.mean - low], [high - spread.mean]]
 
 
-def _shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
+def _compute_shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
     """Return the shares of prompts answered, and of answers that are wrong."""
     return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
 
@@ -480,8 +480,8 @@ def _finish_risk(ax: Axes, handles: Sequence[Any], names: Sequence[str]) -> Axes
     ax.set_xlabel("prompts answered")
     ax.set_ylabel("of these, wrong best answer")
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(percent)
+        axis.set_major_formatter(format_tick)
     # A little below zero, so that a mark at zero is whole.
     top = ax.get_ylim()[1]
     ax.set_ylim(-0.03 * top, 1.03 * top)
-    return finish(ax, handles, names)
+    return finish_axes(ax, handles, names)

@@ -21,7 +21,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import share_text
-from langchain_cfc.report.words import percent, percent_interval
+from langchain_cfc.report._text import format_interval, format_share
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
@@ -115,7 +115,7 @@ class Situation:
     sources: Sources
 
     @classmethod
-    def of(
+    def from_evaluation(
         cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
     ) -> Situation:
         """Read the situation off an artifact and its evaluation at one of its levels."""
@@ -157,7 +157,7 @@ class Situation:
         )
 
 
-def recommendations(situation: Situation) -> list[Recommendation]:
+def recommend(situation: Situation) -> list[Recommendation]:
     """Return what to do next, the most urgent first; empty where no rule applies.
 
     Args:
@@ -166,10 +166,10 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     return [step for rule in RULES for step in rule(situation)]
 
 
-def promise_broken(seen: Situation) -> Iterator[Recommendation]:
+def check_promise(seen: Situation) -> Iterator[Recommendation]:
     """The promise was kept too rarely for chance."""
     if seen.contradicted:
-        yield _calibrate(
+        yield _recommend_recalibration(
             seen,
             "Do not serve this artifact; calibrate again on prompts like those to come",
             f"The promise was kept too rarely for chance on {join_names(seen.contradicted, GROUPS_NAMED)}. "
@@ -180,10 +180,10 @@ def promise_broken(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def wrong_too_often(seen: Situation) -> Iterator[Recommendation]:
+def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
     """Bot mode answered wrongly too often for chance."""
     if seen.wrong_too_often:
-        yield _calibrate(
+        yield _recommend_recalibration(
             seen,
             "Do not serve bot mode; certify a policy again on recent prompts",
             "More answered prompts were answered wrongly than the certified rate explains.",
@@ -191,11 +191,11 @@ def wrong_too_often(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def nothing_promised(seen: Situation) -> Iterator[Recommendation]:
+def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
     """No theorem stands behind the thresholds."""
     if seen.heuristic:
         rule = seen.config.threshold_rule
-        yield _calibrate(
+        yield _recommend_recalibration(
             seen,
             "Calibrate with a rule that promises something",
             "No theorem stands behind these thresholds, however good the figures look.",
@@ -205,23 +205,23 @@ def nothing_promised(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def unbound(seen: Situation) -> Iterator[Recommendation]:
+def check_binding(seen: Situation) -> Iterator[Recommendation]:
     """Serving cannot check what serves."""
     if not seen.bound:
         yield Recommendation(
             "Say which generator and verifier the records came from",
             "The artifact is unbound: its records have no header, so that serving cannot notice another "
             "model or verifier. Records that `collect` writes have one; then calibrate again.",
-            _command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
+            _format_command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
         )
 
 
-def many_flagged(seen: Situation) -> Iterator[Recommendation]:
+def check_flagged(seen: Situation) -> Iterator[Recommendation]:
     """So many prompts are flagged that users will notice."""
     if seen.flagged <= MANY_FLAGGED:
         return
     reach = (
-        f"{percent(seen.attainable)} of the test prompts ({percent_interval(seen.attainable_ci)}) have a "
+        f"{format_share(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
         f"correct candidate among {seen.n}, the target is {share_text(seen.target)}"
     )
     if seen.attainable_ci[0] <= seen.target:
@@ -236,19 +236,19 @@ def many_flagged(seen: Situation) -> Iterator[Recommendation]:
         )
     yield Recommendation(
         "Draw more candidates, or have another verifier look at them",
-        f"{percent(seen.flagged)} of the test prompts ({percent_interval(seen.flagged_ci)}) are flagged: "
+        f"{format_share(seen.flagged)} of the test prompts ({format_interval(seen.flagged_ci)}) are flagged: "
         f"cannot be certified. {reach}. {ways} A plan says what each number of candidates would attain.",
-        _command("plan", *seen.sources.records, "--alpha", seen.alpha),
+        _format_command("plan", *seen.sources.records, "--alpha", seen.alpha),
     )
 
 
-def groups_out_of_reach(seen: Situation) -> Iterator[Recommendation]:
+def check_groups(seen: Situation) -> Iterator[Recommendation]:
     """In some groups too few prompts have a correct candidate."""
     if not seen.out_of_reach:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
     named = join_names(
-        [f"{group.words} ({percent(group.attainable)} attainable)" for group in worst], GROUPS_NAMED
+        [f"{group.words} ({format_share(group.attainable)} attainable)" for group in worst], GROUPS_NAMED
     )
     larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100
     ways = "More candidates or a better model would help"
@@ -261,14 +261,14 @@ def groups_out_of_reach(seen: Situation) -> Iterator[Recommendation]:
         f"Too few of their prompts have a correct candidate for {share_text(seen.target)}, whatever the "
         f"threshold: {named}. Most of them are flagged, which keeps the promise and answers nobody. "
         f"{ways}.",
-        _command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
+        _format_command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
     )
 
 
-def repeated_answers(seen: Situation) -> Iterator[Recommendation]:
+def check_repetition(seen: Situation) -> Iterator[Recommendation]:
     """Sets hold the same answer several times."""
     if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
-        yield _calibrate(
+        yield _recommend_recalibration(
             seen,
             "Return every answer once",
             f"A set with answers holds {seen.set_size:.1f} candidates on average, and {seen.distinct:.1f} "
@@ -277,7 +277,7 @@ def repeated_answers(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def many_answers(seen: Situation) -> Iterator[Recommendation]:
+def check_set_size(seen: Situation) -> Iterator[Recommendation]:
     """Sets hold more distinct answers than people can use."""
     if seen.distinct <= MANY_ANSWERS or seen.combined:
         return
@@ -287,16 +287,18 @@ def many_answers(seen: Situation) -> Iterator[Recommendation]:
     )
     names = seen.sources.verifiers
     if len(names) > 1:
-        yield _calibrate(seen, "Combine the verifiers that these records hold", why, combine=names)
+        yield _recommend_recalibration(
+            seen, "Combine the verifiers that these records hold", why, combine=names
+        )
     else:
         yield Recommendation(
             "Record a second verifier, and combine the two",
             f"{why} A table `[verifiers.NAME]` for each in the configuration records them.",
-            _command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
+            _format_command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
         )
 
 
-def no_certificate(seen: Situation) -> Iterator[Recommendation]:
+def check_certificate(seen: Situation) -> Iterator[Recommendation]:
     """The promise is on average over calibration sets only."""
     if seen.certified or seen.heuristic:
         return
@@ -310,52 +312,52 @@ def no_certificate(seen: Situation) -> Iterator[Recommendation]:
         "Certify this very artifact",
         "The promise is on average over calibration sets: this one may do better or worse. A certificate "
         f"says how well it does at least, with confidence. {source}",
-        _command("certify", seen.sources.artifact, *records),
+        _format_command("certify", seen.sources.artifact, *records),
     )
 
 
-def answers_unknown(seen: Situation) -> Iterator[Recommendation]:
+def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
     """Nothing bounds how often an answer is wrong."""
     if seen.bot or seen.config.shift is not None:
         return  # certification prompts come from where it was calibrated, which a shift says nothing about
-    yield _calibrate(
+    yield _recommend_recalibration(
         seen,
         "To answer without showing a set, certify how often answers are wrong",
         "Nothing is promised about how often the best answer of a set is wrong. Bot mode answers only "
         "where that is rare, and abstains elsewhere.",
         max_wrong_rate=MAX_WRONG_RATE,
-        **_without_tested_levels(seen.config),
+        **_drop_tested_levels(seen.config),
     )
 
 
-def few_prompts(seen: Situation) -> Iterator[Recommendation]:
+def check_test_size(seen: Situation) -> Iterator[Recommendation]:
     """Too few test prompts to see much."""
     if seen.tested < FEW_PROMPTS:
         yield Recommendation(
             "Evaluate on more prompts",
             f"{pluralize(seen.tested, 'test prompt')} leave the kept promise anywhere from "
-            f"{percent_interval(seen.kept_ci)}.",
-            _command("evaluate", seen.sources.artifact, "more-records.jsonl", "--alpha", seen.alpha),
+            f"{format_interval(seen.kept_ci)}.",
+            _format_command("evaluate", seen.sources.artifact, "more-records.jsonl", "--alpha", seen.alpha),
         )
 
 
 Rule = Callable[[Situation], Iterator[Recommendation]]
 RULES: tuple[Rule, ...] = (
-    promise_broken,
-    wrong_too_often,
-    nothing_promised,
-    unbound,
-    many_flagged,
-    groups_out_of_reach,
-    repeated_answers,
-    many_answers,
-    no_certificate,
-    answers_unknown,
-    few_prompts,
+    check_promise,
+    check_bot_mode,
+    check_guarantee,
+    check_binding,
+    check_flagged,
+    check_groups,
+    check_repetition,
+    check_set_size,
+    check_certificate,
+    check_wrong_answers,
+    check_test_size,
 )
 
 
-def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources) -> Recommendation:
+def recommend_calibration(alpha: float, features: str, set_rule: str, sources: Sources) -> Recommendation:
     """Recommend calibration after a comparison, which promises nothing by itself."""
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
@@ -367,17 +369,17 @@ def calibrate_step(alpha: float, features: str, set_rule: str, sources: Sources)
     )
 
 
-def suggest_step(alpha: float, sources: Sources) -> Recommendation:
+def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
     """Recommend `suggest` after a comparison, which chooses on prompts that never calibrate."""
     return Recommendation(
         "Choose features, set rule and verifiers on prompts that never calibrate",
         "It ends with a calibrate command whose calibration prompts the choice has not seen, so that these "
         "records can do both.",
-        _command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
+        _format_command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
     )
 
 
-def _calibrate(
+def _recommend_recalibration(
     seen: Situation, title: str, why: str, *, recent: bool = False, **changes: Any
 ) -> Recommendation:
     """Recommend making such an artifact again, next to the old one, with some options changed.
@@ -405,11 +407,11 @@ def _calibrate(
     return Recommendation(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))
 
 
-def _without_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
+def _drop_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
     """Free the third split for a policy: the conditional rule tests its levels on it."""
     tested = config.confident and config.threshold_rule == "conditional"
     return {"confident": False, "delta": None} if tested else {}
 
 
-def _command(*parts: str) -> str:
+def _format_command(*parts: str) -> str:
     return shlex.join(["langchain-cfc", *parts])

@@ -1,4 +1,4 @@
-"""What stands at the top of the page: the promise, whether it was kept, and the figures to remember."""
+"""The top of the page: the promise, whether it was kept, and the figures to remember."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, Guarantee, counted, floor_text, share_text
-from langchain_cfc.report.tables import Table, Tone, certificate_table, promises_table
-from langchain_cfc.report.words import percent, percent_interval
+from langchain_cfc.report._text import format_interval, format_share
+from langchain_cfc.report.tables import Table, Tone, tabulate_certificate, tabulate_promises
 
 FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
 
@@ -46,18 +46,22 @@ class Tile:
 
     label: str
     value: str
-    beside: str
+    detail: str
 
 
-def promise_of(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
+def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
     certificate = guarantee.certificate
     if guarantee.kind == "heuristic":
         claim, scope, full = guarantee.sentence, [], ""
     elif guarantee.kind == "certified" and certificate is not None:
-        claim, scope, full = _certified(certificate), [FLAGGED], guarantee.sentence
+        claim, scope, full = _state_certificate(certificate), [FLAGGED], guarantee.sentence
     else:
-        claim, scope, full = _promised(guarantee), list(_scope(artifact, guarantee)), guarantee.sentence
+        claim, scope, full = (
+            _state_promise(guarantee),
+            list(_describe_scope(artifact, guarantee)),
+            guarantee.sentence,
+        )
     return Promise(
         heading="The promise",
         claim=claim,
@@ -65,18 +69,18 @@ def promise_of(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
         silent=guarantee.not_promised,
         rests_on=() if guarantee.kind == "heuristic" else guarantee.assumptions,
         full=full,
-        tables=() if certificate is None else (certificate_table(certificate),),
+        tables=() if certificate is None else (tabulate_certificate(certificate),),
     )
 
 
-def _promised(guarantee: Guarantee) -> str:
+def _state_promise(guarantee: Guarantee) -> str:
     return (
         f"With probability at least {share_text(guarantee.target_coverage)}, the answer set holds a correct "
         "answer or the prompt is flagged."
     )
 
 
-def _certified(certificate: CoverageCertificate) -> str:
+def _state_certificate(certificate: CoverageCertificate) -> str:
     least = floor_text(certificate.shares[0].kept_at_least)
     return (
         f"With probability at least {least}, the answer set holds a correct "
@@ -85,7 +89,7 @@ def _certified(certificate: CoverageCertificate) -> str:
     )
 
 
-def promise_of_comparison(comparison: ComparisonReport) -> Promise:
+def describe_comparison(comparison: ComparisonReport) -> Promise:
     """Describe a comparison that stands by itself, which promises nothing."""
     target = share_text(comparison.target_coverage)
     split = (
@@ -97,17 +101,17 @@ def promise_of_comparison(comparison: ComparisonReport) -> Promise:
         "Nothing is promised by a comparison: a method chosen by these figures looks better on these prompts "
         "than it is."
     )
-    beside = "What a method promises is said beside it; figures above the target are no promise."
+    promises = "What a method promises is said beside it; figures above the target are no promise."
     return Promise(
         heading="What is compared",
         claim=f"Target: for {target} of prompts a set with a correct answer, or a flag. Not all promise it.",
         scope=(split,),
-        silent=(chosen, beside),
-        tables=(promises_table(comparison),),
+        silent=(chosen, promises),
+        tables=(tabulate_promises(comparison),),
     )
 
 
-def _scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
+def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
     yield FLAGGED
     size = f"the {guarantee.calibration_size:,} calibrated on"
     prompts = f"like {size}"
@@ -120,7 +124,7 @@ def _scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]
         yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
     else:
         yield f"It holds for new prompts {prompts}, on average over all; nothing is said about hard ones."
-    yield _sureness(guarantee)
+    yield _describe_confidence(guarantee)
     if guarantee.estimated_slack:
         slack = (
             f"{100 * share:.1f} points for {in_short(name)}"
@@ -129,7 +133,7 @@ def _scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]
         yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
 
 
-def _sureness(guarantee: Guarantee) -> str:
+def _describe_confidence(guarantee: Guarantee) -> str:
     if guarantee.failure_probability is None:
         return "It is on average over calibration sets as well: this very artifact may do better or worse."
     others = counted([one for one in guarantee.weightings if one.name in guarantee.confident])
@@ -138,10 +142,10 @@ def _sureness(guarantee: Guarantee) -> str:
     return f"With confidence {sure} this very artifact keeps it over all prompts{also}."
 
 
-def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
+def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
     """Say whether the evaluation contradicts the promise."""
     own = evaluation.methods[artifact.threshold_rule]
-    interval = percent_interval(own.kept_promise_ci, 1)
+    interval = format_interval(own.kept_promise_ci, 1)
     certificate = artifact.guarantee(str(evaluation.alpha)).certificate
     aim = (
         f"the target is {share_text(evaluation.target_coverage)}"
@@ -150,7 +154,7 @@ def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> V
     )
     words = (
         f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
-        f"{percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
+        f"{format_share(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
     )
     if evaluation.guarantee == "heuristic":
         return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
@@ -164,12 +168,12 @@ def verdict_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> V
     return Verdict("Nothing seen here contradicts the promise", words, "good")
 
 
-def tiles_of(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
+def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
     """Return the figures to remember."""
     own = evaluation.methods[artifact.threshold_rule]
 
     def share(label: str, value: float, interval: tuple[float, float]) -> Tile:
-        return Tile(label, percent(value, 1), percent_interval(interval, 1))
+        return Tile(label, format_share(value, 1), format_interval(interval, 1))
 
     size = evaluation.n_test
     attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)

@@ -1,4 +1,4 @@
-"""The page's tables as data: every number beside its interval, wherever there is one."""
+"""Tables of the page as data: every number with its interval, wherever there is one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from langchain_cfc.experiments.comparison_report import (
 )
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
+from langchain_cfc.report._text import NO_BREAK, format_interval, format_share
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt
-from langchain_cfc.report.words import JOINED, percent, percent_interval
 
 Tone: TypeAlias = Literal["", "good", "bad"]
 
@@ -31,7 +31,7 @@ class Cell:
     """A number, or a few words."""
 
     text: str
-    beside: str = ""  # its interval, or what else is to be read with it
+    detail: str = ""  # its interval, or what else is to be read with it
     tone: Tone = ""  # words say it as well, for a colour alone says nothing
     kind: Literal["number", "word", "words"] = "number"  # `words` need room
 
@@ -61,15 +61,15 @@ _UNDEFINED = Cell("not defined", kind="word")
 GAPS_SHOWN = 3
 
 
-def overall_table(report: EvaluationReport) -> Table:
+def tabulate_overall(report: EvaluationReport) -> Table:
     """Tabulate all test prompts, under the artifact's rule and under the marginal one."""
     methods = list(report.methods.values())
 
     def shares(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
         cells = (
             Cell(
-                percent(getattr(one, value), 1),
-                "" if interval is None else percent_interval(getattr(one, interval), 1),
+                format_share(getattr(one, value), 1),
+                "" if interval is None else format_interval(getattr(one, interval), 1),
             )
             for one in methods
         )
@@ -81,7 +81,7 @@ def overall_table(report: EvaluationReport) -> Table:
     return Table(
         id="overall",
         caption=f"Over all {report.n_test:,} test prompts",
-        head=("", *(_method_name(name) for name in report.methods)),
+        head=("", *(_name_method(name) for name in report.methods)),
         rows=(
             shares(
                 f"Promise kept (target {share_text(report.target_coverage)})",
@@ -104,7 +104,7 @@ def overall_table(report: EvaluationReport) -> Table:
     )
 
 
-def groups_table(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
+def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
     """Tabulate each group; no table where the artifact names none."""
     own = report.methods[artifact.threshold_rule].groups
     if not own:
@@ -117,15 +117,15 @@ def groups_table(artifact: CalibrationArtifact, report: EvaluationReport) -> Ite
     def row(place: int, group: GroupReport) -> Row:
         cells = [
             Cell(f"{group.n:,.0f}"),
-            _kept(group, report.target_coverage, broken=group.name in contradicted),
+            _make_promise_cell(group, report.target_coverage, broken=group.name in contradicted),
         ]
         if other is not None:
-            cells.append(_kept(other[place], report.target_coverage))
+            cells.append(_make_promise_cell(other[place], report.target_coverage))
         cells += [
-            _share(group.coverage, group.n, confidence),
-            _share(group.not_certifiable_rate, group.n, confidence),
+            _make_share_cell(group.coverage, group.n, confidence),
+            _make_share_cell(group.not_certifiable_rate, group.n, confidence),
             Cell(f"{group.mean_set_size:.2f}"),
-            _share(*attainable[group.name], confidence),
+            _make_share_cell(*attainable[group.name], confidence),
         ]
         return Row(in_short(group.words), tuple(cells))
 
@@ -148,22 +148,22 @@ def groups_table(artifact: CalibrationArtifact, report: EvaluationReport) -> Ite
     )
 
 
-def _kept(group: GroupReport, target: float, *, broken: bool = False) -> Cell:
+def _make_promise_cell(group: GroupReport, target: float, *, broken: bool = False) -> Cell:
     low = group.kept_promise_ci[1] < target
-    beside = percent_interval(group.kept_promise_ci)
+    detail = format_interval(group.kept_promise_ci)
     if broken:
-        beside += ", too rarely for chance"
+        detail += ", too rarely for chance"
     elif low:
-        beside += ", below target"
-    return Cell(percent(group.kept_promise), beside, "bad" if broken or low else "")
+        detail += ", below target"
+    return Cell(format_share(group.kept_promise), detail, "bad" if broken or low else "")
 
 
-def _share(share: float, size: float, confidence: float) -> Cell:
+def _make_share_cell(share: float, size: float, confidence: float) -> Cell:
     # For soft groups the sum of weights is less than the effective size, so the interval is wide enough.
-    return Cell(percent(share), percent_interval(clopper_pearson(share * size, size, confidence)))
+    return Cell(format_share(share), format_interval(clopper_pearson(share * size, size, confidence)))
 
 
-def certificate_table(certificate: CoverageCertificate) -> Table:
+def tabulate_certificate(certificate: CoverageCertificate) -> Table:
     """Tabulate what held-out prompts certify about the sets."""
     return Table(
         id="certificate",
@@ -187,7 +187,7 @@ def certificate_table(certificate: CoverageCertificate) -> Table:
     )
 
 
-def policies_table(policy: CertifiedPolicy) -> Table:
+def tabulate_policies(policy: CertifiedPolicy) -> Table:
     """Tabulate what answering more would cost; bot mode's own policy is marked."""
     certificate = policy.certificate
     rows = []
@@ -198,9 +198,9 @@ def policies_table(policy: CertifiedPolicy) -> Table:
             Row(
                 f"{words} at alpha = {point.alpha}" + (" (bot mode)" if own else ""),
                 (
-                    Cell(percent(point.answered / certificate.prompts)),
+                    Cell(format_share(point.answered / certificate.prompts)),
                     Cell(f"{point.wrong} of {point.answered}"),
-                    Cell(percent(point.wrong_rate_at_most, 1)),
+                    Cell(format_share(point.wrong_rate_at_most, 1)),
                 ),
                 own,
             )
@@ -216,7 +216,7 @@ def policies_table(policy: CertifiedPolicy) -> Table:
     )
 
 
-def promises_table(comparison: LevelComparison) -> Table:
+def tabulate_promises(comparison: LevelComparison) -> Table:
     """Tabulate what each method does, and what it promises."""
     families = {"ours": "this package", "paper": "as in the paper", "outside": "from elsewhere"}
     return Table(
@@ -245,7 +245,7 @@ _HEADLINES = (
 )
 
 
-def comparison_table(comparison: ComparisonReport) -> Table:
+def tabulate_comparison(comparison: ComparisonReport) -> Table:
     """Tabulate the methods at the first level."""
     shown = [
         (name, heading, share)
@@ -254,7 +254,7 @@ def comparison_table(comparison: ComparisonReport) -> Table:
     ]
 
     def row(name: str, method: MethodComparison) -> Row:
-        cells = (_spread(method.figures.get(figure), share=share) for figure, _, share in shown)
+        cells = (_make_spread_cell(method.figures.get(figure), share=share) for figure, _, share in shown)
         return Row(name, tuple(cells))
 
     return Table(
@@ -270,7 +270,7 @@ def comparison_table(comparison: ComparisonReport) -> Table:
     )
 
 
-def sweep_tables(comparison: ComparisonReport) -> Iterator[Table]:
+def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
     """Tabulate coverage and size at every level; no table where there is only one level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
@@ -282,17 +282,18 @@ def sweep_tables(comparison: ComparisonReport) -> Iterator[Table]:
             Row(
                 name,
                 tuple(
-                    _spread(one.methods[name].figures.get(figure), share=share) for one in comparison.sweep
+                    _make_spread_cell(one.methods[name].figures.get(figure), share=share)
+                    for one in comparison.sweep
                 ),
             )
             for name in comparison.methods
         )
         heads = (f"alpha = {level.alpha:g}" for level in comparison.sweep)
         whole = Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
-        yield from _in_pieces(whole, keep=1, most=8)
+        yield from _split_columns(whole, keep=1, most=8)
 
 
-def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
+def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
     """Tabulate where each method falls short most; no table where no property of prompts is known."""
     worst = {
         name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
@@ -305,10 +306,10 @@ def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
     def cell(method: str, gap: Gap) -> Cell:
         interval = gap.shortfall.interval
         between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
-        beside = f"{between}{in_short(gap.group)}"
+        detail = f"{between}{in_short(gap.group)}"
         sure = interval is not None and interval[0] > 0.0
         falls_short = sure and comparison.methods[method].aims_at_coverage
-        return Cell(f"{100 * gap.shortfall.mean:+.1f}", beside, "bad" if falls_short else "")
+        return Cell(f"{100 * gap.shortfall.mean:+.1f}", detail, "bad" if falls_short else "")
 
     yield Table(
         id="gaps",
@@ -329,7 +330,7 @@ def gaps_tables(comparison: LevelComparison) -> Iterator[Table]:
     )
 
 
-def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
+def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
     """Tabulate how often each method keeps the promise in each group; no table without groups."""
     methods = comparison.methods
     sizes = {group.name: group for one in methods.values() for group in one.groups}
@@ -342,8 +343,8 @@ def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
         if seen is None:
             return _UNDEFINED
         low = methods[method].aims_at_coverage and seen.kept_promise_ci[1] < comparison.target_coverage
-        interval = percent_interval(seen.kept_promise_ci)
-        return Cell(percent(seen.kept_promise), interval + ", below target" * low, "bad" if low else "")
+        interval = format_interval(seen.kept_promise_ci)
+        return Cell(format_share(seen.kept_promise), interval + ", below target" * low, "bad" if low else "")
 
     rows = (
         Row(
@@ -358,10 +359,10 @@ def compared_groups_tables(comparison: LevelComparison) -> Iterator[Table]:
     )
     head = ("Group", "Prompts", *methods)
     whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
-    yield from _in_pieces(whole, keep=2, most=7)
+    yield from _split_columns(whole, keep=2, most=7)
 
 
-def hard_table(place: int, prompt: HardPrompt) -> Table:
+def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
     """Tabulate the answers of a hard prompt, the `place`-th of the page."""
     by_level = any(one.level is not None and one.level != one.score for one in prompt.answers)
 
@@ -386,7 +387,7 @@ def hard_table(place: int, prompt: HardPrompt) -> Table:
     )
 
 
-def _in_pieces(table: Table, *, keep: int, most: int) -> Iterator[Table]:
+def _split_columns(table: Table, *, keep: int, most: int) -> Iterator[Table]:
     """Split a table too wide for a sheet of paper into several that begin with the same `keep` columns."""
     others = len(table.head) - keep
     pieces = math.ceil(others / (most - keep))
@@ -406,17 +407,17 @@ def _in_pieces(table: Table, *, keep: int, most: int) -> Iterator[Table]:
         )
 
 
-def _spread(spread: Spread | None, *, share: bool) -> Cell:
+def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:
     if spread is None:
         return _UNDEFINED
-    shown = percent(spread.mean, 1) if share else f"{spread.mean:.2f}"
+    shown = format_share(spread.mean, 1) if share else f"{spread.mean:.2f}"
     if spread.interval is None:
         return Cell(shown, "one split only")
     if share:
-        return Cell(shown, percent_interval(spread.interval, 1))
+        return Cell(shown, format_interval(spread.interval, 1))
     low, high = spread.interval  # approximate ones may go below 0, which no size does
-    return Cell(shown, JOINED.join([f"{max(0.0, low):.2f}", "to", f"{high:.2f}"]))
+    return Cell(shown, NO_BREAK.join([f"{max(0.0, low):.2f}", "to", f"{high:.2f}"]))
 
 
-def _method_name(name: str) -> str:
+def _name_method(name: str) -> str:
     return "One threshold for all (marginal)" if name == "marginal" else f"This artifact ({name})"

@@ -26,9 +26,9 @@ from langchain_cfc.guarantee import (
     CoverageCertificate,
     WrongRateCertificate,
 )
-from langchain_cfc.report.drawing import KNOWN
+from langchain_cfc.report.drawing import KNOWN_METHODS
 
-TWELVE = KNOWN[:12]
+TWELVE = KNOWN_METHODS[:12]
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 HISTOGRAM = Histogram(edges=[0.0, 0.25, 0.5, 1.0], correct=[5, 2, 0], wrong=[1, 3, 9])
 _DIGEST = "0" * 64

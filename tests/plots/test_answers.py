@@ -6,7 +6,7 @@ import pytest
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import RiskCurve
-from langchain_cfc.report.drawing import styles
+from langchain_cfc.report.drawing import assign_styles
 from langchain_cfc.report.plots import plot_certified_policies, plot_selective_risk
 from tests.plots.making import compared_method, comparison, level, level_of, policy, trade_off
 from tests.plots.reading import containers, data, lines, named
@@ -25,7 +25,7 @@ def test_the_line_and_the_points_of_every_method() -> None:
         answered, wrong = data(points.lines[0])
         assert answered == [1 - one.abstention_rate for one in found]
         assert wrong == [1 - one.figures["selective_accuracy"].mean for one in found]
-        assert points.lines[0].get_color() == styles(METHODS)[name].colour
+        assert points.lines[0].get_color() == assign_styles(METHODS)[name].colour
 
 
 def test_either_is_enough_and_neither_is_not() -> None:

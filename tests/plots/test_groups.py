@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.report.drawing import styles
+from langchain_cfc.report.drawing import assign_styles
 from langchain_cfc.report.plots import (
     plot_by_alpha,
     plot_group_miscoverage,
@@ -113,7 +113,7 @@ def test_thresholds_are_means_with_one_sd() -> None:
 
 def test_a_method_looks_the_same_in_both() -> None:
     report = level_of(METHODS, WORDS)
-    look = styles(METHODS)["CFC"]
+    look = assign_styles(METHODS)["CFC"]
     for methods in (None, ["CFC"], ["CFC", "conditional"]):
         bar = by_name(plot_group_miscoverage(report, methods=methods))["CFC"][0]
         assert (to_hex(bar.get_facecolor()), bar.get_hatch()) == (look.colour.lower(), look.hatch)
@@ -124,10 +124,10 @@ def test_a_method_looks_the_same_in_both() -> None:
 def test_a_choice_of_methods_changes_no_style() -> None:
     # So many unknown names that some had to give way to others.
     names = [f"method {place}" for place in range(40)]
-    moved = [name for name, look in styles(names).items() if look != styles([name])[name]]
+    moved = [name for name, look in assign_styles(names).items() if look != assign_styles([name])[name]]
     assert moved
     report = level_of(names, WORDS)
-    look = styles(names)[moved[0]]
+    look = assign_styles(names)[moved[0]]
     assert by_name(plot_group_miscoverage(report, methods=moved[:1]))[moved[0]][0].get_hatch() == look.hatch
     line = by_name(plot_threshold_by_difficulty(report, methods=moved[:1]))[moved[0]].lines[0]
     assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)

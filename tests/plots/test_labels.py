@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from matplotlib.textpath import TextPath
 
-from langchain_cfc.report.drawing import LONGEST, SMALL, group_labels, plain, text_width, wrapped
+from langchain_cfc.report.drawing import (
+    LONGEST,
+    SMALL,
+    estimate_width,
+    label_groups,
+    to_single_line,
+    wrap_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,21 +57,21 @@ from langchain_cfc.report.drawing import LONGEST, SMALL, group_labels, plain, te
     ],
 )
 def test_what_all_have_in_common_names_the_axis(words: list[str], title: str, labels: list[str]) -> None:
-    assert group_labels(words) == (title, labels)
+    assert label_groups(words) == (title, labels)
 
 
 def test_numbers_that_differ_keep_differing() -> None:
     words = [f"prompts whose mean score is {place}" for place in ("below 0.12341", "at least 0.12349")]
-    assert group_labels(words)[1] == ["below 0.1234", "at least 0.1235"]
+    assert label_groups(words)[1] == ["below 0.1234", "at least 0.1235"]
     alike = [f"prompts whose mean score is {place}" for place in ("below 0.12341", "at least 0.12341")]
-    assert group_labels(alike)[1] == ["below 0.123", "at least 0.123"]
+    assert label_groups(alike)[1] == ["below 0.123", "at least 0.123"]
     close = [f"place {place}" for place in ("0.123456789012", "0.123456789013")]
-    assert group_labels(close) == ("place", ["0.123456789012", "0.123456789013"])
+    assert label_groups(close) == ("place", ["0.123456789012", "0.123456789013"])
 
 
 def test_long_labels_are_cut_in_the_middle_and_stay_different() -> None:
     words = [f"prompts whose topic is 'a name that goes on and on: {end} of the kind'" for end in "ab"]
-    title, labels = group_labels(words)
+    title, labels = label_groups(words)
     assert title == "topic"
     assert labels[0].startswith("'a name that goes")
     assert labels[0].endswith("kind' (1)")
@@ -73,27 +80,27 @@ def test_long_labels_are_cut_in_the_middle_and_stay_different() -> None:
 
 
 def test_signs_that_cannot_be_printed_are_gone() -> None:
-    assert plain(" a\nb\tc\x00d\ud800  ") == "a b c d"
-    assert group_labels(["topic is 'a\nb'", "topic is 'c'"])[1] == ["'a b'", "'c'"]
+    assert to_single_line(" a\nb\tc\x00d\ud800  ") == "a b c d"
+    assert label_groups(["topic is 'a\nb'", "topic is 'c'"])[1] == ["'a b'", "'c'"]
 
 
 def test_lines_fit_where_words_do() -> None:
-    room = text_width("one two")
-    assert wrapped("one two one two three", room) == "one two\none two\nthree"
-    assert wrapped("incomprehensibilities are long", room) == "incomprehensibilities\nare\nlong"
-    assert not wrapped("", room)
+    room = estimate_width("one two")
+    assert wrap_text("one two one two three", room) == "one two\none two\nthree"
+    assert wrap_text("incomprehensibilities are long", room) == "incomprehensibilities\nare\nlong"
+    assert not wrap_text("", room)
 
 
 def test_widths_are_upper_bounds_in_matplotlibs_own_font() -> None:
     signs = string.ascii_letters + string.digits + string.punctuation.replace("$", "") + " …—αéü"
     for sign in signs.replace(" ", ""):
-        assert TextPath((0, 0), sign, size=SMALL).get_extents().width <= text_width(sign), sign
+        assert TextPath((0, 0), sign, size=SMALL).get_extents().width <= estimate_width(sign), sign
     rng = np.random.default_rng(0)
     for _ in range(200):
         text = "".join(rng.choice(list(signs), 12)).strip()
-        assert TextPath((0, 0), text, size=SMALL).get_extents().width <= text_width(text), text
+        assert TextPath((0, 0), text, size=SMALL).get_extents().width <= estimate_width(text), text
     # A bound that tells something: at most half as wide again for plain words.
     assert (
-        text_width("at least half of them")
+        estimate_width("at least half of them")
         < 1.5 * TextPath((0, 0), "at least half of them", size=SMALL).get_extents().width
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.report.drawing import styles
+from langchain_cfc.report.drawing import assign_styles
 from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage
 from tests.plots.making import compared_method, comparison, level, level_of
 from tests.plots.reading import by_name, containers, data, error_bars, lines, named
@@ -23,7 +23,7 @@ def test_lines_are_means_over_the_sweep_with_one_sd(figure: str) -> None:
         assert data(points.lines[0]) == ([0.05, 0.1, 0.2], [spreads[a].mean for a in (0.05, 0.1, 0.2)])
         ends = [(spreads[a].mean - spreads[a].sd, spreads[a].mean + spreads[a].sd) for a in (0.05, 0.1, 0.2)]
         assert error_bars(points) == [pytest.approx(list(pair)) for pair in ends]
-        look = styles(METHODS)[name]
+        look = assign_styles(METHODS)[name]
         assert (points.lines[0].get_color(), points.lines[0].get_marker()) == (look.colour, look.marker)
     # No target for these.
     assert named(ax) == METHODS

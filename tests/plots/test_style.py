@@ -11,7 +11,16 @@ from matplotlib.figure import Figure
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import methods_named
-from langchain_cfc.report.drawing import COLOURS, HATCHES, KNOWN, MARKERS, PLACES, Style, chosen, styles
+from langchain_cfc.report.drawing import (
+    COLOURS,
+    HATCHES,
+    KNOWN_METHODS,
+    MARKERS,
+    STYLE_COUNT,
+    Style,
+    assign_styles,
+    select_methods,
+)
 from tests.plots.reading import canvas_of
 
 # Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision
@@ -118,8 +127,8 @@ def test_markers_are_told_apart_without_colour() -> None:
 
 
 def test_places_differ_from_each_other() -> None:
-    assert len({Style.at(place) for place in range(PLACES)}) == PLACES
-    for start in range(PLACES):
+    assert len({Style.at(place) for place in range(STYLE_COUNT)}) == STYLE_COUNT
+    for start in range(STYLE_COUNT):
         several = [Style.at(place) for place in range(start, start + len(MARKERS))]
         assert (
             len({style.marker for style in several})
@@ -129,30 +138,30 @@ def test_places_differ_from_each_other() -> None:
 
 
 def test_every_method_of_the_package_has_a_place() -> None:
-    assert {method.name for method in methods_named(["ours", "paper", "outside"])} == set(KNOWN)
+    assert {method.name for method in methods_named(["ours", "paper", "outside"])} == set(KNOWN_METHODS)
 
 
 def test_a_style_hangs_on_the_name_alone() -> None:
-    alone = styles(["mine"])["mine"]
-    assert styles(["CFC", "other", "mine", "marginal"])["mine"] == alone
-    assert styles(["marginal"]) == {"marginal": styles(KNOWN)["marginal"]}
-    assert alone not in styles(KNOWN).values()
+    alone = assign_styles(["mine"])["mine"]
+    assert assign_styles(["CFC", "other", "mine", "marginal"])["mine"] == alone
+    assert assign_styles(["marginal"]) == {"marginal": assign_styles(KNOWN_METHODS)["marginal"]}
+    assert alone not in assign_styles(KNOWN_METHODS).values()
 
 
 def test_methods_of_one_report_never_look_alike() -> None:
     # 40 names on 62 places: without a way out, two would meet with probability above 0.999.
     names = [f"method {place}" for place in range(40)]
-    assert len(set(styles(names).values())) == 40
-    assert styles(names) == styles(names[::-1])
+    assert len(set(assign_styles(names).values())) == 40
+    assert assign_styles(names) == assign_styles(names[::-1])
     # More methods than places: some look alike, and are drawn all the same.
-    assert len(styles([f"method {place}" for place in range(100)])) == 100
+    assert len(assign_styles([f"method {place}" for place in range(100)])) == 100
 
 
 def test_methods_are_chosen_in_the_order_asked_for() -> None:
     there = {"a": 1, "b": 2, "c": 3}
-    assert list(chosen(there, None).items()) == [("a", 1), ("b", 2), ("c", 3)]
-    assert list(chosen(there, ["c", "a"]).items()) == [("c", 3), ("a", 1)]
+    assert list(select_methods(there, None).items()) == [("a", 1), ("b", 2), ("c", 3)]
+    assert list(select_methods(there, ["c", "a"]).items()) == [("c", 3), ("a", 1)]
     with pytest.raises(InputError, match=r"unknown method 'd'; the report holds a, b, c"):
-        chosen(there, ["a", "d"])
+        select_methods(there, ["a", "d"])
     with pytest.raises(InputError, match=r"unknown method 'd'; the report holds none"):
-        chosen({}, ["d"])
+        select_methods({}, ["d"])

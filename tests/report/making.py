@@ -14,7 +14,7 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.records import tabulate
-from langchain_cfc.report import HardestPrompts, hardest_prompts
+from langchain_cfc.report import HardestPrompts, find_hardest_prompts
 
 # Each would do something, or look like something else, if it were not shown as the text that it is.
 HOSTILE = (
@@ -86,7 +86,7 @@ def case(records: Sequence[PromptRecord], *, show_text: bool = True, **options: 
     return Case(
         artifact,
         evaluate(artifact, table, alpha=alpha),
-        hardest_prompts(artifact, table, alpha, texts=records if show_text else None),
+        find_hardest_prompts(artifact, table, alpha, texts=records if show_text else None),
     )
 
 

@@ -31,7 +31,7 @@ from langchain_cfc.calibration.request import Request
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
-from langchain_cfc.report import Recommendation, Situation, Sources, recommendations
+from langchain_cfc.report import Recommendation, Situation, Sources, recommend
 from langchain_cfc.report.recommendations import RECENT_RECORDS
 from tests.cli.running import run
 
@@ -112,11 +112,11 @@ def situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> S
     """What a report on the held-out part of the records sees, with changes."""
     report = evaluate(artifact, read_records(records), alpha=artifact.alphas[-1])
     sources = Sources(str(records.with_name("artifact.json")), (str(records),))
-    return replace(Situation.of(artifact, report, sources), **changes)
+    return replace(Situation.from_evaluation(artifact, report, sources), **changes)
 
 
 def advised(seen: Situation, title: str) -> Recommendation:
-    (step,) = [one for one in recommendations(seen) if one.title.startswith(title)]
+    (step,) = [one for one in recommend(seen) if one.title.startswith(title)]
     return step
 
 
@@ -201,9 +201,7 @@ def test_all_advice_can_be_carried_out(name: str, records: Path) -> None:
     """Every command asks for options that go together, and drops none that it does not speak of."""
     seen = situation(calibrated(records, **ARTIFACTS[name]), records, **EVERYTHING)
     seen = replace(seen, sources=replace(seen.sources, verifiers=("judge", "p_true")))
-    commands = [
-        one.command for one in recommendations(seen) if one.command.startswith("langchain-cfc calibrate")
-    ]
+    commands = [one.command for one in recommend(seen) if one.command.startswith("langchain-cfc calibrate")]
     assert len(commands) >= 3
     for command in commands:
         config = parsed(command, records)

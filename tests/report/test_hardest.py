@@ -5,7 +5,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import tabulate
-from langchain_cfc.report import hardest_prompts
+from langchain_cfc.report import find_hardest_prompts
 from langchain_cfc.report.hardest import ANSWER_LENGTH, MOST_ANSWERS, PROMPT_LENGTH
 from tests.report.making import Case, written
 
@@ -43,7 +43,7 @@ ALL = [COVERED, EMPTY, FLAGGED, WRONG, HARDER, HOPELESS]
 
 
 def test_missed_and_flagged_prompts_come_by_turns_and_covered_ones_never() -> None:
-    found = hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
+    found = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     assert (found.missed, found.flagged) == (3, 2)
     # Thresholds of one group are equal, so the mean score decides.
     assert [one.id for one in found.prompts] == ["empty", "harder", "wrong", "flagged", "hopeless"]
@@ -53,7 +53,7 @@ def test_missed_and_flagged_prompts_come_by_turns_and_covered_ones_never() -> No
 
 
 def test_each_says_why() -> None:
-    why = {one.id: one.why for one in hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
+    why = {one.id: one.why for one in find_hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
     assert why == {
         "empty": "Missed: its set is empty. 1 of its 2 candidates is correct: the best correct one would "
         "enter at 0.700.",
@@ -68,20 +68,20 @@ def test_each_says_why() -> None:
 
 def test_no_more_are_shown_than_asked_for() -> None:
     table = tabulate(ALL)
-    assert [one.id for one in hardest_prompts(ARTIFACT, table, most=3).prompts] == [
+    assert [one.id for one in find_hardest_prompts(ARTIFACT, table, most=3).prompts] == [
         "empty",
         "harder",
         "wrong",
     ]
-    none = hardest_prompts(ARTIFACT, table, most=0)
+    none = find_hardest_prompts(ARTIFACT, table, most=0)
     assert (none.prompts, none.missed, none.flagged) == ((), 3, 2)
     with pytest.raises(InputError, match="most must be at least 0"):
-        hardest_prompts(ARTIFACT, table, most=-1)
+        find_hardest_prompts(ARTIFACT, table, most=-1)
 
 
 def test_without_permission_no_text_is_held() -> None:
-    with_text = hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
-    without = hardest_prompts(ARTIFACT, tabulate(ALL))
+    with_text = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
+    without = find_hardest_prompts(ARTIFACT, tabulate(ALL))
     assert (with_text.with_text, without.with_text) == (True, False)
     assert with_text.prompts[0].prompt == "?"
     assert [one.answer for one in with_text.prompts[0].answers] == ["yes", "no"]
@@ -93,7 +93,7 @@ def test_without_permission_no_text_is_held() -> None:
 
 def test_records_without_the_prompts_are_refused() -> None:
     with pytest.raises(InputError, match="record 'empty' is not among the records"):
-        hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
+        find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
 
 
 def test_candidates_of_one_answer_and_one_label_share_a_row() -> None:
@@ -101,7 +101,7 @@ def test_candidates_of_one_answer_and_one_label_share_a_row() -> None:
     record = written(
         "mixed", (0.9, "no", False), (0.1, "no", False), (0.8, "no", True), (0.7, "other", False)
     )
-    (prompt,) = hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
+    (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
     rows = [(one.answer, one.correct, one.times, one.score, one.accepted) for one in prompt.answers]
     assert rows == [
         ("no", False, 2, 0.1, True),
@@ -115,7 +115,7 @@ def test_long_texts_and_many_answers_are_cut() -> None:
     artifact = calibration(n=n)
     candidates = [(0.9, f"{slot} {'x' * 10_000}", False) for slot in range(n)]
     record = written("long", *candidates, input="y" * 10_000)
-    (prompt,) = hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
+    (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
     assert (len(prompt.answers), prompt.left_out) == (MOST_ANSWERS, 3)
     assert prompt.prompt == "y" * PROMPT_LENGTH + "… (10,000 characters)"
     assert all(len(one.answer or "") < ANSWER_LENGTH + 30 for one in prompt.answers)
@@ -139,7 +139,7 @@ def test_long_texts_and_many_answers_are_cut() -> None:
 )
 def test_prompts_of_every_form_can_be_read(given: object, shown: str) -> None:
     record = written("x", (0.9, "no", False), (0.9, "no", False), input=given)
-    (prompt,) = hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
+    (prompt,) = find_hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
     assert prompt.prompt == shown
 
 
@@ -155,7 +155,7 @@ def test_an_answer_comes_with_what_was_said_where_that_is_more() -> None:
             ],
         }
     )
-    (prompt,) = hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
+    (prompt,) = find_hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
     assert [(one.answer, one.text) for one in prompt.answers] == [
         ("7", "I think it is 7."),
         ('{"tool":"add"}', None),
@@ -165,7 +165,7 @@ def test_an_answer_comes_with_what_was_said_where_that_is_more() -> None:
 def test_entry_levels_are_told_apart_from_scores() -> None:
     artifact = calibration(set_rule="best_prefix")
     record = written("x", (0.1, "no", False), (0.2, "yes", True))
-    (prompt,) = hardest_prompts(artifact, tabulate([record])).prompts
+    (prompt,) = find_hardest_prompts(artifact, tabulate([record])).prompts
     assert [(one.score, one.level) for one in prompt.answers] == [(0.1, 0.1), (0.2, None)]
     assert prompt.why.endswith("1 of its 2 candidates is correct: the set rule lets none of them in.")
 

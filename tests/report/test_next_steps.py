@@ -12,24 +12,24 @@ from typer.main import get_command
 
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.app import app
-from langchain_cfc.report import Situation, Sources, recommendations
+from langchain_cfc.report import Situation, Sources, recommend
 from langchain_cfc.report.recommendations import (
     MANY_FLAGGED,
     RULES,
     OutOfReach,
-    answers_unknown,
-    calibrate_step,
-    few_prompts,
-    groups_out_of_reach,
-    many_answers,
-    many_flagged,
-    no_certificate,
-    nothing_promised,
-    promise_broken,
-    repeated_answers,
-    suggest_step,
-    unbound,
-    wrong_too_often,
+    check_binding,
+    check_bot_mode,
+    check_certificate,
+    check_flagged,
+    check_groups,
+    check_guarantee,
+    check_promise,
+    check_repetition,
+    check_set_size,
+    check_test_size,
+    check_wrong_answers,
+    recommend_calibration,
+    recommend_suggestion,
 )
 from tests.report.making import Case
 
@@ -65,36 +65,36 @@ HARD = OutOfReach("group(topic)=sums", "topic is 'sums'", 0.7, 0.312)
 # Rule, what it speaks up at, what it says, and the nearest situation in which it is silent.
 SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
     (
-        promise_broken,
+        check_promise,
         {"contradicted": ("topic is 'sums'",)},
         "kept too rarely for chance on topic is 'sums'",
         {},
     ),
-    (wrong_too_often, {"wrong_too_often": True}, "certified rate", {"bot": True}),
-    (nothing_promised, {"heuristic": True}, "No theorem", {}),
-    (unbound, {"bound": False}, "no header", {}),
+    (check_bot_mode, {"wrong_too_often": True}, "certified rate", {"bot": True}),
+    (check_guarantee, {"heuristic": True}, "No theorem", {}),
+    (check_binding, {"bound": False}, "no header", {}),
     (
-        many_flagged,
+        check_flagged,
         {"flagged": 0.21},
         "97\xa0% of the test prompts (95\xa0to\xa098\xa0%) have",
         {"flagged": 0.2},
     ),
     (
-        groups_out_of_reach,
+        check_groups,
         {"out_of_reach": (HARD,)},
         "topic is 'sums' (70\xa0% attainable). Most of them are flagged",
         {},
     ),
     (
-        repeated_answers,
+        check_repetition,
         {"set_size": 5.0, "distinct": 2.0},
         "5.0 candidates",
         {"set_size": 5.0, "distinct": 4.0},
     ),
-    (many_answers, {"distinct": 3.1}, "3.1 distinct answers", {"distinct": 3.0}),
-    (no_certificate, {"certified": False}, "on average over calibration sets", {"certified": True}),
-    (answers_unknown, {"bot": False}, "best answer of a set is wrong", {}),
-    (few_prompts, {"tested": 99}, "99 test prompts", {"tested": 100}),
+    (check_set_size, {"distinct": 3.1}, "3.1 distinct answers", {"distinct": 3.0}),
+    (check_certificate, {"certified": False}, "on average over calibration sets", {"certified": True}),
+    (check_wrong_answers, {"bot": False}, "best answer of a set is wrong", {}),
+    (check_test_size, {"tested": 99}, "99 test prompts", {"tested": 100}),
 ]
 
 
@@ -103,7 +103,7 @@ def test_every_rule_is_tested() -> None:
 
 
 def test_where_all_is_well_nothing_is_said() -> None:
-    assert recommendations(FINE) == []
+    assert recommend(FINE) == []
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_a_rule_speaks_where_it_should_and_nowhere_else(
     (step,) = rule(replace(FINE, **change))
     assert said in step.why
     assert list(rule(replace(FINE, **near))) == []
-    assert recommendations(replace(FINE, **change)) == [step], "no other rule looks at this"
+    assert recommend(replace(FINE, **change)) == [step], "no other rule looks at this"
 
 
 def test_what_is_urgent_comes_first() -> None:
     everything = replace(FINE, **{key: value for _, change, *_ in SPEAKS for key, value in change.items()})
-    titles = [step.title for step in recommendations(everything)]
+    titles = [step.title for step in recommend(everything)]
     assert titles[0].startswith("Do not serve this artifact")
     assert titles[1].startswith("Do not serve bot mode")
     # Without a promise there is nothing to certify; all others speak.
@@ -128,8 +128,8 @@ def test_what_is_urgent_comes_first() -> None:
 
 
 def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
-    (scarce,) = many_flagged(replace(FINE, flagged=0.5, attainable_ci=(0.85, 0.95)))
-    (plenty,) = many_flagged(replace(FINE, flagged=0.5))
+    (scarce,) = check_flagged(replace(FINE, flagged=0.5, attainable_ci=(0.85, 0.95)))
+    (plenty,) = check_flagged(replace(FINE, flagged=0.5))
     assert "No verifier can add a correct candidate" in scarce.why
     assert "No verifier" not in plenty.why
     assert "another verifier" in plenty.why
@@ -137,30 +137,30 @@ def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
 
 def test_groups_are_named_worst_first_and_the_rest_counted() -> None:
     many = tuple(OutOfReach(f"g{k}", f"topic {k}", 0.8 - k / 100, 0.3) for k in range(6))
-    (step,) = groups_out_of_reach(replace(FINE, out_of_reach=many))
+    (step,) = check_groups(replace(FINE, out_of_reach=many))
     assert "topic 5 (75\xa0% attainable), topic 4" in step.why
     assert "and 2 more" in step.why
     assert "topic 1 " not in step.why
     assert "alpha = 0.3, for all" in step.why
     assert "--group" not in step.command
-    (grouped,) = groups_out_of_reach(replace(FINE, out_of_reach=(HARD,)))
+    (grouped,) = check_groups(replace(FINE, out_of_reach=(HARD,)))
     assert "--group topic" in grouped.command
     assert "alpha = 0.32, for all" in grouped.why, "rounded up, for below it nothing is attained"
-    (hopeless,) = groups_out_of_reach(replace(FINE, out_of_reach=(replace(HARD, smallest_alpha=0.999),)))
+    (hopeless,) = check_groups(replace(FINE, out_of_reach=(replace(HARD, smallest_alpha=0.999),)))
     assert "for all" not in hopeless.why
 
 
 def test_the_records_verifiers_are_combined_if_they_hold_several() -> None:
     two = replace(FINE.sources, verifiers=("judge", "p_true"))
-    (known,) = many_answers(replace(FINE, distinct=4.0, sources=two))
-    (unknown,) = many_answers(replace(FINE, distinct=4.0))
+    (known,) = check_set_size(replace(FINE, distinct=4.0, sources=two))
+    (unknown,) = check_set_size(replace(FINE, distinct=4.0))
     assert "--combine judge,p_true" in known.command
     assert "collect" in unknown.command
-    assert list(many_answers(replace(FINE, distinct=4.0, combined=True))) == []
+    assert list(check_set_size(replace(FINE, distinct=4.0, combined=True))) == []
 
 
 def test_commands_make_the_same_artifact_again_beside_the_old_one() -> None:
-    (step,) = repeated_answers(replace(FINE, set_size=5.0, distinct=2.0))
+    (step,) = check_repetition(replace(FINE, set_size=5.0, distinct=2.0))
     assert shlex.split(step.command) == [
         "langchain-cfc",
         "calibrate",
@@ -182,19 +182,19 @@ def test_commands_make_the_same_artifact_again_beside_the_old_one() -> None:
 
 
 def test_a_held_out_part_is_certified_on_where_there_is_one() -> None:
-    (own,) = no_certificate(replace(FINE, certified=False, certification_left=True))
-    (new,) = no_certificate(replace(FINE, certified=False))
+    (own,) = check_certificate(replace(FINE, certified=False, certification_left=True))
+    (new,) = check_certificate(replace(FINE, certified=False))
     assert own.command == "langchain-cfc certify kept/artifact.json 'my records.jsonl'"
     assert new.command == "langchain-cfc certify kept/artifact.json new-records.jsonl"
-    assert list(no_certificate(replace(FINE, certified=False, heuristic=True))) == []
+    assert list(check_certificate(replace(FINE, certified=False, heuristic=True))) == []
 
 
 def commands() -> list[str]:
     steps = [step for rule, change, *_ in SPEAKS for step in rule(replace(FINE, **change))]
     two = replace(FINE.sources, verifiers=("judge", "p_true"))
-    steps += many_answers(replace(FINE, distinct=4.0, sources=two))
-    steps.append(calibrate_step(0.1, "group(topic)", "unique(all)", FINE.sources))
-    steps.append(suggest_step(0.1, FINE.sources))
+    steps += check_set_size(replace(FINE, distinct=4.0, sources=two))
+    steps.append(recommend_calibration(0.1, "group(topic)", "unique(all)", FINE.sources))
+    steps.append(recommend_suggestion(0.1, FINE.sources))
     return [step.command for step in steps]
 
 
@@ -222,7 +222,7 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
 
 
 def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
-    seen = Situation.of(facts.artifact, facts.evaluation, FINE.sources)
+    seen = Situation.from_evaluation(facts.artifact, facts.evaluation, FINE.sources)
     own = facts.evaluation.methods["conditional"]
     assert (seen.alpha, seen.n, seen.tested, seen.flagged) == ("0.2", 10, 355, own.not_certifiable_rate)
     assert (seen.bound, seen.certified, seen.bot, seen.heuristic, seen.unique) == (
@@ -238,7 +238,7 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
     assert seen.distinct == pytest.approx(own.mean_distinct_answers / (1 - own.abstention_rate))
     assert seen.config.features == "mean_score + hard(mean_score, 0.8) + group(topic)"
     assert seen.held_out_part
-    titles = [step.title for step in recommendations(seen)]
+    titles = [step.title for step in recommend(seen)]
     assert titles == [
         "Decide what to do with the groups that cannot reach the target",
         "Certify this very artifact",
@@ -249,12 +249,12 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
 
 def test_contradicted_groups_are_named_in_words(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital", "1"]})
-    seen = Situation.of(facts.artifact, broken)
+    seen = Situation.from_evaluation(facts.artifact, broken)
     assert seen.contradicted == ("topic is 'capital'", "all prompts")
 
 
 def test_a_certified_policy_asks_for_no_other(bot: Case) -> None:
-    seen = Situation.of(bot.artifact, bot.evaluation)
+    seen = Situation.from_evaluation(bot.artifact, bot.evaluation)
     assert (seen.bot, seen.certified) == (True, True)
     assert not seen.certification_left, "its labels have chosen the policy"
 

@@ -15,7 +15,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, floor_text
 from langchain_cfc.records import tabulate
-from langchain_cfc.report import HardestPrompts, Sources, page
+from langchain_cfc.report import HardestPrompts, Sources, render_report
 from tests.report.making import HOSTILE, Case, case, hostile_records, widened
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -58,7 +58,9 @@ class Reader(HTMLParser):
 
 
 def told(one: Case, **options: Any) -> Reader:
-    return Reader(page(artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest, **options))
+    return Reader(
+        render_report(artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest, **options)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def facts_page(facts: Case) -> Reader:
 
 @pytest.fixture(scope="module")
 def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
-    return page(
+    return render_report(
         artifact=hostile.artifact,
         evaluation=hostile.evaluation,
         hardest=hostile.hardest,
@@ -204,13 +206,13 @@ def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> N
 
 def test_a_page_can_do_without_hard_prompts(facts: Case) -> None:
     for hardest in (None, HardestPrompts(flagged=0, missed=0, with_text=True, prompts=())):
-        read = Reader(page(artifact=facts.artifact, evaluation=facts.evaluation, hardest=hardest))
+        read = Reader(render_report(artifact=facts.artifact, evaluation=facts.evaluation, hardest=hardest))
         assert "The hardest prompts" not in read.text
 
 
 def test_a_broken_promise_is_the_headline(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
-    read = Reader(page(artifact=facts.artifact, evaluation=broken))
+    read = Reader(render_report(artifact=facts.artifact, evaluation=broken))
     assert "Kept too rarely for chance: topic is 'capital'" in read.text
     assert "Nothing seen here contradicts" not in read.text
     assert "%, too rarely for chance" in read.text
@@ -251,7 +253,7 @@ def test_a_certificate_is_shown_group_by_group(facts: Case) -> None:
     certified = certificates.certify(artifact, tabulate(source, n=artifact.n), delta="0.1")
     certificate = certified.guarantee().certificate
     assert certificate is not None
-    read = Reader(page(artifact=certified, evaluation=evaluate(certified, list(source))))
+    read = Reader(render_report(artifact=certified, evaluation=evaluate(certified, list(source))))
     assert f"Certified on {certificate.prompts} prompts" in read.text
     kept = certificate.shares[0].kept
     assert f"seen: {kept} of {certificate.prompts}" in read.text
@@ -277,12 +279,13 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> 
     assert "Answering or abstaining" not in told(facts).text
     broken = bot.evaluation.model_copy(update={"answers": answers.model_copy(update={"contradicted": True})})
     assert (
-        "too many for chance: do not serve it" in Reader(page(artifact=bot.artifact, evaluation=broken)).text
+        "too many for chance: do not serve it"
+        in Reader(render_report(artifact=bot.artifact, evaluation=broken)).text
     )
 
 
 def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -> None:
-    read = Reader(page(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
+    read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
     assert "5 methods on a.jsonl, b.jsonl" in read.text
     assert (
         "Target: for 70 % of prompts a set with a correct answer, or a flag. Not all promise it." in read.text
@@ -300,14 +303,16 @@ def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -
 def test_notes_of_caller_and_comparison_are_shown(facts: Case, comparison: ComparisonReport) -> None:
     noted = comparison.model_copy(update={"notes": ["7 prompts were left out"]})
     read = Reader(
-        page(artifact=facts.artifact, evaluation=facts.evaluation, comparison=noted, notes=["another model"])
+        render_report(
+            artifact=facts.artifact, evaluation=facts.evaluation, comparison=noted, notes=["another model"]
+        )
     )
     assert read.text.count("Note. another model") == 1
     assert read.text.count("7 prompts were left out") == 1
 
 
 def test_a_password_of_a_store_is_not_on_the_page(comparison: ComparisonReport) -> None:
-    html = page(comparison=comparison, sources=Sources(records=("postgresql://me:secret@host/db",)))
+    html = render_report(comparison=comparison, sources=Sources(records=("postgresql://me:secret@host/db",)))
     assert "on db</title>" in html
     assert "secret" not in html
 
@@ -316,7 +321,7 @@ def test_what_does_not_belong_together_is_refused(
     facts: Case, hostile: Case, comparison: ComparisonReport
 ) -> None:
     with pytest.raises(InputError, match="the evaluation is of another artifact"):
-        page(artifact=facts.artifact, evaluation=hostile.evaluation)
+        render_report(artifact=facts.artifact, evaluation=hostile.evaluation)
     for wrong in (
         {},
         {"artifact": facts.artifact},
@@ -325,12 +330,12 @@ def test_what_does_not_belong_together_is_refused(
         {"comparison": comparison, "artifact": facts.artifact},
     ):
         with pytest.raises(InputError, match="an artifact together with its evaluation, or a comparison"):
-            page(**wrong)
+            render_report(**wrong)
 
 
 def test_wide_tables_come_in_pieces_that_fit_on_paper(comparison: ComparisonReport) -> None:
     wide = widened(comparison)
-    html = page(comparison=wide)
+    html = render_report(comparison=wide)
     read = Reader(html)
     for piece in range(1, 4):
         assert f"Promise kept, group by group ({piece} of 3)" in read.text
@@ -339,7 +344,7 @@ def test_wide_tables_come_in_pieces_that_fit_on_paper(comparison: ComparisonRepo
     # No piece loses a column: methods head one table of groups, levels head two of figures.
     assert {html.count(f'<th scope="col">{name}</th>') for name in wide.methods} == {1}
     assert {html.count(f'<th scope="col">alpha = {level.alpha:g}</th>') for level in wide.sweep} == {2}
-    assert "(1 of" not in Reader(page(comparison=comparison)).text
+    assert "(1 of" not in Reader(render_report(comparison=comparison)).text
 
 
 def test_hostile_records_are_what_they_should_be() -> None:

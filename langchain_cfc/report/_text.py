@@ -12,51 +12,51 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
     "|[\ud800-\udfff]"
 )
-JOINED = "\N{NO-BREAK SPACE}"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def percent(share: float, decimals: int = 0) -> str:
+def format_share(share: float, decimals: int = 0) -> str:
     r"""Write a share in percent, on one line.
 
-    >>> percent(0.825), percent(0.8254, 1)
+    >>> format_share(0.825), format_share(0.8254, 1)
     ('82\xa0%', '82.5\xa0%')
     """
-    return format_percent(share, f".{decimals}f").replace(" ", JOINED)
+    return format_percent(share, f".{decimals}f").replace(" ", NO_BREAK)
 
 
-def percent_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
+def format_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
     """Write an interval of shares in percent, on one line.
 
-    >>> percent_interval((0.7817, 0.8634)).split(JOINED)
+    >>> format_interval((0.7817, 0.8634)).split(NO_BREAK)
     ['78', 'to', '86', '%']
     """
     low, high = (f"{100 * bound:.{decimals}f}" for bound in bounds)
-    return JOINED.join([low, "to", high, "%"])
+    return NO_BREAK.join([low, "to", high, "%"])
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     r"""Write the code points of invisible characters that have an effect in their place.
 
-    >>> visible("a\0b\u202ec")
+    >>> escape_invisible("a\0b\u202ec")
     'a[U+0000]b[U+202E]c'
     """
     return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
-def clipped(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     """Return the start of a text, never cut between a letter and its accent, and how long the whole is.
 
-    >>> clipped("abcdef", 6), clipped("abcdef", 3)
+    >>> truncate("abcdef", 6), truncate("abcdef", 3)
     ('abcdef', 'abc… (6 characters)')
     """
     if len(text) <= most:
         return text
     end = most
-    while end > 0 and _joins(text[end]):
+    while end > 0 and _continues_previous(text[end]):
         end -= 1
     return f"{text[: end or most]}… ({len(text):,} characters)"
 
 
-def _joins(character: str) -> bool:
+def _continues_previous(character: str) -> bool:
     """Return whether a character belongs to the one before it, as accents and parts of emoji do."""
     return unicodedata.category(character) in {"Mn", "Me", "Mc", "Cf", "Sk"}
