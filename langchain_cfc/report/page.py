@@ -388,8 +388,8 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     silent = [one for one in artifact.bot_guarantee().not_promised if one not in known]
     seen = (
         f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({format_share(answers.answered_rate)}) "
-        f"are answered, {answers.wrong:,} of them wrongly: {format_share(answers.wrong_rate, 1)} (95 % interval "
-        f"{format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
+        f"are answered, {answers.wrong:,} of them wrongly: {format_share(answers.wrong_rate, 1)} (95 % "
+        f"interval {format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
         f"{share_text(answers.max_wrong_rate)}."
     )
     verdict = (
