@@ -63,24 +63,24 @@ def measured(splits: int, sample: int) -> dict[str, float]:
     from benchmarks.peers import highs_warm, scipy_dual
     from benchmarks.problems import TAU, Problem
     from langchain_cfc.experiments import SyntheticWorld
-    from langchain_cfc.experiments.methods import methods_named
+    from langchain_cfc.experiments.methods import get_methods
     from langchain_cfc.experiments.splits import Comparison, Protocol
     from langchain_cfc.thresholds import ConditionalThreshold
 
     drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))
     groups = "bins(meta(difficulty), 10)"
     protocol = Protocol(
-        methods_named(METHODS), ALPHAS, FEATURES, "all", groups, None, splits, "sweep", test=0.5, fit=0.01
+        get_methods(METHODS), ALPHAS, FEATURES, "all", groups, None, splits, "sweep", test=0.5, fit=0.01
     )
-    comparison = Comparison.on(drawn, protocol)
-    comparison.measured(splits)  # caches of the pool are filled once, whatever the number of splits
+    comparison = Comparison.from_labelled(drawn, protocol)
+    comparison.measure_split(splits)  # caches of the pool are filled once, whatever the number of splits
     started = time.perf_counter()
     for number in range(splits):
-        comparison.measured(number)
+        comparison.measure_split(number)
     sweep = (time.perf_counter() - started) * SPLITS / splits
 
     rows = np.random.default_rng(1).permutation(PROMPTS)
-    features = comparison.pool.features(FEATURES, rows)
+    features = comparison.pool.compute_features(FEATURES, rows)
     success = comparison.pool.success_scores("all", 1.0)
     half = PROMPTS // 2
     problem = Problem(features[rows[:half]], success[rows[:half]], features[rows[half : half + sample]])

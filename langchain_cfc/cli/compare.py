@@ -156,7 +156,7 @@ def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
     """
     from langchain_cfc.report import plots
 
-    methods = report.leading()
+    methods = report.list_leading()
     drawn = {
         "miscoverage_by_group": plots.plot_group_miscoverage(report, methods=methods),
         "coverage_missed_by_group": plots.plot_group_miscoverage(report, methods=methods, of="coverage"),

@@ -85,7 +85,7 @@ def suggest(
     with failures_explained():
         # A terminal has one bar at a time: what is read first is what is selected on then.
         with opened(records, verifier or ()) as dataset:
-            table, left_out = experiments.tabulated(
+            table, left_out = experiments.tabulate_verifiers(
                 dataset.records, verifier or None, n=n, provenance=dataset.provenance
             )
         found = experiments.suggest(

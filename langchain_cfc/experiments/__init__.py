@@ -10,7 +10,7 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
-from langchain_cfc.experiments.methods import Method, methods_named
+from langchain_cfc.experiments.methods import Method, get_methods
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.paper import (
     Agreement,
@@ -31,7 +31,7 @@ from langchain_cfc.experiments.plan import (
 )
 from langchain_cfc.experiments.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
 from langchain_cfc.experiments.suggest import JudgedOption, RunnerUp, Suggestion, Unusable, suggest
-from langchain_cfc.experiments.trials import DEFAULT_MAPS, Option, tabulated
+from langchain_cfc.experiments.trials import DEFAULT_MAPS, Option, tabulate_verifiers
 
 __all__ = [
     "DEFAULT_MAPS",
@@ -60,7 +60,7 @@ __all__ = [
     "SyntheticWorld",
     "Unusable",
     "compare",
-    "methods_named",
+    "get_methods",
     "plan_from_assumptions",
     "plan_from_pilot",
     "published_cells",
@@ -68,5 +68,5 @@ __all__ = [
     "reproduce_study",
     "reproduce_synthetic",
     "suggest",
-    "tabulated",
+    "tabulate_verifiers",
 ]

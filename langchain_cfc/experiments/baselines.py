@@ -81,9 +81,9 @@ class SamplingRule:
 
     >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
     >>> rule = SamplingRule.learn(scores, scores < 0.5, None, delta="0.05")
-    >>> rule.chosen("0.1")
+    >>> rule.get_configuration("0.1")
     (0.2, 0.2)
-    >>> sets = rule.sets(scores[:2], None, "0.1")
+    >>> sets = rule.make_sets(scores[:2], None, "0.1")
     >>> sets.accepted.tolist(), sets.draws.tolist()
     ([[True, False], [False, True]], [1, 2])
     """
@@ -113,8 +113,8 @@ class SamplingRule:
         configurations and the rest test them. A code is the slot of the first candidate of the prompt with
         the same answer; without codes nothing is a repeat.
         """
-        matrix = _scores(scores)
-        labels, codes = _labels(correct, matrix.shape), _codes(answer_codes, matrix.shape)
+        matrix = _check_scores(scores)
+        labels, codes = _check_labels(correct, matrix.shape), _check_codes(answer_codes, matrix.shape)
         if len(matrix) < 2:  # noqa: PLR2004 - one to order, one to test
             msg = (
                 "expected at least 2 calibration prompts, one to order configurations and one to test them, "
@@ -127,40 +127,42 @@ class SamplingRule:
         shares = np.linspace(0.0, 1.0, CUTS)
         cuts = np.unique(np.quantile(matrix[order], shares, method="inverted_cdf"))
         cuts[-1] = 1.0
-        ranks, repeats = _ranked(cuts, matrix, codes)
-        covered, kept = _counted(ranks[order], repeats[order], labels[order], len(cuts))
-        accepting, stopping = _front(covered, kept)
-        seen, _ = _counted(ranks[test], repeats[test], labels[test], len(cuts))
+        ranks, repeats = _rank_scores(cuts, matrix, codes)
+        covered, kept = _count_configurations(ranks[order], repeats[order], labels[order], len(cuts))
+        accepting, stopping = _find_front(covered, kept)
+        seen, _ = _count_configurations(ranks[test], repeats[test], labels[test], len(cuts))
         tested = len(matrix) // 2
         missed = tested - seen[accepting, stopping + 1]
         return cls(
             cuts, accepting, stopping, missed, tested, level, matrix.shape[1], answer_codes is not None
         )
 
-    def chosen(self, alpha: Level) -> tuple[float, float] | None:
+    def get_configuration(self, alpha: Level) -> tuple[float, float] | None:
         """Return the scores up to which candidates are accepted and that stop the drawing, -inf for none.
 
         None where no configuration passed.
         """
-        place = self._passed(alpha) - 1
+        place = self._count_passed(alpha) - 1
         if place < 0:
             return None
         stop = self.stopping[place]
         return float(self.cuts[self.accepting[place]]), float(self.cuts[stop]) if stop >= 0 else -math.inf
 
-    def sets(self, scores: npt.ArrayLike, answer_codes: npt.ArrayLike | None, alpha: Level) -> SampledSets:
+    def make_sets(
+        self, scores: npt.ArrayLike, answer_codes: npt.ArrayLike | None, alpha: Level
+    ) -> SampledSets:
         """Return the sets of (m, n) new prompts; flagged and empty where no configuration passed."""
-        matrix = _scores(scores)
-        codes = _codes(answer_codes, matrix.shape)
+        matrix = _check_scores(scores)
+        codes = _check_codes(answer_codes, matrix.shape)
         if matrix.shape[1] != self.n or (answer_codes is not None) != self.by_answer:
             known = "with" if self.by_answer else "without"
             msg = f"expected {self.n} candidates per prompt {known} answer codes, as in calibration"
             raise InputError(msg)
-        place = self._passed(alpha) - 1
+        place = self._count_passed(alpha) - 1
         if place < 0:
             nothing = np.zeros(matrix.shape, dtype=np.bool_)
             return SampledSets(nothing, np.ones(len(matrix), np.bool_), np.zeros(len(matrix), np.int64))
-        ranks, repeats = _ranked(self.cuts, matrix, codes)
+        ranks, repeats = _rank_scores(self.cuts, matrix, codes)
         first, second = self.accepting[place], self.stopping[place]
         enters = (ranks <= first) & (first < repeats)
         stops = np.logical_or.accumulate(enters & (ranks <= second), axis=1)
@@ -168,7 +170,7 @@ class SamplingRule:
         drawn[:, 1:] = ~stops[:, :-1]
         return SampledSets(enters & drawn, np.zeros(len(matrix), np.bool_), drawn.sum(axis=1))
 
-    def _passed(self, alpha: Level) -> int:
+    def _count_passed(self, alpha: Level) -> int:
         """Return how many configurations pass before the first one that does not."""
         rate, delta = 1 - exact_tau(alpha), float(self.delta)
         # The p-value grows with the misses, so that it is computed for a few counts only.
@@ -205,9 +207,9 @@ class BackOffRule:
     >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
     >>> correct = np.array([[True, False], [False, True], [True, False], [True, True]])
     >>> rule = BackOffRule.learn(scores, correct)
-    >>> rule.threshold("0.4"), rule.threshold("0.1")
+    >>> rule.compute_threshold("0.4"), rule.compute_threshold("0.1")
     (0.5, -inf)
-    >>> rule.sets([[0.1, 0.5]], "0.4").tolist()
+    >>> rule.make_sets([[0.1, 0.5]], "0.4").tolist()
     [[True, False]]
     """
 
@@ -217,33 +219,33 @@ class BackOffRule:
     @classmethod
     def learn(cls, scores: npt.ArrayLike, correct: npt.ArrayLike) -> BackOffRule:
         """Find the smallest wrong score of each of N >= 1 calibration prompts."""
-        matrix = _scores(scores)
+        matrix = _check_scores(scores)
         if not len(matrix):
             msg = "no calibration prompts: at least one is needed"
             raise InputError(msg)
-        labels = _labels(correct, matrix.shape)
+        labels = _check_labels(correct, matrix.shape)
         return cls(np.sort(np.where(labels, np.inf, matrix).min(axis=1)), matrix.shape[1])
 
-    def threshold(self, alpha: Level) -> float:
+    def compute_threshold(self, alpha: Level) -> float:
         """Return the score below which candidates are kept at a level; -inf keeps none, inf all."""
         # floor(alpha (N + 1)), from exact fractions.
         rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), exact_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
-    def sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:
+    def make_sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:
         """Return (m, n) which candidates of new prompts are kept."""
-        matrix = _scores(scores)
+        matrix = _check_scores(scores)
         if matrix.shape[1] != self.n:
             msg = f"expected {self.n} candidates per prompt, as in calibration; got {matrix.shape[1]}"
             raise InputError(msg)
-        return np.asarray(matrix < self.threshold(alpha), dtype=np.bool_)
+        return np.asarray(matrix < self.compute_threshold(alpha), dtype=np.bool_)
 
 
 # A score's rank is the position of the smallest cut that it does not exceed: score <= cuts[g] if and only if
 # rank <= g. Configurations are then compared in small whole numbers.
 
 
-def _ranked(
+def _rank_scores(
     cuts: FloatArray, scores: FloatArray, codes: IntArray | None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Rank (N, n) scores among the cuts, and find where candidates become repeats.
@@ -265,7 +267,7 @@ def _ranked(
     return ranks, repeats
 
 
-def _counted(
+def _count_configurations(
     ranks: npt.NDArray[np.uint8], repeats: npt.NDArray[np.uint8], correct: BoolArray, size: int
 ) -> tuple[IntArray, IntArray]:
     """Count what every configuration does on some prompts.
@@ -290,14 +292,14 @@ def _counted(
         covered += np.bincount(best[finds], minlength=size * width)
         waiting &= ~finds
         np.minimum(best, base + rank, out=best, where=enters)
-    return _from_above(covered, size), _from_above(kept, size)
+    return _sum_from_above(covered, size), _sum_from_above(kept, size)
 
 
-def _from_above(counts: IntArray, size: int) -> IntArray:
+def _sum_from_above(counts: IntArray, size: int) -> IntArray:
     return counts.reshape(size, size + 1)[:, ::-1].cumsum(axis=1)[:, ::-1]
 
 
-def _front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
+def _find_front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
     """Return first and second cuts on the Pareto front of misses and set size, from the fewest misses on."""
     first, second = np.nonzero(np.tri(len(covered), len(covered) + 1, 1, dtype=np.bool_))
     found, sizes = covered[first, second], kept[first, second]
@@ -308,7 +310,7 @@ def _front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
     return first[front], second[front] - 1
 
 
-def _scores(values: npt.ArrayLike) -> FloatArray:
+def _check_scores(values: npt.ArrayLike) -> FloatArray:
     scores = float_array(values, "scores")
     if scores.ndim != 2 or scores.shape[1] == 0:  # noqa: PLR2004 - rows and columns
         msg = f"scores must be an (N, n) array with n >= 1, got shape {scores.shape}"
@@ -321,7 +323,7 @@ def _scores(values: npt.ArrayLike) -> FloatArray:
     return scores
 
 
-def _labels(values: npt.ArrayLike, shape: tuple[int, ...]) -> BoolArray:
+def _check_labels(values: npt.ArrayLike, shape: tuple[int, ...]) -> BoolArray:
     labels = np.asarray(values)
     if labels.dtype != np.bool_ or labels.shape != shape:
         msg = f"correct must be booleans of shape {shape}, got {labels.dtype} of shape {labels.shape}"
@@ -329,7 +331,7 @@ def _labels(values: npt.ArrayLike, shape: tuple[int, ...]) -> BoolArray:
     return labels
 
 
-def _codes(values: npt.ArrayLike | None, shape: tuple[int, ...]) -> IntArray | None:
+def _check_codes(values: npt.ArrayLike | None, shape: tuple[int, ...]) -> IntArray | None:
     if values is None:
         return None
     codes = np.asarray(values)

@@ -26,9 +26,16 @@ from langchain_cfc.experiments.comparison_report import (
     RiskCurve,
     Spread,
 )
-from langchain_cfc.experiments.methods import Method, Pool, methods_named
+from langchain_cfc.experiments.methods import Method, Pool, get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
-from langchain_cfc.experiments.splits import Comparison, Measured, Progress, Protocol, each_split, no_progress
+from langchain_cfc.experiments.splits import (
+    Comparison,
+    Progress,
+    Protocol,
+    SplitResult,
+    hide_progress,
+    measure_splits,
+)
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.scoring import discrimination
@@ -42,7 +49,7 @@ _BINS = 20
 _CURVE = 100
 
 
-def spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
+def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
     """Summarise (J,) values, one per split and NaN where undefined; None where no split defines the figure.
 
     `overlap` is the larger of test / development and development / test prompts where splits divide one pool
@@ -56,14 +63,14 @@ def spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread
     if count == 1:
         return Spread(mean=mean, sd=sd, interval=None, splits=1)
     quantile = require("scipy.special", "calibrate", "intervals over splits").stdtrit(count - 1, 0.975)
-    half = float(quantile) * standard_error(known, overlap)
+    half = float(quantile) * compute_standard_error(known, overlap)
     low, high = mean - half, mean + half
     if share:
         low, high = max(low, 0.0), min(high, 1.0)
     return Spread(mean=mean, sd=sd, interval=(low, high), splits=count)
 
 
-def standard_error(values: FloatArray, overlap: float) -> float:
+def compute_standard_error(values: FloatArray, overlap: float) -> float:
     """Return the approximate standard error sqrt(1 / J + overlap) s of a mean over splits; see `Spread`.
 
     It is 0 where a single split defines the figure.
@@ -78,31 +85,31 @@ def standard_error(values: FloatArray, overlap: float) -> float:
 class Summary:
     """Turns J measured splits into reports."""
 
-    measured: Sequence[Measured]
+    measured: Sequence[SplitResult]
     methods: Sequence[Method]
     alphas: Sequence[str]
     groups: Groups
     properties: Sequence[Groups]  # the groups along every property
     candidates: int  # number of candidates per prompt
-    overlap: float  # see `spread`
+    overlap: float  # see `compute_spread`
 
-    def levels(self) -> list[LevelComparison]:
+    def build_levels(self) -> list[LevelComparison]:
         """Return the comparison at every level."""
-        return [self._level(place) for place in range(len(self.alphas))]
+        return [self._build_level(place) for place in range(len(self.alphas))]
 
-    def attainable(self) -> list[AttainableComparison]:
+    def build_attainable(self) -> list[AttainableComparison]:
         """Return the attainable coverage of all prompts, and of every group that there always is."""
         foretold = np.array([one.foretold for one in self.measured])
         seen = np.array([one.attainable for one in self.measured])
         found = []
         for place, words in enumerate(("all prompts", *self.groups.words)):
-            before = spread(foretold[:, place], self.overlap, share=True)
-            after = spread(seen[:, place], self.overlap, share=True)
+            before = compute_spread(foretold[:, place], self.overlap, share=True)
+            after = compute_spread(seen[:, place], self.overlap, share=True)
             if before is not None and after is not None:
                 found.append(AttainableComparison(words=words, foretold=before, seen=after))
         return found
 
-    def _level(self, place: int) -> LevelComparison:
+    def _build_level(self, place: int) -> LevelComparison:
         return LevelComparison(
             alpha=float(self.alphas[place]),
             target_coverage=float(exact_tau(self.alphas[place])),
@@ -111,16 +118,16 @@ class Summary:
             n_candidates=self.candidates,
             attainable_coverage=float(np.mean([one.attainable[0] for one in self.measured])),
             methods={
-                method.name: self._method(method, number * len(self.alphas) + place, self.alphas[place])
+                method.name: self._build_method(method, number * len(self.alphas) + place, self.alphas[place])
                 for number, method in enumerate(self.methods)
             },
         )
 
-    def _method(self, method: Method, run: int, alpha: str) -> MethodComparison:
-        known = self._spreads(
+    def _build_method(self, method: Method, run: int, alpha: str) -> MethodComparison:
+        known = self._compute_spreads(
             [{name: one.figures[name][run] for name in one.figures} for one in self.measured]
         )
-        groups = self._groups(run)
+        groups = self._build_groups(run)
         if groups:
             # One group, not each split's: the smallest of several shares is below all of them by chance.
             worst = min(groups, key=lambda group: group.kept_promise)
@@ -132,23 +139,23 @@ class Summary:
             promise=method.promise,
             aims_at_coverage=method.aims_at_coverage,
             coverage=known["coverage"].mean,
-            coverage_ci=_interval(known["coverage"]),
+            coverage_ci=_get_interval(known["coverage"]),
             kept_promise=known["kept_promise"].mean,
-            kept_promise_ci=_interval(known["kept_promise"]),
+            kept_promise_ci=_get_interval(known["kept_promise"]),
             not_certifiable_rate=known["not_certifiable_rate"].mean,
             abstention_rate=known["abstention_rate"].mean,
             mean_set_size=known["mean_set_size"].mean,
             mean_distinct_answers=known["mean_distinct_answers"].mean,
             groups=groups,
             figures=known,
-            gaps=self._gaps(run, float(exact_tau(alpha))),
+            gaps=self._build_gaps(run, float(exact_tau(alpha))),
         )
 
-    def _groups(self, run: int) -> list[GroupComparison]:
+    def _build_groups(self, run: int) -> list[GroupComparison]:
         """Return every group that some split tests a prompt of."""
         groups = []
         for number, (name, words) in enumerate(zip(self.groups.names, self.groups.words, strict=True)):
-            known = self._spreads(
+            known = self._compute_spreads(
                 [{key: one.groups[key][run, number] for key in one.groups} for one in self.measured]
             )
             if "coverage" in known:
@@ -159,7 +166,7 @@ class Summary:
                         n=float(np.mean([one.group_sizes[number] for one in self.measured])),
                         coverage=known["coverage"].mean,
                         kept_promise=known["kept_promise"].mean,
-                        kept_promise_ci=_interval(known["kept_promise"]),
+                        kept_promise_ci=_get_interval(known["kept_promise"]),
                         not_certifiable_rate=known["not_certifiable_rate"].mean,
                         mean_set_size=known["mean_set_size"].mean,
                         figures=known,
@@ -167,7 +174,7 @@ class Summary:
                 )
         return groups
 
-    def _gaps(self, run: int, tau: float) -> dict[str, Gap]:
+    def _build_gaps(self, run: int, tau: float) -> dict[str, Gap]:
         """Return by property the group that is worst on average: the worst of each split is noise."""
         kept = np.array([one.properties[run] for one in self.measured])
         gaps: dict[str, Gap] = {}
@@ -181,15 +188,15 @@ class Summary:
             if np.isnan(means).all():
                 continue
             worst = int(np.nanargmin(means))
-            shortfall = spread(tau - block[:, worst], self.overlap)
+            shortfall = compute_spread(tau - block[:, worst], self.overlap)
             if shortfall is not None:
-                gaps[_property(groups)] = Gap(group=groups.words[worst], shortfall=shortfall)
+                gaps[_name_property(groups)] = Gap(group=groups.words[worst], shortfall=shortfall)
         return gaps
 
-    def _spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    def _compute_spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
         """Summarise the figures of all splits, if any defines them; all but means of counts are shares."""
         found = {
-            name: spread(
+            name: compute_spread(
                 np.array([one[name] for one in figures]), self.overlap, share=not name.startswith("mean_")
             )
             for name in figures[0]
@@ -197,12 +204,12 @@ class Summary:
         return {name: one for name, one in found.items() if one is not None}
 
 
-def _interval(found: Spread) -> tuple[float, float]:
+def _get_interval(found: Spread) -> tuple[float, float]:
     """Return the interval; all shares where a single split does not show how others differ."""
     return found.interval or (0.0, 1.0)
 
 
-def _property(groups: Groups) -> str:
+def _name_property(groups: Groups) -> str:
     """Return `mean_score` for `bins(mean_score, 5)`, and the text of anything else."""
     kind, _, rest = groups.text.partition("(")
     return rest.rpartition(",")[0] if kind == "bins" else groups.text
@@ -223,7 +230,7 @@ def compare(
     test_fraction: float = 0.5,
     fit_fraction: float = 0.2,
     jobs: int = 1,
-    progress: Progress = no_progress,
+    progress: Progress = hide_progress,
     provenance: Provenance | None = None,
 ) -> ComparisonReport:
     """Compare methods on labelled records.
@@ -239,7 +246,7 @@ def compare(
         alpha: Error level or levels. The report leads with the smallest that is well within reach of
             these records, if there is one. By default eight levels in steps of 0.05 from that one on, at
             least from 0.1.
-        methods: Names of methods or of families (`ours`, `paper`, `outside`); see `methods_named`.
+        methods: Names of methods or of families (`ours`, `paper`, `outside`); see `get_methods`.
         features: Feature map of methods that name none of their own.
         set_rule: Set rule of such methods.
         groups: The groups that coverage is looked at in: one of `bins(...)`, `group(...)`, `hard(...)`.
@@ -266,17 +273,17 @@ def compare(
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    splits = _whole(splits, "splits", "splits")
-    jobs = _whole(jobs, "jobs", "processes")
-    test, fit = _share(test_fraction, "test_fraction"), _share(fit_fraction, "fit_fraction")
-    n = None if n is None else _whole(n, "n", "candidates")
+    splits = _check_count(splits, "splits", "splits")
+    jobs = _check_count(jobs, "jobs", "processes")
+    test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
+    n = None if n is None else _check_count(n, "n", "candidates")
     if combine is None:
         table = tabulate(records, n=n, provenance=provenance)
     else:
         table, _ = tabulate_raw(records, combine, n=n, provenance=provenance)
     protocol = Protocol(
-        methods=methods_named(methods),
-        alphas=_within_reach(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _levels(alpha),
+        methods=get_methods(methods),
+        alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
         features=FeatureMap.parse(features).text,
         set_rule=parse_set_rule(set_rule).text,
         groups=groups,
@@ -286,10 +293,10 @@ def compare(
         test=test,
         fit=fit,
     )
-    comparison = Comparison.on(table, protocol)
+    comparison = Comparison.from_labelled(table, protocol)
     comparison.check(provenance)
     pool = comparison.pool
-    measured = each_split(comparison.measured, protocol.splits, jobs, progress)
+    measured = measure_splits(comparison.measure_split, protocol.splits, jobs, progress)
     summary = Summary(
         measured,
         protocol.methods,
@@ -299,10 +306,10 @@ def compare(
         pool.draws.n,
         max(test / (1.0 - test), (1.0 - test) / test),
     )
-    sweep = summary.levels()
-    data = data_facts(pool, summary.attainable())
+    sweep = summary.build_levels()
+    data = describe_data(pool, summary.build_attainable())
     return ComparisonReport(
-        **dict(_first_within_reach(sweep)),
+        **dict(_choose_first_level(sweep)),
         splits=splits,
         seed=protocol.seed,
         test_fraction=test,
@@ -312,11 +319,11 @@ def compare(
         groups=comparison.groups.text,
         data=data,
         sweep=sweep,
-        notes=list(_notes(sweep, data, len(table) - len(pool.labelled))),
+        notes=list(_list_notes(sweep, data, len(table) - len(pool.labelled))),
     )
 
 
-def data_facts(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
+def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
     """Describe the prompts of a pool."""
     draws, correct = pool.draws, pool.correct
     edges = np.linspace(0.0, 1.0, _BINS + 1)
@@ -333,12 +340,12 @@ def data_facts(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
             correct=np.histogram(draws.scores[correct], edges)[0].tolist(),
             wrong=np.histogram(draws.scores[~correct], edges)[0].tolist(),
         ),
-        risk=_risk_curve(pool),
+        risk=_compute_risk_curve(pool),
         attainable=attainable,
     )
 
 
-def _risk_curve(pool: Pool) -> RiskCurve:
+def _compute_risk_curve(pool: Pool) -> RiskCurve:
     """Answer the prompts of lowest best score first; equal scores come in or stay out together."""
     scores = pool.draws.scores
     best = scores.argmin(axis=1)
@@ -353,31 +360,31 @@ def _risk_curve(pool: Pool) -> RiskCurve:
     return RiskCurve(answered=((places + 1) / len(scores)).tolist(), wrong=share.tolist())
 
 
-def _room(attainable: float, calibration: float) -> float:
+def _compute_safe_target(attainable: float, calibration: float) -> float:
     """Return the target that nearly every calibration part allows: two deviations below the attainable."""
     return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
 
 
-def _within_reach(table: LabelledBatch, calibrating: float) -> tuple[str, ...]:
+def _choose_levels(table: LabelledBatch, calibrating: float) -> tuple[str, ...]:
     """Return levels in steps of 0.05, the first of which is well within reach."""
     attainable = float(table.correct.any(axis=1).mean())
-    room = _room(attainable, calibrating * len(table))
+    room = _compute_safe_target(attainable, calibrating * len(table))
     first = max(2, math.ceil(round((1.0 - room) / 0.05, 9)))
     steps = range(min(first, 19), min(first + 8, 20))
     return tuple(alpha_text(f"{step * 5 / 100:g}") for step in steps)
 
 
-def _first_within_reach(sweep: Sequence[LevelComparison]) -> LevelComparison:
+def _choose_first_level(sweep: Sequence[LevelComparison]) -> LevelComparison:
     """Return the strictest level well within reach, or else the least strict of all."""
     within = [
         level
         for level in sweep
-        if level.target_coverage <= _room(level.attainable_coverage, level.n_calibration)
+        if level.target_coverage <= _compute_safe_target(level.attainable_coverage, level.n_calibration)
     ]
     return min(within, key=lambda level: level.alpha) if within else max(sweep, key=lambda level: level.alpha)
 
 
-def _notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> Iterable[str]:
+def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> Iterable[str]:
     out = [f"{level.alpha:.12g}" for level in sweep if level.target_coverage > level.attainable_coverage]
     if out:
         yield (
@@ -389,7 +396,7 @@ def _notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> 
         yield f"{left_out} prompts were left out: of each cluster one takes part."
 
 
-def _levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
+def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
     several = [alpha] if isinstance(alpha, str) or not isinstance(alpha, Sequence) else alpha
     texts = tuple(dict.fromkeys(alpha_text(one) for one in several))
     if not texts:
@@ -398,14 +405,14 @@ def _levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
     return texts
 
 
-def _whole(number: object, name: str, what: str) -> int:
+def _check_count(number: object, name: str, what: str) -> int:
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         msg = f"{name} must be a whole number of {what}, at least 1; got {number!r}"
         raise InputError(msg)
     return int(number)
 
 
-def _share(number: object, name: str) -> float:
+def _check_share(number: object, name: str) -> float:
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 < number < 1.0:
         msg = f"{name} must be a share above 0 and below 1, got {number!r}"
         raise InputError(msg)

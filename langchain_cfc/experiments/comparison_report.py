@@ -144,7 +144,7 @@ class LevelComparison(ReportData):
     attainable_coverage: float
     methods: dict[str, MethodComparison]
 
-    def leading(self) -> list[str]:
+    def list_leading(self) -> list[str]:
         """Return the methods that a figure shows: all, or those of `LEADING` where there are too many."""
         if len(self.methods) <= len(LEADING):
             return list(self.methods)

@@ -77,27 +77,27 @@ class Pool:
         """(N,) whether a prompt has a correct candidate."""
         return np.asarray(self.correct.any(axis=1), dtype=np.bool_)
 
-    def levels(self, set_rule: str) -> FloatArray:
+    def compute_levels(self, set_rule: str) -> FloatArray:
         """Return (N, n) entry levels under a set rule."""
         if set_rule not in self._levels:
             self._levels[set_rule] = parse_set_rule(set_rule).levels(self.draws)
         return self._levels[set_rule]
 
-    def success_scores(self, set_rule: str, cap: float) -> FloatArray:
+    def compute_success_scores(self, set_rule: str, cap: float) -> FloatArray:
         """Return (N,) success scores under a set rule, `cap` without a correct candidate."""
         key = set_rule, cap
         if key not in self._success:
             self._success[key] = parse_set_rule(set_rule).success_scores(self.labelled, cap)
         return self._success[key]
 
-    def combined(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
+    def combine(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
         """Return the same prompts, scored by a combination of verifiers that is fitted on some rows."""
         labelled = self.labelled
         raw = np.stack([labelled.raw[name] for name in names], axis=-1)
         combination = fit_combination(names, raw[fitted_on], labelled.take(fitted_on))
         return Pool(with_scores(labelled, combination.score_all(raw)))
 
-    def features(self, text: str, fitted_on: IntArray) -> FloatArray:
+    def compute_features(self, text: str, fitted_on: IntArray) -> FloatArray:
         """Return (N, d) features of all prompts by a map that is fitted on some rows."""
         feature_map = FeatureMap.parse(text)
         ids = self.labelled.ids
@@ -141,37 +141,37 @@ class Split:
         """(m, n) which candidates tested on are correct."""
         return self.pool.correct[self.test]
 
-    def rows(self, name: Rows) -> IntArray:
+    def get_rows(self, name: Rows) -> IntArray:
         """Return the rows of a part."""
         found: IntArray = getattr(self, name)
         return found
 
-    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+    def get_or_make(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
         """Return what was made for a key; the first caller makes it."""
         if key not in self.made:
             self.made[key] = make()
         found: T = self.made[key]
         return found
 
-    def test_levels(self, set_rule: str) -> FloatArray:
+    def compute_test_levels(self, set_rule: str) -> FloatArray:
         """Return (m, n) entry levels of the candidates tested on."""
-        return self.once(("levels", set_rule), lambda: self.pool.levels(set_rule)[self.test])
+        return self.get_or_make(("levels", set_rule), lambda: self.pool.compute_levels(set_rule)[self.test])
 
-    def features(self, text: str, fitted_on: Rows) -> FloatArray:
+    def compute_features(self, text: str, fitted_on: Rows) -> FloatArray:
         """Return (N, d) features of all prompts of the pool, by a map fitted on one part."""
-        return self.once(
-            ("features", text, fitted_on), lambda: self.pool.features(text, self.rows(fitted_on))
+        return self.get_or_make(
+            ("features", text, fitted_on), lambda: self.pool.compute_features(text, self.get_rows(fitted_on))
         )
 
-    def distinct_test_features(self, text: str, fitted_on: Rows) -> tuple[FloatArray, IntArray]:
+    def compute_distinct_features(self, text: str, fitted_on: Rows) -> tuple[FloatArray, IntArray]:
         """Return (k, d) distinct features of test prompts, and (m,) which of them each prompt has."""
 
         def make() -> tuple[FloatArray, IntArray]:
-            features = self.features(text, fitted_on)[self.test]
+            features = self.compute_features(text, fitted_on)[self.test]
             first, place = unique_rows(features)
             return features[first], place
 
-        return self.once(("distinct features", text, fitted_on), make)
+        return self.get_or_make(("distinct features", text, fitted_on), make)
 
 
 CAP = 2.0
@@ -208,7 +208,7 @@ class Method(ABC):
     aims_at_coverage: ClassVar[bool] = True
     tells_answers_apart: ClassVar[bool] = False
 
-    def reads(self, features: str, set_rule: str) -> tuple[str, str]:
+    def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
         """Return the feature map and the set rule that the method uses; the map `1` where it uses none.
 
         The arguments are those of methods that name none.
@@ -231,7 +231,7 @@ class Convention:
     fits: Rows  # the part that feature maps are fitted on
     never_empty: bool  # whether an unflagged prompt gets its best candidate where none reaches the threshold
 
-    def finished(self, thresholds: Thresholds) -> Thresholds:
+    def clip_thresholds(self, thresholds: Thresholds) -> Thresholds:
         """Return the thresholds that are used: the paper's are cut to [0, 1], so that none is flagged."""
         if self.cap > 1.0:
             return thresholds
@@ -254,47 +254,47 @@ class ThresholdMethod(Method):
     features: str | None = None  # None for the split's
     stability: PaperStability | None = None  # the slack by which the level is made stricter
 
-    def reads(self, features: str, set_rule: str) -> tuple[str, str]:
+    def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
         """See `Method.reads`."""
         alike = self.rule in {"marginal", "confident"}
-        return "1" if alike else self.features or features, self.set_rule or set_rule
+        return "1" if alike else self.compute_features or features, self.set_rule or set_rule
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""
-        features, served = self.reads(split.features_text, split.set_rule)
-        thresholds = self._thresholds(split, alpha, self.calibrated_on or served, features)
+        features, served = self.get_inputs(split.features_text, split.set_rule)
+        thresholds = self._compute_thresholds(split, alpha, self.calibrated_on or served, features)
         sets = AnswerSets.within(
             split.test_candidates,
-            split.test_levels(served),
+            split.compute_test_levels(served),
             thresholds,
             never_empty=self.convention.never_empty,
         )
         return MethodOutput(sets, thresholds.values, split.all_drawn)
 
-    def _thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
+    def _compute_thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
         """Return thresholds of the test prompts, shared by methods that differ only in the set served."""
         level = alpha
         if self.stability is not None:
-            level = self.stability.effective_alpha(alpha, len(split.rows(self.convention.calibrates)))
+            level = self.stability.effective_alpha(alpha, len(split.get_rows(self.convention.calibrates)))
         key = ("thresholds", self.rule, self.convention.name, calibrated_on, features, level)
-        return split.once(key, lambda: self._fitted(split, level, calibrated_on, features))
+        return split.get_or_make(key, lambda: self._fit_thresholds(split, level, calibrated_on, features))
 
-    def _fitted(self, split: Split, level: str, calibrated_on: str, text: str) -> Thresholds:
+    def _fit_thresholds(self, split: Split, level: str, calibrated_on: str, text: str) -> Thresholds:
         size, convention = len(split.test), self.convention
         if level == "0":  # nothing is left of alpha: the paper accepts everything, we flag everything
             everything = Thresholds(np.full(size, np.inf), np.zeros(size), np.zeros(size, dtype=np.bool_))
-            return convention.finished(everything)
-        features = split.features(text, convention.fits)
-        rows = split.rows(convention.calibrates)
-        success = split.pool.success_scores(calibrated_on, convention.cap)
-        fitted = self._rule(level).fit(features[rows], success[rows])
+            return convention.clip_thresholds(everything)
+        features = split.compute_features(text, convention.fits)
+        rows = split.get_rows(convention.calibrates)
+        success = split.pool.compute_success_scores(calibrated_on, convention.cap)
+        fitted = self._make_rule(level).fit(features[rows], success[rows])
         # Where features are groups, thousands of prompts ask the same.
-        asked, place = split.distinct_test_features(text, convention.fits)
+        asked, place = split.compute_distinct_features(text, convention.fits)
         found = fitted.solve(asked)
         each = Thresholds(found.values[place], found.errors[place], found.outside[place])
-        return convention.finished(each)
+        return convention.clip_thresholds(each)
 
-    def _rule(self, level: str) -> ThresholdRule[Any]:
+    def _make_rule(self, level: str) -> ThresholdRule[Any]:
         if self.rule == "conditional":
             return ConditionalThreshold(level, CAP, window=None)
         if self.rule == "learned":
@@ -318,7 +318,7 @@ class TopK(Method):
         if not grid:
             msg = f"TopK chooses K from {self.grid}, but the records hold {n} candidates a prompt"
             raise InputError(msg)
-        success = split.pool.success_scores("rank", CAP)[split.development]
+        success = split.pool.compute_success_scores("rank", CAP)[split.development]
         # Ranks are divided by n in the same way as levels are, so that equal ones are equal; coverage is
         # counted, for the nearest of two at the same distance shall not be settled by round-off.
         tau = exact_tau(alpha)
@@ -331,7 +331,7 @@ class TopK(Method):
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
         # K is at least 1, so that no set is empty.
         sets = AnswerSets.within(
-            split.test_candidates, split.test_levels("rank"), thresholds, never_empty=False
+            split.test_candidates, split.compute_test_levels("rank"), thresholds, never_empty=False
         )
         return MethodOutput(sets, None, split.all_drawn)
 
@@ -344,12 +344,12 @@ class Sampling(Method):
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""
-        rule = split.once(("sampling",), lambda: self._learnt(split))
+        rule = split.get_or_make(("sampling",), lambda: self._learn_rule(split))
         draws = split.test_candidates
-        found = rule.sets(draws.scores, draws.answer_codes, alpha)
+        found = rule.make_sets(draws.scores, draws.answer_codes, alpha)
         return MethodOutput(AnswerSets(draws, found.accepted, found.flagged), None, found.draws)
 
-    def _learnt(self, split: Split) -> SamplingRule:
+    def _learn_rule(self, split: Split) -> SamplingRule:
         pool = split.pool
         # It orders configurations on every other row and tests them on the rest: no order may be in the rows.
         rows = np.random.default_rng(0).permutation(split.development)
@@ -367,12 +367,12 @@ class BackOff(Method):
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""
-        rule = split.once(("back-off",), lambda: self._learnt(split))
+        rule = split.get_or_make(("back-off",), lambda: self._learn_rule(split))
         draws = split.test_candidates
-        sets = AnswerSets(draws, rule.sets(draws.scores, alpha), np.zeros(len(draws), dtype=np.bool_))
+        sets = AnswerSets(draws, rule.make_sets(draws.scores, alpha), np.zeros(len(draws), dtype=np.bool_))
         return MethodOutput(sets, None, split.all_drawn)
 
-    def _learnt(self, split: Split) -> BackOffRule:
+    def _learn_rule(self, split: Split) -> BackOffRule:
         rows = split.development
         return BackOffRule.learn(split.pool.draws.scores[rows], split.pool.correct[rows])
 
@@ -398,12 +398,12 @@ _OURS: dict[str, tuple[RuleName, str, str]] = {
 OURS_SHOWN = (*_OURS, "conditional:best_prefix", "marginal:rank")
 
 
-def ours(name: str) -> Method:
+def make_our_method(name: str) -> Method:
     """Return one of our methods by name: a kind of threshold, and perhaps a set rule after a colon."""
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None
     if kind not in _OURS:
-        listed = ", ".join(one.name for one in (*paper(), *outside()))
+        listed = ", ".join(one.name for one in (*list_paper_methods(), *list_outside_methods()))
         msg = (
             f"unknown method {name!r}; known are the families ours, paper and outside, {', '.join(_OURS)}, "
             f"each perhaps with a set rule of its own, such as conditional:best_prefix, and {listed}"
@@ -414,7 +414,9 @@ def ours(name: str) -> Method:
     return ThresholdMethod(name, words + sets, promise, "ours", rule=rule, convention=OURS, set_rule=served)
 
 
-def paper(learned_features: str | None = None, grid: tuple[int, ...] | None = None) -> tuple[Method, ...]:
+def list_paper_methods(
+    learned_features: str | None = None, grid: tuple[int, ...] | None = None
+) -> tuple[Method, ...]:
     """Return the methods of the paper's tables, in its own conventions.
 
     TopK comes in both readings, over the K of `grid` or all up to n; Learnt CP has its own feature map where
@@ -453,7 +455,7 @@ def paper(learned_features: str | None = None, grid: tuple[int, ...] | None = No
     )
 
 
-def outside() -> tuple[Method, ...]:
+def list_outside_methods() -> tuple[Method, ...]:
     """Return conformal language modelling's sampling rule, and claim-level back-off."""
     held = f"all prompts together, with confidence {1 - float(DELTA):g}, or else everything is flagged"
     other = "another thing: that nothing returned is wrong, on average over all prompts; empty sets count"
@@ -465,12 +467,12 @@ def outside() -> tuple[Method, ...]:
     )
 
 
-def methods_named(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
+def get_methods(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
     """Methods by name.
 
     Args:
         names: One or several: families (`ours`, `paper`, `outside`), names of their methods, names that
-            `ours` takes, and methods as they are.
+            `make_our_method` takes, and methods as they are.
 
     Returns:
         The methods, each once, in this order.
@@ -478,7 +480,11 @@ def methods_named(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
     Raises:
         InputError: If a name is unknown, there is none, or two methods share a name.
     """
-    families = {"ours": tuple(map(ours, OURS_SHOWN)), "paper": paper(), "outside": outside()}
+    families = {
+        "ours": tuple(map(make_our_method, OURS_SHOWN)),
+        "paper": list_paper_methods(),
+        "outside": list_outside_methods(),
+    }
     listed = {one.name: one for one in (*families["paper"], *families["outside"])}
     found: dict[str, Method] = {}
     for name in [names] if isinstance(names, str) else names:
@@ -488,7 +494,7 @@ def methods_named(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
             msg = f"methods are names or `Method`s, got {name!r}"
             raise InputError(msg)
         else:
-            several = families.get(name) or ((listed[name],) if name in listed else (ours(name),))
+            several = families.get(name) or ((listed[name],) if name in listed else (make_our_method(name),))
         for method in several:
             if found.setdefault(method.name, method) != method:
                 msg = f"two methods are called {method.name!r}"

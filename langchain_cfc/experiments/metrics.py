@@ -43,7 +43,7 @@ class Groups:
         """Return the same groups of some of the prompts."""
         return Groups(self.text, self.names, self.words, self.member[rows])
 
-    def means(self, values: FloatArray | IntArray | BoolArray) -> FloatArray:
+    def compute_means(self, values: FloatArray | IntArray | BoolArray) -> FloatArray:
         """Return (..., G) means of (..., N) values in each group, NaN for a group without prompts."""
         numbers = values.astype(np.float64)
         # Whole numbers add up exactly. Of others the order of additions decides the last bit, and in a matrix
@@ -54,7 +54,7 @@ class Groups:
             return np.asarray(sums / self.sizes, dtype=np.float64)
 
 
-def groups_of(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
+def make_groups(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
     """Return the groups of N prompts by one feature term, such as `bins(mean_score, 5)` or `group(topic)`.
 
     Bins keep their place in the name, whatever their cut-offs, so that those of several splits can be
@@ -80,20 +80,20 @@ def groups_of(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Gr
     return Groups(parsed.text, tuple(weight.name for weight in weights), words, fitted.transform(draws))
 
 
-def properties(draws: CandidateBatch) -> tuple[Groups, ...]:
+def make_property_groups(draws: CandidateBatch) -> tuple[Groups, ...]:
     """Return groups along every known property of the prompts.
 
     These are equal-frequency bins of every statistic, and the categories of every metadata key that has few.
     """
     texts = [f"bins({name}, {BINS})" for name in draws.measured if not name.startswith("meta(")]
     found = []
-    for text in [*texts, *category_terms(draws, MOST_CATEGORIES)]:
+    for text in [*texts, *list_category_terms(draws, MOST_CATEGORIES)]:
         with suppress(FeatureError):  # nearly all prompts are alike
-            found.append(groups_of(text, draws, draws))
+            found.append(make_groups(text, draws, draws))
     return tuple(found)
 
 
-def category_terms(draws: CandidateBatch, most: int) -> list[str]:
+def list_category_terms(draws: CandidateBatch, most: int) -> list[str]:
     """Return `group(key)` for each metadata key that all prompts have and that holds few categories."""
     if not len(draws) or not draws.metadata[0]:
         return []
@@ -144,9 +144,9 @@ class Outcomes:
     thresholds: FloatArray  # cut to [0, 1]; NaN for a method without thresholds
 
     @classmethod
-    def of(cls, made: Sequence[MethodOutput], correct: BoolArray) -> Outcomes:
+    def from_outputs(cls, made: Sequence[MethodOutput], correct: BoolArray) -> Outcomes:
         """Compare the sets of E runs with the (m, n) labels."""
-        sets = [one.sets for one in made]
+        sets = [one.make_sets for one in made]
         accepted = [one.accepted for one in sets]
         unknown = np.full(len(correct), np.nan)
         cut = [unknown if one.thresholds is None else np.clip(one.thresholds, 0.0, 1.0) for one in made]
@@ -169,7 +169,7 @@ class Outcomes:
         return self.covered | self.flagged
 
 
-def figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
+def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
     """Return (E,) values of the figures that one split defines, NaN where a run does not define one.
 
     The group that is worst on average takes all splits. Slabs are None where nothing was measured.
@@ -185,33 +185,33 @@ def figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, Fl
         "abstention_rate": 1.0 - answered.mean(axis=1),
         "mean_set_size": seen.sizes.mean(axis=1),
         "mean_distinct_answers": seen.distinct.mean(axis=1),
-        "worst_group_coverage": _smallest(groups.means(seen.covered)),
-        "size_stratified_kept_promise": _by_size(seen.distinct, kept),
-        "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.worst(kept),
+        "worst_group_coverage": _find_smallest(groups.compute_means(seen.covered)),
+        "size_stratified_kept_promise": _find_worst_stratum(seen.distinct, kept),
+        "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
         "selective_accuracy": accuracy,
         "all_correct_rate": seen.spotless.mean(axis=1),
         "mean_candidates_drawn": seen.drawn.mean(axis=1),
     }
 
 
-def group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
+def compute_group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
     """Return the figures of each group: (E, G) by name, NaN for a group without prompts."""
     return {
-        "coverage": groups.means(seen.covered),
-        "kept_promise": groups.means(seen.kept),
-        "not_certifiable_rate": groups.means(seen.flagged),
-        "mean_set_size": groups.means(seen.sizes),
-        "threshold": groups.means(seen.thresholds),
+        "coverage": groups.compute_means(seen.covered),
+        "kept_promise": groups.compute_means(seen.kept),
+        "not_certifiable_rate": groups.compute_means(seen.flagged),
+        "mean_set_size": groups.compute_means(seen.sizes),
+        "threshold": groups.compute_means(seen.thresholds),
     }
 
 
-def _smallest(values: FloatArray) -> FloatArray:
+def _find_smallest(values: FloatArray) -> FloatArray:
     """Return (E,) the smallest of (E, G) values that are defined."""
     smallest: FloatArray = np.where(np.isnan(values), np.inf, values).min(axis=1)
     return np.where(np.isfinite(smallest), smallest, np.nan)
 
 
-def _by_size(distinct: IntArray, kept: BoolArray) -> FloatArray:
+def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
     """Return (E,) the smallest kept promise among strata of set size.
 
     Angelopoulos et al. (2021, "Uncertainty sets for image classifiers using conformal prediction")
@@ -243,10 +243,10 @@ class Slabs:
     bins: IntArray  # (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1
     first: BoolArray  # (m,) whether the prompt belongs to the half that slabs are found on
 
-    def worst(self, kept: BoolArray) -> FloatArray:
+    def find_worst(self, kept: BoolArray) -> FloatArray:
         """Return (E,) the kept promise in the worst slab of each run; NaN where there are too few prompts."""
-        found_on, total_found = self._runs(kept, self.first)
-        seen_on, total_seen = self._runs(kept, ~self.first)
+        found_on, total_found = self._count_runs(kept, self.first)
+        seen_on, total_seen = self._count_runs(kept, ~self.first)
         wide = total_found >= max(1.0, SMALLEST_SLAB * self.first.sum())
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = np.where(wide, found_on / total_found, np.inf).reshape(len(kept), -1)
@@ -255,7 +255,7 @@ class Slabs:
             share = seen_on.reshape(len(kept), -1)[np.arange(len(kept)), worst] / there
         return np.where(wide.any() & (there > 0), share, np.nan)
 
-    def _runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
+    def _count_runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Return (E, D, P) kept prompts and (D, P) prompts of every run of bins."""
         bins = self.bins[half]
         directions = bins.shape[1]
@@ -265,19 +265,19 @@ class Slabs:
         total = place.sum(axis=0).reshape(directions, SLAB_BINS).astype(np.float64)
         # Whole numbers below 2^24 are exact in single precision.
         counts = (kept[:, half].astype(np.float32) @ place).reshape(len(kept), directions, SLAB_BINS)
-        return _runs_of_bins(counts.astype(np.float64)), _runs_of_bins(total)
+        return _sum_runs(counts.astype(np.float64)), _sum_runs(total)
 
 
 _FROM, _TO = np.triu_indices(SLAB_BINS + 1, k=1)
 
 
-def _runs_of_bins(counts: FloatArray) -> FloatArray:
+def _sum_runs(counts: FloatArray) -> FloatArray:
     """Return (..., P) sums over every run of neighbouring bins."""
     before = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, axis=-1)], axis=-1)
     return np.asarray(before[..., _TO] - before[..., _FROM], dtype=np.float64)
 
 
-def slab_bins(draws: CandidateBatch) -> IntArray | None:
+def compute_slab_bins(draws: CandidateBatch) -> IntArray | None:
     """Return (N, D) places along the statistics one by one, and along random mixtures of them.
 
     Places are bins of equal frequency over these prompts; None where no statistic varies.

@@ -91,9 +91,15 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.compare import Summary
 from langchain_cfc.experiments.comparison_report import LevelComparison, ReportData
-from langchain_cfc.experiments.methods import Method, Pool, Split, paper
-from langchain_cfc.experiments.metrics import Groups, groups_of
-from langchain_cfc.experiments.splits import Measured, Progress, each_split, measure, no_progress
+from langchain_cfc.experiments.methods import Method, Pool, Split, list_paper_methods
+from langchain_cfc.experiments.metrics import Groups, make_groups
+from langchain_cfc.experiments.splits import (
+    Progress,
+    SplitResult,
+    hide_progress,
+    measure_methods,
+    measure_splits,
+)
 from langchain_cfc.thresholds import alpha_text
 
 DIFFICULTY = "difficulty"  # the key of T in the metadata
@@ -272,7 +278,7 @@ class PublishedCell(ReportData, strict=True):
     @classmethod
     def _has_the_same_digits(cls, value: str | None, info: ValidationInfo) -> str | None:
         mean = str(info.data.get("mean", ""))
-        if value is not None and _exponent(value) != _exponent(mean):
+        if value is not None and _get_exponent(value) != _get_exponent(mean):
             msg = f"expected a spread of as many decimals as the mean {mean}, got {value}"
             raise ValueError(msg)
         return value
@@ -290,7 +296,7 @@ class PublishedCell(ReportData, strict=True):
     @property
     def unit(self) -> float:
         """One unit of the last digit printed: the mean was rounded by at most half of it."""
-        return float(Decimal(1).scaleb(_exponent(self.mean)))
+        return float(Decimal(1).scaleb(_get_exponent(self.mean)))
 
 
 def published_tables() -> tuple[str, ...]:
@@ -299,7 +305,7 @@ def published_tables() -> tuple[str, ...]:
     >>> published_tables()[:4]
     ('synthetic', 'synthetic_ablation', 'synthetic_excerpt', 'triviaqa')
     """
-    return tuple(_by_name())
+    return tuple(_load_tables())
 
 
 def published_cells(table: str) -> tuple[PublishedCell, ...]:
@@ -318,7 +324,7 @@ def published_cells(table: str) -> tuple[PublishedCell, ...]:
     >>> cell.method, cell.alpha, cell.metric, cell.mean, cell.sd
     ('TopK', '0.1', 'ECR', '90.6', '0.1')
     """
-    tables = _by_name()
+    tables = _load_tables()
     if table not in tables:
         msg = f"no table {table!r}; expected one of {', '.join(tables)}"
         raise InputError(msg)
@@ -326,7 +332,7 @@ def published_cells(table: str) -> tuple[PublishedCell, ...]:
 
 
 @cache
-def _by_name() -> dict[str, tuple[PublishedCell, ...]]:
+def _load_tables() -> dict[str, tuple[PublishedCell, ...]]:
     written = json.loads(files("langchain_cfc.experiments").joinpath("published.json").read_bytes())
     tables = {}
     for table in written["tables"]:
@@ -336,7 +342,7 @@ def _by_name() -> dict[str, tuple[PublishedCell, ...]]:
     return tables
 
 
-def _exponent(number: str) -> int:
+def _get_exponent(number: str) -> int:
     """Return the power of ten of the last digit."""
     return -len(number.partition(".")[2])
 
@@ -390,11 +396,11 @@ class Cell(ReportData):
     unit: float
 
 
-def compared(published: PublishedCell, figures: FloatArray | Sequence[float]) -> Cell:
+def compare_cell(published: PublishedCell, figures: FloatArray | Sequence[float]) -> Cell:
     """Compare a cell with a printed spread with the same figure of R >= 2 seeds, in percent or as printed.
 
     >>> from langchain_cfc.experiments.paper import published_cells
-    >>> cell = compared(published_cells("synthetic")[0], [90.3, 90.9, 90.6])
+    >>> cell = compare_cell(published_cells("synthetic")[0], [90.3, 90.9, 90.6])
     >>> round(cell.z, 6), cell.in_band
     (0.0, True)
     """
@@ -495,12 +501,12 @@ class Agreement(ReportData):
         return (
             f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (at least "
             f"{target.in_band} of {target.cells} are to); {self.beyond} are further than {BEYOND} standard "
-            f"errors of a five-seed mean from the published value{_most(target.beyond)}, {self.far_beyond} "
-            f"further than {FAR_BEYOND}{_most(target.far_beyond)}. {verdict}"
+            f"errors of a five-seed mean from the published value{_format_limit(target.beyond)}, "
+            f"{self.far_beyond} further than {FAR_BEYOND}{_format_limit(target.far_beyond)}. {verdict}"
         )
 
 
-def agreement(cells: Sequence[Cell]) -> Agreement:
+def count_agreement(cells: Sequence[Cell]) -> Agreement:
     """Count the distinct cells of one table of the synthetic experiment next to the table's target."""
     if {cell.dataset for cell in cells} != {"synthetic"} or len({cell.table for cell in cells}) != 1:
         msg = "expected cells of one table of the synthetic experiment, the one that has targets"
@@ -521,7 +527,7 @@ def agreement(cells: Sequence[Cell]) -> Agreement:
     )
 
 
-def _most(number: int | None) -> str:
+def _format_limit(number: int | None) -> str:
     return "" if number is None else f" (at most {number} may be)"
 
 
@@ -574,16 +580,16 @@ class SyntheticExperiment:
     world: SyntheticWorld = SyntheticWorld()
     seed: int = 0
 
-    def measured(self, number: int) -> dict[tuple[int, int], Measured]:
+    def measure_seed(self, number: int) -> dict[tuple[int, int], SplitResult]:
         """Return the figures of one seed, by numbers of calibration prompts and of candidates."""
         rng = np.random.default_rng([self.seed, number])
         drawn = self.world.draw(SIZES[-1] + TESTED, BUDGETS[-1], rng)
         found = {}
         for budget in BUDGETS:
-            pool = Pool(drawn if budget == BUDGETS[-1] else _first(drawn, budget), measure=False)
+            pool = Pool(drawn if budget == BUDGETS[-1] else _take_slots(drawn, budget), measure=False)
             for size in SIZES:
-                split = _split(pool, size)
-                found[size, budget] = measure(split, *_runs((size, budget)), _groups(split))
+                split = _make_split(pool, size)
+                found[size, budget] = measure_methods(split, *_list_runs((size, budget)), _make_groups(split))
         return found
 
 
@@ -593,7 +599,7 @@ def reproduce_synthetic(
     seed: int = 0,
     world: SyntheticWorld | None = None,
     jobs: int = 1,
-    progress: Progress = no_progress,
+    progress: Progress = hide_progress,
 ) -> SyntheticReport:
     """Carry out the synthetic experiment and compare it with the paper.
 
@@ -618,10 +624,10 @@ def reproduce_synthetic(
         msg = f"seed must be a whole number, at least 0; got {seed}"
         raise InputError(msg)
     experiment = SyntheticExperiment(world or SyntheticWorld(), seed)
-    measured = each_split(experiment.measured, seeds, jobs, progress)
+    measured = measure_splits(experiment.measure_seed, seeds, jobs, progress)
     published = (*published_cells("synthetic"), *published_cells("synthetic_ablation"))
-    cells = [_compared(cell, measured) for cell in published]
-    split = _split(
+    cells = [_compare_published(cell, measured) for cell in published]
+    split = _make_split(
         Pool(experiment.world.draw(SIZES[-1] + TESTED, 1, np.random.default_rng(seed)), measure=False)
     )
     main = [one[MAIN] for one in measured]
@@ -631,56 +637,56 @@ def reproduce_synthetic(
         seeds=seeds,
         cells=cells,
         agreement=[
-            agreement([cell for cell in cells if cell.table == table]) for table in ("main", "ablation")
+            count_agreement([cell for cell in cells if cell.table == table]) for table in ("main", "ablation")
         ],
-        fitted=_counted(fitted),
-        predicted=_counted(predicted),
-        account=_account(_counted(fitted), _counted(predicted), seeds),
-        sweep=Summary(main, methods(), ALPHAS, _groups(split), (), BUDGETS[0], 0.0).levels(),
+        fitted=_count_in_band(fitted),
+        predicted=_count_in_band(predicted),
+        account=_write_account(_count_in_band(fitted), _count_in_band(predicted), seeds),
+        sweep=Summary(main, list_methods(), ALPHAS, _make_groups(split), (), BUDGETS[0], 0.0).build_levels(),
     )
 
 
-def methods() -> tuple[Method, ...]:
+def list_methods() -> tuple[Method, ...]:
     """Return the methods of the main table; its CFC keeps every accepted candidate."""
-    topk, _, icp, learnt, _, full, _, pac = paper(LEARNT_FEATURES, GRID)
+    topk, _, icp, learnt, _, full, _, pac = list_paper_methods(LEARNT_FEATURES, GRID)
     return topk, icp, learnt, replace(full, name="CFC"), replace(pac, name="CFC-PAC")
 
 
-def _runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...]]:
+def _list_runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...]]:
     """Return the methods and levels of cells with these numbers of calibration prompts and candidates."""
-    return (methods(), ALPHAS) if key == MAIN else (methods()[-2:], (ABLATED_ALPHA,))
+    return (list_methods(), ALPHAS) if key == MAIN else (list_methods()[-2:], (ABLATED_ALPHA,))
 
 
-def _first(drawn: LabelledBatch, budget: int) -> LabelledBatch:
+def _take_slots(drawn: LabelledBatch, budget: int) -> LabelledBatch:
     """Return the prompts with their first candidates only, and with what was measured on all."""
     fewer = drawn.first_slots(budget)
     return replace(fewer, draws=replace(fewer.draws, measured=drawn.draws.measured))
 
 
-def _split(pool: Pool, size: int = SIZES[-1]) -> Split:
+def _make_split(pool: Pool, size: int = SIZES[-1]) -> Split:
     calibration, test = np.arange(size), np.arange(SIZES[-1], SIZES[-1] + TESTED)
     return Split(pool, np.empty(0, dtype=np.int64), calibration, test, FEATURES, "all")
 
 
-def _groups(split: Split) -> Groups:
+def _make_groups(split: Split) -> Groups:
     """Return ten bins of difficulty, of equal frequency among the test prompts."""
-    return groups_of(FEATURES, split.test_candidates, split.pool.draws)
+    return make_groups(FEATURES, split.test_candidates, split.pool.draws)
 
 
-def _compared(cell: PublishedCell, measured: Sequence[dict[tuple[int, int], Measured]]) -> Cell:
+def _compare_published(cell: PublishedCell, measured: Sequence[dict[tuple[int, int], SplitResult]]) -> Cell:
     key = (cell.n_calibration or SIZES[-1], cell.n_candidates or BUDGETS[0])
-    several, levels = _runs(key)
+    several, levels = _list_runs(key)
     run = [one.name for one in several].index(cell.method) * len(levels) + levels.index(cell.alpha)
     name, unit = _METRICS[cell.metric]
     values: FloatArray = np.array([one[key].figures[name][run] for one in measured])
-    return compared(cell, unit * values)
+    return compare_cell(cell, unit * values)
 
 
-def _counted(cells: Sequence[Cell]) -> tuple[int, int]:
+def _count_in_band(cells: Sequence[Cell]) -> tuple[int, int]:
     return len(cells), sum(cell.in_band for cell in cells)
 
 
-def _account(fitted: tuple[int, int], predicted: tuple[int, int], seeds: int) -> list[str]:
+def _write_account(fitted: tuple[int, int], predicted: tuple[int, int], seeds: int) -> list[str]:
     return [
         (
             f"Fitted: four numbers of the generator, to the {fitted[0]} cells of TopK and ICP in the main "

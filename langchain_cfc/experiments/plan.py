@@ -124,7 +124,7 @@ class Plan(ReportData):
     advice: list[str]
 
 
-def pass_at(correct: BoolArray, k: int) -> Fraction:
+def estimate_pass_at(correct: BoolArray, k: int) -> Fraction:
     """Estimate attainable coverage with k candidates without bias from (N, m) labels, N >= 1 and m >= k >= 1.
 
     A prompt with c correct candidates among m is missed by a random k of them with probability
@@ -132,7 +132,7 @@ def pass_at(correct: BoolArray, k: int) -> Fraction:
     large language models trained on code", equation 1). It is exact, so that comparing it with a target is.
 
     >>> correct = np.array([[True, False, False], [False, False, False]])
-    >>> [str(pass_at(correct, k)) for k in (1, 2, 3)]
+    >>> [str(estimate_pass_at(correct, k)) for k in (1, 2, 3)]
     ['1/6', '1/3', '1/2']
     """
     size, drawn = correct.shape
@@ -141,14 +141,14 @@ def pass_at(correct: BoolArray, k: int) -> Fraction:
     return 1 - Fraction(missed, size * math.comb(drawn, k))
 
 
-def fewest_candidates(correct: BoolArray, tau: Fraction) -> int | None:
+def find_fewest_candidates(correct: BoolArray, tau: Fraction) -> int | None:
     """Return the fewest candidates whose estimated attainable coverage exceeds tau, None beyond m."""
     numbers = range(1, correct.shape[1] + 1)
-    place = bisect_right(numbers, tau, key=lambda k: pass_at(correct, k))
+    place = bisect_right(numbers, tau, key=lambda k: estimate_pass_at(correct, k))
     return numbers[place] if place < len(numbers) else None
 
 
-def chance_below(size: int, tau: Fraction, coverage: float) -> float:
+def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
     """Return the probability that a threshold calibrated on N prompts covers less than a share x.
 
     Given the calibration set, the order statistic of rank k = ceil((N + 1) tau) covers a share B ~ Beta(k, N
@@ -158,7 +158,7 @@ def chance_below(size: int, tau: Fraction, coverage: float) -> float:
     0 where N is so small that k = N + 1. With the attainable coverage as x it is the probability that the
     threshold stays below the cap.
 
-    >>> round(chance_below(100, Fraction(9, 10), 0.87), 4)
+    >>> round(compute_chance_below(100, Fraction(9, 10), 0.87), 4)
     0.1477
     """
     rank = conformal_rank(size, tau)
@@ -168,7 +168,7 @@ def chance_below(size: int, tau: Fraction, coverage: float) -> float:
     return float(tail(rank, size + 1 - rank, min(1.0, max(0.0, coverage))))
 
 
-def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
+def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     """Return the number of calibration prompts from which on the threshold settles on one side of a coverage.
 
     It does so with probability at least 1 - delta for that number and every larger one. Below the target,
@@ -178,7 +178,7 @@ def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     still does) help nobody, since the hash split decides the size. The time taken grows with 1 / (coverage -
     tau)^2.
 
-    >>> [settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
+    >>> [find_settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
     [170, 199, 9]
     """
     gap, share = float(abs(coverage - tau)), float(coverage)
@@ -187,7 +187,7 @@ def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     size = math.ceil(math.log(1.0 / delta) / (2.0 * gap**2) + 2.0 / gap)
 
     def settled(size: int) -> bool:
-        below = chance_below(size, tau, share)
+        below = compute_chance_below(size, tau, share)
         return (below if coverage < tau else 1.0 - below) <= delta
 
     while size > 0 and settled(size):
@@ -195,10 +195,10 @@ def settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     return size + 1
 
 
-def pilot_size_for(attainable: float) -> int:
+def find_pilot_size(attainable: float) -> int:
     """Return the pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
 
-    >>> pilot_size_for(1.0), pilot_size_for(0.9), pilot_size_for(0.5)
+    >>> find_pilot_size(1.0), find_pilot_size(0.9), pilot_size_for(0.5)
     (36, 158, 402)
     """
 
@@ -211,15 +211,15 @@ def pilot_size_for(attainable: float) -> int:
 
 def advise(plan: Plan) -> list[str]:
     """Say where the target is out of reach, what drives the prompts needed, and what a pilot would tell."""
-    return [*_obstacles(plan), *_largest_group(plan), *_larger_pilot(plan)]
+    return [*_describe_obstacles(plan), *_describe_largest_group(plan), *_describe_larger_pilot(plan)]
 
 
-def _obstacles(plan: Plan) -> Iterator[str]:
+def _describe_obstacles(plan: Plan) -> Iterator[str]:
     for group in plan.groups:
         whole = group is plan.groups[0]
         then = "calibration would refuse it" if whole else "its prompts would be flagged as not certifiable"
         attained = f"n = {plan.n} candidates attain {format_percent(group.attainable, '.3g')} coverage"
-        ways = _ways_out(plan, group)
+        ways = _describe_ways_out(plan, group)
         chance = group.certifiable_chance
         if group.verdict == "out of reach":
             yield (
@@ -239,7 +239,7 @@ def _obstacles(plan: Plan) -> Iterator[str]:
             )
 
 
-def _largest_group(plan: Plan) -> Iterator[str]:
+def _describe_largest_group(plan: Plan) -> Iterator[str]:
     overall, *groups = plan.groups
     if plan.labelled_prompts is None or plan.labelled_prompts == overall.prompts_needed:
         return
@@ -251,18 +251,18 @@ def _largest_group(plan: Plan) -> Iterator[str]:
     )
 
 
-def _larger_pilot(plan: Plan) -> Iterator[str]:
+def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
     overall, *_ = plan.groups
     if overall.pilot_size is None:
         yield (
-            f"The attainable coverage is an assumption: {pilot_size_for(overall.attainable)} labelled pilot "
+            f"The attainable coverage is an assumption: {find_pilot_size(overall.attainable)} labelled pilot "
             "prompts would tell it to within 5 points."
         )
         return
     needed = {
         group.name: size
         for group in plan.groups
-        if group.verdict == "uncertain" and (size := _pilot_for(group)) > overall.pilot_size
+        if group.verdict == "uncertain" and (size := _find_group_pilot(group)) > overall.pilot_size
     }
     if needed:
         yield (
@@ -272,15 +272,15 @@ def _larger_pilot(plan: Plan) -> Iterator[str]:
         )
 
 
-def _pilot_for(group: GroupPlan) -> int:
+def _find_group_pilot(group: GroupPlan) -> int:
     """Return the pilot prompts of all groups that tell this group's coverage to within 5 points."""
     # Two successes and two failures are added (Agresti and Coull 1998): 1 of 1 is no reason to expect that
     # every prompt can be covered, for which 36 would do.
     size = group.pilot_size or 0
-    return math.ceil(pilot_size_for((group.attainable * size + 2) / (size + 4)) / group.share)
+    return math.ceil(find_pilot_size((group.attainable * size + 2) / (size + 4)) / group.share)
 
 
-def _ways_out(plan: Plan, group: GroupPlan) -> str:
+def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
     certain = group.smallest_alpha_certain
     alpha = group.smallest_alpha_expected if certain is None else certain
     more = "Draw more candidates"
@@ -389,7 +389,7 @@ def plan_from_pilot(
     >>> import numpy as np
     >>> from langchain_cfc.candidates import CandidateBatch
     >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
-    >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
+    >>> draws = CandidateBatch.from_outputs(np.full((60, 2), 0.5))
     >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
     >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
     >>> overall = plan.groups[0]
@@ -405,29 +405,29 @@ def plan_from_pilot(
         raise InputError(msg)
     check_alike(labelled)
     drawn = labelled.draws.n
-    n = drawn if n is None else _candidates("n", n, drawn)
+    n = drawn if n is None else _check_candidates("n", n, drawn)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
     if n_values is None:
         ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
         n_values = [*(number for number in ladder if number < drawn), drawn]
-    numbers = sorted({_candidates("n_values", one, drawn) for one in n_values})
-    by_group = _labels_by_group(labelled, group)
+    numbers = sorted({_check_candidates("n_values", one, drawn) for one in n_values})
+    by_group = _split_labels(labelled, group)
     size = len(by_group[ALL])
     by_n = []
     for number in numbers:
-        shares = {name: float(pass_at(correct, number)) for name, correct in by_group.items()}
+        shares = {name: float(estimate_pass_at(correct, number)) for name, correct in by_group.items()}
         by_n.append(AttainableAt(n=number, attainable=shares.pop(ALL), groups=shares))
     known = [
         _Known(
             name,
             Fraction(len(correct), size),
-            pass_at(correct, n),
+            estimate_pass_at(correct, n),
             len(correct),
-            fewest_candidates(correct, terms.tau),
+            find_fewest_candidates(correct, terms.tau),
         )
         for name, correct in by_group.items()
     ]
-    return _plan(terms, known, by_n)
+    return _make_plan(terms, known, by_n)
 
 
 def plan_from_assumptions(
@@ -468,20 +468,24 @@ def plan_from_assumptions(
     >>> [(one.name, one.recommended_calibration, one.prompts_needed) for one in plan.groups]
     [('all prompts', 170, 266), ('rare', 170, 5313)]
     """
-    n = _candidates("n", n, None)
+    n = _check_candidates("n", n, None)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
-    overall = _Known(ALL, Fraction(1), _exact("attainable", attainable))
+    overall = _Known(ALL, Fraction(1), _parse_share("attainable", attainable))
     members = [
-        _Known(name, _exact(f"share of {name!r}", share), _exact(f"attainable coverage of {name!r}", reached))
+        _Known(
+            name,
+            _parse_share(f"share of {name!r}", share),
+            _parse_share(f"attainable coverage of {name!r}", reached),
+        )
         for name, (share, reached) in (groups or {}).items()
     ]
     _check_consistent(overall, members)
-    return _plan(terms, [overall, *members], [])
+    return _make_plan(terms, [overall, *members], [])
 
 
-def _plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> Plan:
-    settled = settled_size(terms.tau, terms.tau - Fraction(str(terms.slack)), terms.delta)
-    groups = [_group(terms, one, settled) for one in known]
+def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> Plan:
+    settled = find_settled_size(terms.tau, terms.tau - Fraction(str(terms.slack)), terms.delta)
+    groups = [_plan_group(terms, one, settled) for one in known]
     possible = groups[0].prompts_needed is not None
     total = max(one.prompts_needed or 0 for one in groups) if possible else None
     each = terms.n * terms.cost_per_candidate + terms.cost_per_prompt
@@ -501,7 +505,7 @@ def _plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> P
     return plan.model_copy(update={"advice": advise(plan)})
 
 
-def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
+def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     measured = known.pilot_size is not None
     # The ends of a 90 % interval are the one-sided 95 % bounds.
     low, high = known.bounds(0.90)
@@ -517,8 +521,8 @@ def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
         # So many prompts bring the threshold below the cap. An uncertain estimate may lie as close above the
         # target as chance has it, and the number would be as large; its chance is reported instead.
         if verdict != "uncertain" and known.attainable - terms.tau >= _SMALLEST_GAP:
-            size = max(size, settled_size(terms.tau, known.attainable, terms.delta))
-        chance = chance_below(size, terms.tau, attainable)
+            size = max(size, find_settled_size(terms.tau, known.attainable, terms.delta))
+        chance = compute_chance_below(size, terms.tau, attainable)
         prompts = math.ceil(size / (known.share * terms.calibration_share))
     return GroupPlan(
         name=known.name,
@@ -537,7 +541,7 @@ def _group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     )
 
 
-def _labels_by_group(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
+def _split_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
     """Return the (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
     independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
     parts = {ALL: independent.correct}
@@ -572,7 +576,7 @@ def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
         raise InputError(msg)
 
 
-def _candidates(name: str, value: int, most: int | None) -> int:
+def _check_candidates(name: str, value: int, most: int | None) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if most is None:
         _require(whole and value >= 1, name, "a whole number, at least 1", value)
@@ -581,7 +585,7 @@ def _candidates(name: str, value: int, most: int | None) -> int:
     return int(value)
 
 
-def _exact(name: str, value: float) -> Fraction:
+def _parse_share(name: str, value: float) -> Fraction:
     _require(0.0 <= value <= 1.0, name, "in [0, 1]", value)
     return Fraction(str(value))
 

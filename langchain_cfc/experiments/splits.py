@@ -23,11 +23,11 @@ from langchain_cfc.experiments.metrics import (
     Groups,
     Outcomes,
     Slabs,
-    figures,
-    group_figures,
-    groups_of,
-    properties,
-    slab_bins,
+    compute_figures,
+    compute_group_figures,
+    compute_slab_bins,
+    make_groups,
+    make_property_groups,
 )
 from langchain_cfc.features import FeatureMap, naming
 from langchain_cfc.records import Provenance
@@ -35,7 +35,7 @@ from langchain_cfc.splits import Part, SplitPlan, split_plan
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class SplitResult:
     """The figures of one split. Runs are methods x levels, levels running faster."""
 
     figures: dict[str, FloatArray]  # (E,) by name of a figure
@@ -50,7 +50,7 @@ class Measured:
     tested: int  # number of test prompts
 
 
-def measure(
+def measure_methods(
     split: Split,
     methods: Sequence[Method],
     alphas: Sequence[str],
@@ -58,26 +58,28 @@ def measure(
     *,
     properties: Sequence[Groups] = (),
     slabs: Slabs | None = None,
-) -> Measured:
+) -> SplitResult:
     """Run every method at every level on a split; `groups` and `properties` group all prompts of the pool."""
-    seen = Outcomes.of([one.make(split, alpha) for one in methods for alpha in alphas], split.test_correct)
+    seen = Outcomes.from_outputs(
+        [one.make(split, alpha) for one in methods for alpha in alphas], split.test_correct
+    )
     of_test = groups.take(split.test)
-    along = [one.take(split.test).means(seen.kept) for one in properties]
-    return Measured(
-        figures=figures(seen, of_test, slabs),
-        groups=group_figures(seen, of_test),
+    along = [one.take(split.test).compute_means(seen.kept) for one in properties]
+    return SplitResult(
+        figures=compute_figures(seen, of_test, slabs),
+        groups=compute_group_figures(seen, of_test),
         group_sizes=of_test.sizes,
         properties=np.concatenate(along, axis=1) if along else np.empty((len(seen.kept), 0)),
-        foretold=_attainable(split, split.development, groups.take(split.development)),
-        attainable=_attainable(split, split.test, of_test),
+        foretold=_compute_attainable(split, split.development, groups.take(split.development)),
+        attainable=_compute_attainable(split, split.test, of_test),
         calibrated=len(split.calibration),
         tested=len(split.test),
     )
 
 
-def _attainable(split: Split, rows: IntArray, groups: Groups) -> FloatArray:
+def _compute_attainable(split: Split, rows: IntArray, groups: Groups) -> FloatArray:
     found = split.pool.attainable[rows]
-    return np.concatenate([[found.mean()], groups.means(found)])
+    return np.concatenate([[found.mean()], groups.compute_means(found)])
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Comparison:
     protocol: Protocol
 
     @classmethod
-    def on(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
+    def from_labelled(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
         """Set up a comparison; of each cluster, one prompt takes part.
 
         The prompts stand in the order of their ids: rounding follows the order, and a file's shall not change
@@ -123,48 +125,48 @@ class Comparison:
         labelled = self.pool.labelled
         asks = FeatureMap.parse(self.protocol.groups).needs_answers
         for method in self.protocol.methods:
-            features, set_rule = self._read_by(method)
+            features, set_rule = self._get_inputs(method)
             asks = asks or FeatureMap.parse(features).needs_answers or set_rule.startswith("unique")
             asks = asks or method.tells_answers_apart
         check_answers(labelled, provenance, needed=asks and labelled.draws.answer_codes is not None)
         _ = self.groups
-        for features, set_rule in {self._read_by(method) for method in self.protocol.methods}:
-            self.pool.features(features, np.arange(len(labelled)))
-            self.pool.success_scores(set_rule, CAP)
+        for features, set_rule in {self._get_inputs(method) for method in self.protocol.methods}:
+            self.pool.compute_features(features, np.arange(len(labelled)))
+            self.pool.compute_success_scores(set_rule, CAP)
 
-    def _read_by(self, method: Method) -> tuple[str, str]:
-        return method.reads(self.protocol.features, self.protocol.set_rule)
+    def _get_inputs(self, method: Method) -> tuple[str, str]:
+        return method.get_inputs(self.protocol.features, self.protocol.set_rule)
 
     @cached_property
     def groups(self) -> Groups:
         """The groups, cut on all prompts."""
         with naming(self.pool.labelled.ids):
-            return groups_of(self.protocol.groups, self.pool.draws, self.pool.draws)
+            return make_groups(self.protocol.groups, self.pool.draws, self.pool.draws)
 
     @cached_property
     def _needed(self) -> tuple[Part, ...]:
         """The parts that no split may leave empty."""
-        maps = {self._read_by(method)[0] for method in self.protocol.methods}
+        maps = {self._get_inputs(method)[0] for method in self.protocol.methods}
         fitted = self.protocol.combine is not None or any(FeatureMap.parse(one).needs_fit for one in maps)
         return ("fit", "calibration", "test") if fitted else ("calibration", "test")
 
     @cached_property
     def properties(self) -> tuple[Groups, ...]:
         """Groups along every known property of prompts."""
-        return properties(self.pool.draws)
+        return make_property_groups(self.pool.draws)
 
     @cached_property
     def _bins(self) -> IntArray | None:
-        return slab_bins(self.pool.draws)
+        return compute_slab_bins(self.pool.draws)
 
-    def plan(self, number: int) -> SplitPlan:
+    def make_plan(self, number: int) -> SplitPlan:
         """Return the assignment of prompts to the parts of a split."""
         protocol = self.protocol
         return split_plan(f"{protocol.seed}/{number}", fit=protocol.fit, test=protocol.test)
 
-    def measured(self, number: int) -> Measured:
+    def measure_split(self, number: int) -> SplitResult:
         """Return the figures of split `number`, from 0."""
-        rows = self.plan(number).rows(self.pool.labelled)
+        rows = self.make_plan(number).rows(self.pool.labelled)
         for part in self._needed:
             if len(rows[part]) == 0:
                 msg = (
@@ -173,7 +175,7 @@ class Comparison:
                 )
                 raise CalibrationError(msg)
         protocol, draws = self.protocol, self.pool.draws
-        pool = self.pool if protocol.combine is None else self.pool.combined(protocol.combine, rows["fit"])
+        pool = self.pool if protocol.combine is None else self.pool.combine(protocol.combine, rows["fit"])
         split = Split(
             pool,
             rows["fit"],
@@ -184,13 +186,15 @@ class Comparison:
         )
         groups = self.groups
         if groups.text.startswith("hard("):
-            groups = groups_of(groups.text, draws.take(split.development), draws)
+            groups = make_groups(groups.text, draws.take(split.development), draws)
         slabs = None
         if self._bins is not None:
             # Ids are hashed anew for each split; which half a prompt is in has nothing to do with it.
-            half = self.plan(number).uniforms("slab", [self.pool.labelled.ids[row] for row in split.test])
+            half = self.make_plan(number).uniforms(
+                "slab", [self.pool.labelled.ids[row] for row in split.test]
+            )
             slabs = Slabs(self._bins[split.test], half < 0.5)  # noqa: PLR2004
-        return measure(
+        return measure_methods(
             split, protocol.methods, protocol.alphas, groups, properties=self.properties, slabs=slabs
         )
 
@@ -199,17 +203,17 @@ Found = TypeVar("Found")
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
-def no_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
+def hide_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     """Show no progress."""
     del total
     return items
 
 
-def each_split(
+def measure_splits(
     measured: Callable[[int], Found],
     splits: int,
     jobs: int = 1,
-    progress: Progress = no_progress,
+    progress: Progress = hide_progress,
 ) -> list[Found]:
     """Return the figures of every split in order, whatever the number of processes; 1 is this one."""
     if jobs < 1:
@@ -217,9 +221,9 @@ def each_split(
         raise InputError(msg)
     if jobs == 1 or splits == 1:
         return list(progress(map(measured, range(splits)), splits))
-    with _one_thread_each(), ProcessPoolExecutor(jobs, get_context("spawn"), _remember, (measured,)) as pool:
+    with _limit_threads(), ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measured,)) as pool:
         try:
-            return list(progress(pool.map(_recalled, range(splits)), splits))
+            return list(progress(pool.map(_run_task, range(splits)), splits))
         except BrokenProcessPool as error:
             msg = "a process was ended from outside, perhaps for lack of memory: take fewer jobs"
             raise CalibrationError(msg) from error
@@ -228,20 +232,20 @@ def each_split(
             raise
 
 
-_MEASURED: list[Callable[[int], Any]] = []
+_TASK: list[Callable[[int], Any]] = []
 
 
-def _remember(measured: Callable[[int], Any]) -> None:
+def _store_task(measured: Callable[[int], Any]) -> None:
     """Keep what each process is sent once, not with each split."""
-    _MEASURED.append(measured)
+    _TASK.append(measured)
 
 
-def _recalled(number: int) -> Any:
-    return _MEASURED[0](number)
+def _run_task(number: int) -> Any:
+    return _TASK[0](number)
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def _limit_threads() -> Iterator[None]:
     """Keep processes started meanwhile from using several threads of linear algebra each."""
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)

@@ -21,9 +21,9 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison, ReportData
-from langchain_cfc.experiments.methods import methods_named
+from langchain_cfc.experiments.methods import get_methods
 from langchain_cfc.experiments.paper import PublishedCell, published_cells
-from langchain_cfc.experiments.splits import Progress, no_progress
+from langchain_cfc.experiments.splits import Progress, hide_progress
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level, exact_tau
 
@@ -142,7 +142,7 @@ def reproduce_study(
     splits: int = 100,
     seed: str | int = 0,
     jobs: int = 1,
-    progress: Progress = no_progress,
+    progress: Progress = hide_progress,
 ) -> StudyReport:
     """Carry out one of the paper's experiments on records.
 
@@ -179,7 +179,7 @@ def reproduce_study(
         return compare(
             table,
             alpha=alphas,
-            methods=methods_named(["paper", "ours"]),
+            methods=get_methods(["paper", "ours"]),
             features=setting.features,
             groups=study.groups,
             n=None if setting.n is None else min(setting.n, recorded),
@@ -197,19 +197,19 @@ def reproduce_study(
         study.ablated_alpha if papers_own else next(one for one in levels if float(one) == full.alpha)
     )
     chosen = next(level for level in full.sweep if level.alpha == float(ablated_at))
-    ablations = [_ablation(study.setting, chosen)]
-    ablations += [_ablation(one, compared(one, [ablated_at])) for one in study.ablated]
+    ablations = [_make_ablation(study.setting, chosen)]
+    ablations += [_make_ablation(one, compared(one, [ablated_at])) for one in study.ablated]
     return StudyReport(
         study=name,
         comparison=full,
         published=list(published_cells(name)),
-        patterns=_patterns(published_cells(name), full.sweep),
+        patterns=_find_patterns(published_cells(name), full.sweep),
         ablations=ablations,
-        notes=list(_notes(study, recorded, full)),
+        notes=list(_list_notes(study, recorded, full)),
     )
 
 
-def _ablation(setting: Setting, level: LevelComparison) -> Ablation:
+def _make_ablation(setting: Setting, level: LevelComparison) -> Ablation:
     return Ablation(
         words=setting.words,
         features=setting.features,
@@ -218,7 +218,7 @@ def _ablation(setting: Setting, level: LevelComparison) -> Ablation:
     )
 
 
-def _notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable[str]:
+def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable[str]:
     yield from full.notes
     yield (
         "Unless these are records of the paper's own models and prompts, patterns are compared, not figures."
@@ -265,7 +265,7 @@ _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
 )
 
 
-def _patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComparison]) -> list[Pattern]:
+def _find_patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComparison]) -> list[Pattern]:
     """Return every statement, in the paper's table and on these records."""
     theirs: dict[str, Figures] = {}
     for cell in published:

@@ -42,10 +42,10 @@ from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.checks import check_answers, smallest_alpha, target_is_attainable
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
-from langchain_cfc.experiments.compare import standard_error
+from langchain_cfc.experiments.compare import compute_standard_error
 from langchain_cfc.experiments.comparison_report import ReportData
 from langchain_cfc.experiments.methods import CAP
-from langchain_cfc.experiments.splits import Progress, each_split, no_progress
+from langchain_cfc.experiments.splits import Progress, hide_progress, measure_splits
 from langchain_cfc.experiments.trials import (
     DEFAULT_SET_RULES,
     FEWEST_IN_GROUP,
@@ -54,12 +54,12 @@ from langchain_cfc.experiments.trials import (
     JudgedGroups,
     Option,
     SelectionPrompts,
+    TrialResult,
     Trials,
-    Tried,
-    default_maps,
-    first_line,
-    saying_the_same,
-    tabulated,
+    find_redundant_verifiers,
+    get_first_line,
+    list_default_maps,
+    tabulate_verifiers,
 )
 from langchain_cfc.features import FeatureMap, naming
 from langchain_cfc.records import PromptRecord, Provenance, Records
@@ -182,7 +182,7 @@ class Suggestion(ReportData):
         """The arguments of `calibrate` beside the records."""
         return {
             "alpha": self.alpha,
-            "features": self.features,
+            "features": self.compute_features,
             "set_rule": self.set_rule,
             "combine": self.combine,
             "n": self.n,
@@ -201,7 +201,7 @@ OVERLAP = TEST / (1.0 - TEST)
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class OptionResult:
     """An option with its results."""
 
     option: Option
@@ -210,7 +210,9 @@ class Judged:
     withheld: float  # mean share flagged of the prompts that have a correct candidate
 
     @classmethod
-    def of(cls, option: Option, tried: Sequence[Tried], words: Sequence[str], tau: float) -> Judged:
+    def from_trials(
+        cls, option: Option, tried: Sequence[TrialResult], words: Sequence[str], tau: float
+    ) -> OptionResult:
         """Sum up the results of J splits."""
         kept = np.array([one.kept for one in tried])
         with warnings.catch_warnings():
@@ -223,7 +225,7 @@ class Judged:
             combine=None if option.combine is None else list(option.combine),
             columns=max(one.columns for one in tried),
             gap=max(0.0, tau - float(means[worst])),
-            gap_error=standard_error(kept[:, worst], OVERLAP),
+            gap_error=compute_standard_error(kept[:, worst], OVERLAP),
             group=words[worst],
             size=float(np.mean([one.size for one in tried])),
             kept_promise=float(np.mean([one.kept_promise for one in tried])),
@@ -243,14 +245,14 @@ class Judged:
 class Choice:
     """The outcome of the rule for some options."""
 
-    best: Judged
-    least: Judged  # the option of smallest gap
-    near: list[Judged]  # those within the tolerance of it
-    smallest: Judged  # of those, the one of smallest size
-    alike: list[Judged]  # those whose size cannot be told from it
+    best: OptionResult
+    least: OptionResult  # the option of smallest gap
+    near: list[OptionResult]  # those within the tolerance of it
+    smallest: OptionResult  # of those, the one of smallest size
+    alike: list[OptionResult]  # those whose size cannot be told from it
 
     @classmethod
-    def among(cls, options: Sequence[Judged], tolerance: float) -> Choice:
+    def choose(cls, options: Sequence[OptionResult], tolerance: float) -> Choice:
         """Apply the rule to at least one option; `tolerance` is one standard error of a gap."""
         least = min(options, key=lambda one: one.shown.gap)
         near = [one for one in options if one.shown.gap <= least.shown.gap + tolerance]
@@ -258,7 +260,8 @@ class Choice:
         alike = [
             one
             for one in near
-            if one.shown.size - smallest.shown.size <= standard_error(one.sizes - smallest.sizes, OVERLAP)
+            if one.shown.size - smallest.shown.size
+            <= compute_standard_error(one.sizes - smallest.sizes, OVERLAP)
         ]
         # Errors of differences do not grow with size: whoever is no larger than one of these is one, too.
         largest = max(one.shown.size for one in alike)
@@ -267,28 +270,28 @@ class Choice:
         return cls(best, least, near, smallest, alike)
 
 
-def tolerance_of(options: Sequence[Judged]) -> float:
+def compute_tolerance(options: Sequence[OptionResult]) -> float:
     """Return the median standard error of the options' gaps."""
     return float(np.median([one.shown.gap_error for one in options]))
 
 
-def ranked(options: Sequence[Judged], tolerance: float) -> list[Judged]:
+def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[OptionResult]:
     """Order all options: what the rule chooses, what it would choose without that, and so on."""
     left, order = list(options), []
     while left:
-        best = Choice.among(left, tolerance).best
+        best = Choice.choose(left, tolerance).best
         order.append(best)
         left = [one for one in left if one is not best]
     return order
 
 
-def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
+def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -> str:
     """Explain in two or three sentences why the winner won."""
     best, smallest = choice.best.shown, choice.smallest.shown
     gap = (
-        f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {points(best.gap)} points; the "
-        f"smallest gap of {options} options is {points(choice.least.shown.gap)}, and a standard error "
-        f"{points(tolerance)}."
+        f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {to_points(best.gap)} points; "
+        f"the smallest gap of {options} options is {to_points(choice.least.shown.gap)}, and a standard error "
+        f"{to_points(tolerance)}."
     )
     if len(choice.near) == 1:
         return f"{gap} No other is within that of it."
@@ -307,32 +310,32 @@ def reason(choice: Choice, options: int, tolerance: float, tau: float) -> str:
     )
 
 
-def lost(choice: Choice, other: Judged, tolerance: float) -> str:
+def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
     """Explain in a sentence why an option that the rule did not choose lost."""
     best, its = choice.best.shown, other.shown
     if other not in choice.near:
         return (
-            f"Its gap of {points(its.gap)} points ({its.group}) is more than a standard error of "
-            f"{points(tolerance)} above the smallest, {points(choice.least.shown.gap)}."
+            f"Its gap of {to_points(its.gap)} points ({its.group}) is more than a standard error of "
+            f"{to_points(tolerance)} above the smallest, {to_points(choice.least.shown.gap)}."
         )
     if other not in choice.alike:
         return (
-            f"Its gap of {points(its.gap)} points is within a standard error of the smallest as well, but it "
-            f"shows {its.size:.2f} answers a prompt where {choice.smallest.shown.size:.2f} do."
+            f"Its gap of {to_points(its.gap)} points is within a standard error of the smallest as well, but "
+            f"it shows {its.size:.2f} answers a prompt where {choice.smallest.shown.size:.2f} do."
         )
     if other.fitted_numbers > choice.best.fitted_numbers:
         return (
-            f"By its gap of {points(its.gap)} points and its {its.size:.2f} answers a prompt it cannot be "
-            f"told from the winner, but it fits {other.fitted_numbers} numbers where "
+            f"By its gap of {to_points(its.gap)} points and its {its.size:.2f} answers a prompt it cannot "
+            f"be told from the winner, but it fits {other.fitted_numbers} numbers where "
             f"{choice.best.fitted_numbers} do."
         )
     return (
-        f"As simple, with a gap of {points(its.gap)} points, it shows {its.size:.2f} answers a prompt where "
-        f"{best.size:.2f} do."
+        f"As simple, with a gap of {to_points(its.gap)} points, it shows {its.size:.2f} answers a prompt "
+        f"where {best.size:.2f} do."
     )
 
 
-def points(share: float) -> str:
+def to_points(share: float) -> str:
     """Write a share in points of a hundred."""
     return f"{100 * share:.1f}"
 
@@ -342,7 +345,7 @@ MOST_WITHHELD = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
+class OptionJudge:
     """Tries options on the selection prompts."""
 
     trials: Trials  # options are put in when they are tried
@@ -357,7 +360,7 @@ class Contest:
         """Mean number of prompts that calibrate in an inner split."""
         return round(len(self.trials.pool.labelled) * (1.0 - TEST) * (1.0 - self.trials.fit))
 
-    def within_reach(self, set_rules: Sequence[str]) -> list[str]:
+    def select_set_rules(self, set_rules: Sequence[str]) -> list[str]:
         """Return the set rules under which an inner split reaches the level; raise where there is none."""
         pool, alpha = self.trials.pool, self.trials.alpha
         size = len(pool.labelled)
@@ -366,9 +369,9 @@ class Contest:
         for rule in set_rules:
             try:
                 check_answers(pool.labelled, self.provenance, needed=rule.startswith("unique"))
-                reached = int((pool.success_scores(rule, CAP) < CAP).sum())
+                reached = int((pool.compute_success_scores(rule, CAP) < CAP).sum())
             except InputError as error:
-                self._set_aside(f"set rule {rule}", first_line(error))
+                self._reject(f"set rule {rule}", get_first_line(error))
                 continue
             inside = int(Fraction(reached * self.calibrating, size))
             if target_is_attainable(alpha, self.calibrating, inside):
@@ -386,49 +389,49 @@ class Contest:
                 "improve the model, choose a larger alpha, or raise fit_fraction"
             )
             refused.append((reached, problem))
-            self._set_aside(f"set rule {rule}", problem)
+            self._reject(f"set rule {rule}", problem)
         if not found and refused:
             raise UnattainableTargetError(max(refused, key=lambda one: one[0])[1])
         if not found:
-            raise self.nothing_left()
+            raise self.make_error()
         return found
 
-    def usable(self, maps: Sequence[str]) -> list[str]:
+    def select_maps(self, maps: Sequence[str]) -> list[str]:
         """Return the feature maps that can be fitted on the selection prompts."""
-        problems = {text: self._problem_of(text) for text in maps}
+        problems = {text: self._find_problem(text) for text in maps}
         for text, problem in problems.items():
             if problem is not None:
-                self._set_aside(text, problem)
+                self._reject(text, problem)
         return [text for text, problem in problems.items() if problem is None]
 
-    def _problem_of(self, feature_text: str) -> str | None:
+    def _find_problem(self, feature_text: str) -> str | None:
         pool = self.trials.pool
         try:
             needed = FeatureMap.parse(feature_text).needs_answers
             check_answers(pool.labelled, self.provenance, needed=needed)
             with naming(pool.labelled.ids):
-                pool.features(feature_text, np.arange(len(pool.labelled)))
+                pool.compute_features(feature_text, np.arange(len(pool.labelled)))
         except InputError as error:
-            return first_line(error)
+            return get_first_line(error)
         return None
 
-    def tried(self, options: Sequence[Option]) -> list[Judged]:
+    def try_options(self, options: Sequence[Option]) -> list[OptionResult]:
         """Try options on every inner split; return those that can be used."""
         trials = replace(self.trials, options=tuple(options))
-        seen = each_split(trials.measured, self.splits, self.jobs, self.progress) if options else []
+        seen = measure_splits(trials.measure_split, self.splits, self.jobs, self.progress) if options else []
         tau = float(exact_tau(trials.alpha))
         judged = []
         for place, option in enumerate(options):
             found = [trial[place] for trial in seen]
             failed = next((one for one in found if isinstance(one, str)), None)
             if failed is not None:
-                self._set_aside(option.words, failed)
+                self._reject(option.words, failed)
                 continue
-            tried = [one for one in found if isinstance(one, Tried)]
-            one = Judged.of(option, tried, trials.groups.words, tau)
+            tried = [one for one in found if isinstance(one, TrialResult)]
+            one = OptionResult.from_trials(option, tried, trials.groups.words, tau)
             if one.withheld > MOST_WITHHELD:
                 share = format_percent(one.withheld)
-                self._set_aside(
+                self._reject(
                     option.words,
                     f"flags {share} of the prompts that have a correct candidate: too few prompts for "
                     f"{pluralize(one.shown.columns, 'feature')} at this level",
@@ -437,13 +440,13 @@ class Contest:
                 judged.append(one)
         return judged
 
-    def nothing_left(self) -> CalibrationError:
+    def make_error(self) -> CalibrationError:
         """Return the error to raise where no option can be used."""
         listed = "\n".join(f"- {one.what}: {one.reason}" for one in self.unusable)
         size = len(self.trials.pool.labelled)
         return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")
 
-    def _set_aside(self, what: str, reason: str) -> None:
+    def _reject(self, what: str, reason: str) -> None:
         self.unusable.append(Unusable(what=what, reason=reason))
 
 
@@ -466,7 +469,7 @@ def suggest(
     certification_fraction: float = 0.0,
     splits: int = 50,
     jobs: int = 1,
-    progress: Progress = no_progress,
+    progress: Progress = hide_progress,
     provenance: Provenance | None = None,
 ) -> Suggestion:
     """Choose what to calibrate with.
@@ -522,9 +525,9 @@ def suggest(
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    table, left_out = tabulated(records, verifiers, n=n, provenance=provenance)
-    prompts = SelectionPrompts.of(table, plan)
-    same = saying_the_same(prompts.pool.labelled)
+    table, left_out = tabulate_verifiers(records, verifiers, n=n, provenance=provenance)
+    prompts = SelectionPrompts.from_table(table, plan)
+    same = find_redundant_verifiers(prompts.pool.labelled)
     # Each verifier alone, and all together; the recorded score is tried anyway.
     combined = [(name,) for name in table.raw if name not in same]
     combined += [tuple(table.raw)] if len(table.raw) > 1 else []
@@ -532,33 +535,42 @@ def suggest(
         f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."
         for name in same
     ]
-    contest = Contest(
+    contest = OptionJudge(
         Trials(
-            prompts.pool, JudgedGroups.of(prompts.pool, judge), (), level, plan.seed, FIT if combined else 0.0
+            prompts.pool,
+            JudgedGroups.from_pool(prompts.pool, judge),
+            (),
+            level,
+            plan.seed,
+            FIT if combined else 0.0,
         ),
         splits,
         jobs,
         progress,
         provenance,
     )
-    within_reach = contest.within_reach(rules)
-    usable = contest.usable(default_maps(prompts.pool.draws) if maps is None else maps)
-    judged = contest.tried([Option(text, rule) for text in usable for rule in within_reach])
+    within_reach = contest.select_set_rules(rules)
+    usable = contest.select_maps(list_default_maps(prompts.pool.draws) if maps is None else maps)
+    judged = contest.try_options([Option(text, rule) for text in usable for rule in within_reach])
     if combined and judged:
-        few = [one.option for one in ranked(judged, tolerance_of(judged))[:BEST_FEW]]
-        judged += contest.tried([replace(one, combine=names) for one in few for names in combined])
+        few = [one.option for one in rank_options(judged, compute_tolerance(judged))[:BEST_FEW]]
+        judged += contest.try_options([replace(one, combine=names) for one in few for names in combined])
     if not judged:
-        raise contest.nothing_left()
-    return _concluded(contest, judged, prompts, n, [*left_out, *_notes(contest, prompts)])
+        raise contest.make_error()
+    return _make_suggestion(contest, judged, prompts, n, [*left_out, *_list_notes(contest, prompts)])
 
 
-def _concluded(
-    contest: Contest, judged: list[Judged], prompts: SelectionPrompts, n: int | None, notes: list[str]
+def _make_suggestion(
+    contest: OptionJudge,
+    judged: list[OptionResult],
+    prompts: SelectionPrompts,
+    n: int | None,
+    notes: list[str],
 ) -> Suggestion:
     trials, plan = contest.trials, prompts.plan
-    tolerance, tau = tolerance_of(judged), float(exact_tau(trials.alpha))
-    order = ranked(judged, tolerance)
-    choice = Choice.among(judged, tolerance)
+    tolerance, tau = compute_tolerance(judged), float(exact_tau(trials.alpha))
+    order = rank_options(judged, tolerance)
+    choice = Choice.choose(judged, tolerance)
     best = choice.best.shown
     runner_up = None
     if len(order) > 1:
@@ -567,7 +579,7 @@ def _concluded(
             features=second.features,
             set_rule=second.set_rule,
             combine=second.combine,
-            lost=lost(choice, order[1], tolerance),
+            lost=explain_loss(choice, order[1], tolerance),
         )
     found = Suggestion(
         alpha=trials.alpha,
@@ -575,7 +587,7 @@ def _concluded(
         features=best.features,
         set_rule=best.set_rule,
         combine=best.combine,
-        reason=reason(choice, len(judged), tolerance, tau),
+        reason=explain_choice(choice, len(judged), tolerance, tau),
         runner_up=runner_up,
         options=[one.shown for one in order],
         unusable=contest.unusable,
@@ -595,7 +607,7 @@ def _concluded(
     return found.for_records(["RECORDS"])
 
 
-def _notes(contest: Contest, prompts: SelectionPrompts) -> Iterable[str]:
+def _list_notes(contest: OptionJudge, prompts: SelectionPrompts) -> Iterable[str]:
     yield (
         "The gap of what was chosen is flattered, for it was chosen by it. The promise is not: no prompt "
         "selected on calibrates."

@@ -13,7 +13,7 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
-from langchain_cfc.experiments.metrics import Outcomes, category_terms, groups_of, properties
+from langchain_cfc.experiments.metrics import Outcomes, list_category_terms, make_groups, make_property_groups
 from langchain_cfc.features import naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
@@ -59,31 +59,31 @@ class Option:
     def words(self) -> str:
         """What it is, on one line."""
         scored = "" if self.combine is None else f", scored by {' + '.join(self.combine)}"
-        return f"{self.features} with {self.set_rule}{scored}"
+        return f"{self.compute_features} with {self.set_rule}{scored}"
 
 
-def default_maps(draws: CandidateBatch) -> tuple[str, ...]:
+def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
     """Return feature maps worth trying.
 
     They are of scores; of answers, where they are known; and of metadata, where a key has few categories.
     """
     maps = [*DEFAULT_MAPS, *(ANSWER_MAPS if draws.answer_codes is not None else ())]
-    for key in category_terms(draws, MOST_CATEGORIES)[:MOST_KEYS]:
+    for key in list_category_terms(draws, MOST_CATEGORIES)[:MOST_KEYS]:
         maps += [key, f"hat(mean_score, 5) + {key}"]
     return tuple(maps)
 
 
-def saying_the_same(labelled: LabelledBatch) -> list[str]:
+def find_redundant_verifiers(labelled: LabelledBatch) -> list[str]:
     """Return the verifiers that order all candidates as the recorded scores do, or the other way round.
 
     Such is the log-probability that a score was made of. Alone it makes the same sets wherever thresholds do
     not depend on the unit of scores.
     """
     scores = labelled.draws.scores.ravel()
-    return [name for name, outputs in labelled.raw.items() if _monotone(scores, outputs.ravel())]
+    return [name for name, outputs in labelled.raw.items() if _is_monotone(scores, outputs.ravel())]
 
 
-def _monotone(scores: FloatArray, outputs: FloatArray) -> bool:
+def _is_monotone(scores: FloatArray, outputs: FloatArray) -> bool:
     """Return whether outputs only rise, or only fall, with scores; equal scores may have any."""
     rising = (directed[np.lexsort((directed, scores))] for directed in (outputs, -outputs))
     return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)
@@ -106,11 +106,15 @@ class JudgedGroups:
     left_out: int  # number of groups with too few prompts to be judged
 
     @classmethod
-    def of(cls, pool: Pool, judge: Sequence[str] | None) -> JudgedGroups:
+    def from_pool(cls, pool: Pool, judge: Sequence[str] | None) -> JudgedGroups:
         """Group selection prompts along every known property, or by the feature texts in `judge`."""
         draws = pool.draws
         with naming(pool.labelled.ids):
-            along = properties(draws) if judge is None else [groups_of(text, draws, draws) for text in judge]
+            along = (
+                make_property_groups(draws)
+                if judge is None
+                else [make_groups(text, draws, draws) for text in judge]
+            )
         words = ["all prompts", *(words for groups in along for words in groups.words)]
         member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
         enough = member.sum(axis=0) >= FEWEST_IN_GROUP
@@ -120,7 +124,7 @@ class JudgedGroups:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class TrialResult:
     """Results of an option on the test prompts of one inner split."""
 
     kept: FloatArray  # (P,) kept promise of each group; NaN for a group without test prompts
@@ -133,7 +137,7 @@ class Tried:
 
 
 # By option; where one could not be used, why.
-Trial: TypeAlias = tuple[Tried | str, ...]
+Trial: TypeAlias = tuple[TrialResult | str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +156,7 @@ class Trials:
     seed: str
     fit: float  # share of the prompts not tested on that fits combinations
 
-    def measured(self, number: int) -> Trial:
+    def measure_split(self, number: int) -> Trial:
         """Return the results of every option on inner split `number`, from 0."""
         rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST).rows(self.pool.labelled)
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
@@ -163,15 +167,15 @@ class Trials:
             )
             raise CalibrationError(msg)
         splits: dict[tuple[str, ...] | None, Split] = {}
-        return tuple(self._tried(option, rows, splits) for option in self.options)
+        return tuple(self._try_option(option, rows, splits) for option in self.options)
 
-    def _tried(
+    def _try_option(
         self, option: Option, rows: dict[Part, IntArray], splits: dict[tuple[str, ...] | None, Split]
-    ) -> Tried | str:
+    ) -> TrialResult | str:
         combine = option.combine
         try:
             if combine not in splits:
-                pool = self.pool if combine is None else self.pool.combined(combine, rows["fit"])
+                pool = self.pool if combine is None else self.pool.combine(combine, rows["fit"])
                 everything = np.arange(len(pool.labelled))  # feature maps are fitted on all of them
                 splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
             split = splits[combine]
@@ -187,16 +191,16 @@ class Trials:
             )
             made = method.make(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
-            return first_line(error)
-        seen = Outcomes.of([made], split.test_correct)
+            return get_first_line(error)
+        seen = Outcomes.from_outputs([made], split.test_correct)
         kept, flagged = seen.kept[0], seen.flagged[0]
         inside = self.groups.member[split.test]
         with np.errstate(invalid="ignore", divide="ignore"):
             by_group = (kept @ inside) / inside.sum(axis=0)
         attainable = split.pool.attainable[split.test]
-        return Tried(
+        return TrialResult(
             kept=np.asarray(by_group, dtype=np.float64),
-            columns=split.features(option.features, "fit").shape[1],
+            columns=split.compute_features(option.features, "fit").shape[1],
             size=float(np.where(flagged, split.pool.draws.n, seen.distinct[0]).mean()),
             kept_promise=float(kept.mean()),
             flagged=float(flagged.mean()),
@@ -205,7 +209,7 @@ class Trials:
         )
 
 
-def first_line(error: Exception) -> str:
+def get_first_line(error: Exception) -> str:
     """Return the message of an error, without the places that it points at."""
     return str(error).partition("\n")[0]
 
@@ -222,7 +226,7 @@ class SelectionPrompts:
     calibration: int  # number of prompts that will calibrate, one of each cluster
 
     @classmethod
-    def of(cls, table: LabelledBatch, plan: SplitPlan) -> SelectionPrompts:
+    def from_table(cls, table: LabelledBatch, plan: SplitPlan) -> SelectionPrompts:
         """Take the fit part of a split; of the other parts only ids and clusters are read."""
         rows = plan.rows(table)
         part = table.take(rows["fit"])
@@ -242,7 +246,7 @@ class SelectionPrompts:
         )
 
 
-def tabulated(
+def tabulate_verifiers(
     records: Iterable[PromptRecord] | LabelledBatch,
     verifiers: Sequence[str] | None,
     *,
@@ -268,7 +272,7 @@ def tabulated(
         records = list(records)
     if verifiers is not None:
         names = tuple(verifiers)
-        unwritable = [name for name in names if not _can_be_listed(name)]
+        unwritable = [name for name in names if not _is_listable(name)]
         if unwritable:
             msg = (
                 f"the verifier {unwritable[0]!r} cannot be named to `calibrate --combine`, which takes names "
@@ -278,13 +282,13 @@ def tabulated(
     elif isinstance(records, LabelledBatch):
         names = tuple(records.raw)
     else:
-        names, notes = _verifiers_of(records)
+        names, notes = _find_verifiers(records)
     notes += [
         f"The verifier {name!r} was left out: a list of names between commas cannot hold it."
         for name in names
-        if not _can_be_listed(name)
+        if not _is_listable(name)
     ]
-    names = tuple(filter(_can_be_listed, names))
+    names = tuple(filter(_is_listable, names))
     if not names:
         table = tabulate(records, n=n, provenance=provenance)
     else:
@@ -292,12 +296,12 @@ def tabulated(
     return replace(table, raw={name: table.raw[name] for name in names}), notes
 
 
-def _can_be_listed(name: str) -> bool:
+def _is_listable(name: str) -> bool:
     """Return whether `calibrate --combine` reads the name as it is."""
     return "," not in name and name == name.strip() and bool(name)
 
 
-def _verifiers_of(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
+def _find_verifiers(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
     """Return the verifiers whose raw output every candidate has, and a note on each of the others."""
     found: Counter[str] = Counter()
     candidates = 0

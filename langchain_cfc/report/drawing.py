@@ -350,7 +350,7 @@ class GroupTicks:
     turned: float  # degrees
 
     @classmethod
-    def from_evaluation(cls, words: Sequence[str], width: float) -> GroupTicks:
+    def from_words(cls, words: Sequence[str], width: float) -> GroupTicks:
         """Lay out groups given in words on an axis of so many inches."""
         title, labels = label_groups(words)
         slot = 72.0 * width / len(labels)

@@ -228,7 +228,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
             if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
                 yield _make_figure(
                     f"figure-by-alpha-{figure.replace('_', '-')}",
-                    plot_by_alpha(report.sweep, methods=report.leading(), figure=figure),
+                    plot_by_alpha(report.sweep, methods=report.list_leading(), figure=figure),
                     title,
                     "Means and standard deviations over the splits.",
                 )
@@ -236,7 +236,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
     if answering or report.data.risk.answered:
         yield _make_figure(
             "figure-risk",
-            plot_selective_risk(report, methods=report.leading()),
+            plot_selective_risk(report, methods=report.list_leading()),
             "Wrong best answers against prompts answered",
             "The line answers the prompts of lowest best score first, without any promise; each method has a "
             "point at each alpha.",

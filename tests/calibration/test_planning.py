@@ -18,11 +18,11 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError, InputError, MissingExtraError
 from langchain_cfc.experiments import GroupPlan, Plan, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.experiments.plan import (
-    chance_below,
-    fewest_candidates,
-    pass_at,
-    pilot_size_for,
-    settled_size,
+    compute_chance_below,
+    estimate_pass_at,
+    find_fewest_candidates,
+    find_pilot_size,
+    find_settled_size,
 )
 from langchain_cfc.records import read_records, tabulate
 from langchain_cfc.splits import split_plan
@@ -65,7 +65,7 @@ def test_pass_at_k_is_the_mean_over_all_subsets_of_k_candidates(seed: int) -> No
     correct = rng.random((7, 6)) < rng.random((7, 1)) ** 2
     for k in range(1, 7):
         hits = [correct[:, list(subset)].any(axis=1).sum() for subset in combinations(range(6), k)]
-        assert pass_at(correct, k) == Fraction(int(sum(hits)), 7 * math.comb(6, k))
+        assert estimate_pass_at(correct, k) == Fraction(int(sum(hits)), 7 * math.comb(6, k))
 
 
 def test_pass_at_k_is_unbiased_where_the_share_of_prompts_seen_correct_is_not() -> None:
@@ -78,7 +78,7 @@ def test_pass_at_k_is_unbiased_where_the_share_of_prompts_seen_correct_is_not() 
     for right in range(6):
         weight = math.comb(5, right) * Fraction(3, 10) ** right * Fraction(7, 10) ** (5 - right)
         correct = (np.arange(5) < right)[np.newaxis]
-        plain += weight * pass_at(correct, 3)
+        plain += weight * estimate_pass_at(correct, 3)
         plugged += weight * (1 - (1 - Fraction(right, 5)) ** 3)
     assert plain == 1 - Fraction(7, 10) ** 3
     assert plugged < plain - Fraction(5, 100)
@@ -86,10 +86,10 @@ def test_pass_at_k_is_unbiased_where_the_share_of_prompts_seen_correct_is_not() 
 
 def test_fewest_candidates_must_exceed_the_target_not_meet_it() -> None:
     correct = np.array([[True, False], [True, True]])  # pass@1 = 3/4, pass@2 = 1
-    assert fewest_candidates(correct, Fraction(74, 100)) == 1
-    assert fewest_candidates(correct, Fraction(3, 4)) == 2
-    assert fewest_candidates(~correct, Fraction(1, 2)) is None  # 1/4, then 1/2
-    assert fewest_candidates(~correct, Fraction(49, 100)) == 2
+    assert find_fewest_candidates(correct, Fraction(74, 100)) == 1
+    assert find_fewest_candidates(correct, Fraction(3, 4)) == 2
+    assert find_fewest_candidates(~correct, Fraction(1, 2)) is None  # 1/4, then 1/2
+    assert find_fewest_candidates(~correct, Fraction(49, 100)) == 2
 
 
 # the Beta law
@@ -100,7 +100,7 @@ def test_the_ranks_that_are_certain_to_cover_nine_tenths(size: int, rank: int) -
     """The smallest rank whose coverage is at least 0.9 with probability 0.9 (Vovk 2012)."""
     sure, unsure = Fraction(rank, size + 1), Fraction(rank - 1, size + 1)
     assert (conformal_rank(size, sure), conformal_rank(size, unsure)) == (rank, rank - 1)
-    assert chance_below(size, sure, 0.9) <= 0.1 < chance_below(size, unsure, 0.9)
+    assert compute_chance_below(size, sure, 0.9) <= 0.1 < compute_chance_below(size, unsure, 0.9)
 
 
 @pytest.mark.parametrize("alpha", ["0.1", "0.25", "0.05"])
@@ -109,11 +109,11 @@ def test_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
     for size in (1, 2, 9, 10, 57, 400):
         rank = conformal_rank(size, tau)
         for coverage in (0.3, 0.72, 0.9, 0.97, 1.0):
-            chance = chance_below(size, tau, coverage)
+            chance = compute_chance_below(size, tau, coverage)
             assert chance == pytest.approx(binom.sf(rank - 1, size, coverage), abs=1e-12)
             if rank <= size:
                 assert chance == pytest.approx(beta.cdf(coverage, rank, size + 1 - rank), abs=1e-12)
-    assert chance_below(50, tau, -0.2) == 0.0
+    assert compute_chance_below(50, tau, -0.2) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_settled_size_is_one_above_the_last_size_that_fails(alpha: str, coverage
     ranks = np.array([conformal_rank(int(size), tau) for size in sizes])
     below = binom.sf(ranks - 1, sizes, share)
     fails: BoolArray = np.asarray((below if share < tau else 1.0 - below) > delta)
-    settled = settled_size(tau, Fraction(coverage), delta)
+    settled = find_settled_size(tau, Fraction(coverage), delta)
     assert settled == (int(sizes[fails][-1]) if fails.any() else 0) + 1
     assert settled < 15_000  # far from where this scan ends
 
@@ -144,8 +144,8 @@ def test_settled_size_is_one_above_the_last_size_that_fails(alpha: str, coverage
 def test_the_first_size_that_will_do_is_luck_of_rounding() -> None:
     """Why the recommendation is not the smallest size: rank 17 of 17 at tau = 0.9 really is tau = 17/18."""
     tau = exact_tau("0.1")
-    assert chance_below(17, tau, 0.87) <= 0.1
-    assert all(chance_below(size, tau, 0.87) > 0.1 for size in (*range(19, 98), 169))
+    assert compute_chance_below(17, tau, 0.87) <= 0.1
+    assert all(compute_chance_below(size, tau, 0.87) > 0.1 for size in (*range(19, 98), 169))
 
 
 @pytest.mark.parametrize("attainable", [1.0, 0.97, 0.9, 0.5, 0.02, 0.0])
@@ -156,7 +156,7 @@ def test_pilot_size_for_is_where_clopper_pearson_reaches_five_points(attainable:
         high = beta.ppf(0.975, hits + 1.0, misses) if misses > 0.0 else 1.0
         return float(high - low)
 
-    size = pilot_size_for(attainable)
+    size = find_pilot_size(attainable)
     assert width(size) <= 0.1 < width(size - 1)
 
 
@@ -272,7 +272,7 @@ def test_a_narrow_margin_takes_more_prompts_unless_it_is_uncertain() -> None:
     (sure,) = plan_from_pilot(single(1640, 2000), alpha=0.2).groups
     (unsure,) = plan_from_pilot(single(41, 50), alpha=0.2).groups
     assert (sure.verdict, unsure.verdict) == ("attainable", "uncertain")
-    assert sure.recommended_calibration == settled_size(exact_tau(0.2), Fraction("0.82"), 0.1) > 295
+    assert sure.recommended_calibration == find_settled_size(exact_tau(0.2), Fraction("0.82"), 0.1) > 295
     assert unsure.recommended_calibration == 295
     assert sure.certifiable_chance is not None
     assert unsure.certifiable_chance is not None
@@ -328,7 +328,7 @@ def test_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
     few = plan_from_pilot(demo, alpha=0.2, n=5, n_values=[5], **costs)
     many = plan_from_pilot(demo, alpha=0.2, **costs)
     assert (few.n, many.n) == (5, 10)
-    assert few.groups[0].attainable == few.by_n[0].attainable == float(pass_at(demo.correct, 5))
+    assert few.groups[0].attainable == few.by_n[0].attainable == float(estimate_pass_at(demo.correct, 5))
     assert few.groups[0].attainable < many.groups[0].attainable
     assert few.groups[0].smallest_n == many.groups[0].smallest_n == 4
     assert few.labelled_prompts is not None
@@ -395,13 +395,13 @@ def test_advice_on_a_pilot_too_small_to_say() -> None:
     """
     (sentence,) = plan_from_pilot(single(17, 20), alpha=0.2).advice
     assert "The pilot of 20 prompts is too small to tell whether alpha = 0.2 is within reach" in sentence
-    assert f"about {pilot_size_for(19 / 24)} would tell" in sentence
-    assert pilot_size_for(19 / 24) == 272
+    assert f"about {find_pilot_size(19 / 24)} would tell" in sentence
+    assert find_pilot_size(19 / 24) == 272
 
 
 def test_advice_on_one_prompt_asks_for_more_than_a_perfect_score_would_need() -> None:
     (sentence,) = plan_from_pilot(single(1, 1), alpha=0.2).advice
-    assert f"about {pilot_size_for(3 / 5)} would tell" in sentence
+    assert f"about {find_pilot_size(3 / 5)} would tell" in sentence
 
 
 def test_advice_on_rare_groups_and_assumptions() -> None:
@@ -414,7 +414,7 @@ def test_advice_on_rare_groups_and_assumptions() -> None:
     assert "choose alpha above 0.4" in hard
     assert rare.startswith("rare decides how many prompts to label: being 1 % of them")
     assert "without groups 461 would do" in rare
-    assert assumed.startswith(f"The attainable coverage is an assumption: {pilot_size_for(0.9)} labelled")
+    assert assumed.startswith(f"The attainable coverage is an assumption: {find_pilot_size(0.9)} labelled")
 
 
 # the recording

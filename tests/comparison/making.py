@@ -16,7 +16,7 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.experiments.methods import Pool, Split, methods_named
+from langchain_cfc.experiments.methods import Pool, Split, get_methods
 from langchain_cfc.experiments.splits import Comparison, Protocol
 from langchain_cfc.records import tabulate, tabulate_raw
 
@@ -114,12 +114,12 @@ def protocol(methods: Sequence[str], **changes: Any) -> Protocol:
         "test": 0.5,
         "fit": 0.2,
     }
-    return Protocol(methods=methods_named(methods), **(settings | changes))
+    return Protocol(methods=get_methods(methods), **(settings | changes))
 
 
 def split_of(comparison: Comparison, number: int) -> Split:
     """A split of a comparison whose scores are the recorded ones."""
-    rows = comparison.plan(number).rows(comparison.pool.labelled)
+    rows = comparison.make_plan(number).rows(comparison.pool.labelled)
     settings = comparison.protocol
     return Split(
         comparison.pool,

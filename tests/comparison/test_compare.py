@@ -140,7 +140,7 @@ def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
     names = [None if rng.random() < 0.3 else f"c{rng.integers(0, 50)}" for _ in range(240)]
     labelled = world(3, 240, clusters=names)
     different = len({name for name in names if name is not None}) + names.count(None)
-    comparison = Comparison.on(labelled, protocol(["marginal"]))
+    comparison = Comparison.from_labelled(labelled, protocol(["marginal"]))
     assert len(comparison.pool.labelled) == different
     chosen = [name for name in comparison.pool.labelled.clusters if name is not None]
     assert len(set(chosen)) == len(chosen)
@@ -149,7 +149,7 @@ def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
     assert f"{240 - different} prompts were left out: of each cluster one takes part." in found.notes
     assert compare(shuffled(labelled, 1), alpha="0.3", methods=["marginal"], splits=2) == found
     # Another seed chooses others; without clusters all take part, and nothing is said.
-    again = Comparison.on(labelled, protocol(["marginal"], seed="1"))
+    again = Comparison.from_labelled(labelled, protocol(["marginal"], seed="1"))
     assert set(again.pool.labelled.ids) != set(comparison.pool.labelled.ids)
     alone = compare(replace(labelled, clusters=(None,) * 240), alpha="0.3", methods=["marginal"], splits=2)
     assert alone.data.prompts == 240
@@ -157,10 +157,10 @@ def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
 
 
 def test_parts_are_disjoint_and_everybody_has_a_part() -> None:
-    comparison = Comparison.on(world(4, 300), protocol(["marginal"], test=0.3, fit=0.4))
+    comparison = Comparison.from_labelled(world(4, 300), protocol(["marginal"], test=0.3, fit=0.4))
     tested = np.zeros(300)
     for number in range(40):
-        rows = comparison.plan(number).rows(comparison.pool.labelled)
+        rows = comparison.make_plan(number).rows(comparison.pool.labelled)
         together = np.concatenate([rows[part] for part in ("fit", "calibration", "test")])
         assert sorted(together.tolist()) == list(range(300))
         tested[rows["test"]] += 1

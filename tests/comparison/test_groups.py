@@ -8,7 +8,7 @@ import pytest
 from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.experiments.compare import compare
-from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, groups_of, properties
+from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, make_groups, make_property_groups
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.features import FeatureMap, measured
 from langchain_cfc.features.statistics import STATISTICS
@@ -25,10 +25,10 @@ def test_means_of_groups_by_hand() -> None:
     member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     groups = Groups("group(g)", ("a", "b", "c"), ("a", "b", "c"), member)
     assert groups.sizes.tolist() == [2.0, 1.0, 0.0]
-    found = groups.means(np.array([[True, False, True], [True, True, False]]))
+    found = groups.compute_means(np.array([[True, False, True], [True, True, False]]))
     assert found[:, :2].tolist() == [[0.5, 1.0], [1.0, 0.0]]
     assert np.isnan(found[:, 2]).all()
-    assert groups.means(np.array([1, 2, 5]))[:2].tolist() == [1.5, 5.0]
+    assert groups.compute_means(np.array([1, 2, 5]))[:2].tolist() == [1.5, 5.0]
     taken = groups.take(np.array([2, 0]))
     assert (taken.names, taken.sizes.tolist()) == (("a", "b", "c"), [1.0, 1.0, 0.0])
 
@@ -39,13 +39,13 @@ def test_means_of_groups_by_hand() -> None:
 def test_groups_divide_prompts_as_the_features_do(text: str) -> None:
     draws = measured(world(1, 300).draws)
     some = draws.take(np.arange(0, 300, 3))
-    groups = groups_of(text, some, draws)
+    groups = make_groups(text, some, draws)
     assert np.array_equal(groups.member, FeatureMap.parse(text).fit(some).transform(draws))
     assert (groups.member.sum(axis=1) == 1.0).all()
     assert len(groups.names) == len(groups.words) == len(set(groups.names)) == groups.member.shape[1]
     assert len(set(groups.words)) == len(groups.words)
     # The same names and words wherever the cut-offs were learned.
-    other = groups_of(text, draws.take(np.arange(1, 300, 3)), draws)
+    other = make_groups(text, draws.take(np.arange(1, 300, 3)), draws)
     assert (other.names, other.words) == (groups.names, groups.words)
     if text.startswith(("bins(mean", "hard(")):  # entropies take few values
         assert not np.array_equal(other.member, groups.member)
@@ -53,11 +53,11 @@ def test_groups_divide_prompts_as_the_features_do(text: str) -> None:
 
 def test_words_for_people() -> None:
     draws = measured(world(2, 100).draws)
-    assert groups_of("bins(mean_score, 3)", draws, draws).words == tuple(
+    assert make_groups("bins(mean_score, 3)", draws, draws).words == tuple(
         f"mean score: {place} of 3" for place in (1, 2, 3)
     )
-    assert groups_of("hard(max_score, 0.8)", draws, draws).words == ("easy prompts", "hard prompts")
-    words = groups_of("group(topic)", draws, draws).words
+    assert make_groups("hard(max_score, 0.8)", draws, draws).words == ("easy prompts", "hard prompts")
+    words = make_groups("group(topic)", draws, draws).words
     assert words == tuple(f"prompts whose topic is '{topic}'" for topic in ("art", "law", "maths"))
 
 
@@ -75,7 +75,7 @@ def test_words_for_people() -> None:
 def test_what_is_no_division_is_refused(text: str) -> None:
     draws = world(3, 60).draws
     with pytest.raises(InputError, match="groups must be one term that splits prompts") as caught:
-        groups_of(text, draws, draws)
+        make_groups(text, draws, draws)
     assert repr(text) in str(caught.value)
     with pytest.raises(InputError, match="groups must be one term"):
         compare(world(3, 60), groups=text, splits=1, methods=["marginal"])
@@ -84,16 +84,16 @@ def test_what_is_no_division_is_refused(text: str) -> None:
 def test_hard_is_cut_on_development_prompts_and_bins_on_all() -> None:
     labelled = world(4, 300)
     for text in ("hard(max_score, 0.8)", "bins(max_score, 3)"):
-        comparison = Comparison.on(labelled, protocol(["marginal"], groups=text))
+        comparison = Comparison.from_labelled(labelled, protocol(["marginal"], groups=text))
         draws, told_apart = comparison.pool.draws, 0
         for number in range(6):
-            rows = comparison.plan(number).rows(comparison.pool.labelled)
+            rows = comparison.make_plan(number).rows(comparison.pool.labelled)
             development = np.sort(np.concatenate([rows["fit"], rows["calibration"]]))
             by_part = {
-                name: groups_of(text, fitted_on, draws).take(rows["test"]).sizes.tolist()
+                name: make_groups(text, fitted_on, draws).take(rows["test"]).sizes.tolist()
                 for name, fitted_on in (("development", draws.take(development)), ("all", draws))
             }
-            found = comparison.measured(number).group_sizes.tolist()
+            found = comparison.measure_split(number).group_sizes.tolist()
             assert found == by_part["development" if text.startswith("hard") else "all"]
             told_apart += by_part["development"] != by_part["all"]
         assert told_apart > 1
@@ -104,7 +104,7 @@ def test_hard_is_cut_on_development_prompts_and_bins_on_all() -> None:
 
 def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
     draws = measured(world(5, 300).draws)
-    texts = [groups.text for groups in properties(draws)]
+    texts = [groups.text for groups in make_property_groups(draws)]
     assert texts == [f"bins({name}, 5)" for name in STATISTICS if f"bins({name}, 5)" in texts] + [
         "group(topic)",
         "group(even)",
@@ -114,7 +114,7 @@ def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
         values = np.sort(draws.measured[name])
         varies = len({*values[[60, 120, 180, 240]].tolist()} - {values[0]}) > 0
         assert (f"bins({name}, 5)" in texts) == varies
-    assert properties(world(5, 300).draws)[0].text == "group(topic)"  # nothing measured
+    assert make_property_groups(world(5, 300).draws)[0].text == "group(topic)"  # nothing measured
 
 
 @pytest.mark.parametrize(
@@ -140,16 +140,16 @@ def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
 def test_keys_and_categories_of_any_kind(key: str) -> None:
     values = ['with "quotes"', "schön", "a, b)", "", "日本", "true"]
     draws = described([{key: value} for value in values * 3])
-    (groups,) = properties(draws)
+    (groups,) = make_property_groups(draws)
     assert groups.sizes.tolist() == [3.0] * len(values)
     assert len(set(groups.words)) == len(set(groups.names)) == len(values)
-    again = groups_of(groups.text, draws, draws)
+    again = make_groups(groups.text, draws, draws)
     assert np.array_equal(again.member, groups.member)
 
 
 def test_booleans_and_whole_numbers_are_categories_and_quantities_are_not() -> None:
     draws = described([{"flag": row % 2 == 0, "level": row % 3, "price": row / 7} for row in range(30)])
-    found = {groups.text: groups for groups in properties(draws)}
+    found = {groups.text: groups for groups in make_property_groups(draws)}
     assert set(found) == {"group(flag)", "group(level)"}
     assert found["group(flag)"].sizes.tolist() == [15.0, 15.0]
     assert found["group(level)"].sizes.tolist() == [10.0, 10.0, 10.0]
@@ -158,33 +158,33 @@ def test_booleans_and_whole_numbers_are_categories_and_quantities_are_not() -> N
 def test_one_and_true_are_two_categories() -> None:
     kinds: list[Scalar] = [1, True, "1"]
     draws = described([{"k": kinds[row % 3]} for row in range(12)])
-    (groups,) = properties(draws)
+    (groups,) = make_property_groups(draws)
     assert groups.sizes.tolist() == [4.0, 4.0, 4.0]
     draws = described([{"k": kinds[row % 2]} for row in range(12)])
-    assert [groups.text for groups in properties(draws)] == ["group(k)"]
+    assert [groups.text for groups in make_property_groups(draws)] == ["group(k)"]
 
 
 def test_what_not_all_prompts_have_is_no_property() -> None:
     both: list[dict[str, Scalar]] = [{"a": str(row % 2), "b": str(row % 2)} for row in range(10)]
-    assert len(properties(described(both))) == 2
+    assert len(make_property_groups(described(both))) == 2
     for row in (0, 4, 9):
         some = [dict(one) for one in both]
         del some[row]["a"]
-        assert [groups.text for groups in properties(described(some))] == ["group(b)"]
-    assert properties(described([{} for _ in range(4)])) == ()
-    assert properties(measured(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
+        assert [groups.text for groups in make_property_groups(described(some))] == ["group(b)"]
+    assert make_property_groups(described([{} for _ in range(4)])) == ()
+    assert make_property_groups(measured(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
 
 
 def test_constants_and_names_are_no_property() -> None:
     for count, shown in ((1, False), (2, True), (MOST_CATEGORIES, True), (MOST_CATEGORIES + 1, False)):
         draws = described([{"k": f"c{row % count}"} for row in range(2 * count)])
-        assert bool(properties(draws)) == shown
+        assert bool(make_property_groups(draws)) == shown
 
 
 def test_a_category_that_is_unknown_is_refused() -> None:
     draws = described([{"k": str(row % 3)} for row in range(9)])
     with pytest.raises(FeatureError, match="which group\\(k\\) did not see"):
-        groups_of("group(k)", draws.take(np.array([0, 1, 3, 4])), draws)
+        make_groups("group(k)", draws.take(np.array([0, 1, 3, 4])), draws)
 
 
 def test_the_worst_group_of_a_property_is_the_worst_over_all_splits() -> None:

@@ -16,7 +16,7 @@ import pytest
 from langchain_cfc.errors import CFCError, FeatureError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport
-from langchain_cfc.experiments.splits import _one_thread_each, each_split
+from langchain_cfc.experiments.splits import _limit_threads, measure_splits
 
 from .making import failing, raw_facts, squared, threads, watched, world
 
@@ -28,18 +28,20 @@ THREADS = "OPENBLAS_NUM_THREADS"
 )
 def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
     seen: list[int] = []
-    assert each_split(squared, splits, jobs, watched(seen)) == [squared(number) for number in range(splits)]
+    assert measure_splits(squared, splits, jobs, watched(seen)) == [
+        squared(number) for number in range(splits)
+    ]
     assert seen == [splits] * splits
 
 
 def test_processes_are_told_of_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
-    found = each_split(threads, 8, 2)
+    found = measure_splits(threads, 8, 2)
     assert [number for number, _, _ in found] == list(range(8))
     assert {told for _, told, _ in found} == {"1"}
     assert os.getpid() not in {process for _, _, process in found}
     # The control: in this process nothing is told.
-    assert each_split(threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
+    assert measure_splits(threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
 
 
 @pytest.mark.parametrize("before", [None, "2", ""])
@@ -48,12 +50,12 @@ def test_what_this_process_was_told_stays(before: str | None, monkeypatch: pytes
         monkeypatch.delenv(THREADS, raising=False)
     else:
         monkeypatch.setenv(THREADS, before)
-    with _one_thread_each():
+    with _limit_threads():
         assert os.environ[THREADS] == (before or "1")
     assert os.environ.get(THREADS) == before
 
     def failed() -> None:
-        with _one_thread_each():
+        with _limit_threads():
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -65,7 +67,7 @@ def test_what_this_process_was_told_stays(before: str | None, monkeypatch: pytes
 def test_an_error_comes_out_as_what_it_is(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
-        each_split(failing, 6, jobs)
+        measure_splits(failing, 6, jobs)
     assert caught.value.row == 7
     assert not multiprocessing.active_children()
     assert THREADS not in os.environ
@@ -111,7 +113,7 @@ def test_a_category_that_a_fit_split_lacks_is_told_of_by_every_process() -> None
 SCRIPT = """
 import os, sys
 sys.path.insert(0, {root!r})
-from langchain_cfc.comparison.jobs import each_split
+from langchain_cfc.experiments.splits import measure_splits
 from tests.comparison.making import slow
 
 def told(items, total):
@@ -121,7 +123,7 @@ def told(items, total):
         yield item
 
 if __name__ == "__main__":
-    each_split(slow, 4000, 2, told)
+    measure_splits(slow, 4000, 2, told)
 """
 
 

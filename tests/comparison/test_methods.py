@@ -21,10 +21,10 @@ from langchain_cfc.experiments.methods import (
     Split,
     ThresholdMethod,
     TopK,
-    methods_named,
-    ours,
-    outside,
-    paper,
+    get_methods,
+    list_outside_methods,
+    list_paper_methods,
+    make_our_method,
 )
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
@@ -37,11 +37,11 @@ pytestmark = [
     for kind in (AttainabilityWarning, OrientationWarning)
 ]
 
-EVERY = [*OURS_SHOWN, *(one.name for one in (*paper(), *outside()))]
+EVERY = [*OURS_SHOWN, *(one.name for one in (*list_paper_methods(), *list_outside_methods()))]
 
 
 def named(name: str) -> Method:
-    (method,) = methods_named([name])
+    (method,) = get_methods([name])
     return method
 
 
@@ -102,7 +102,7 @@ MAPS = (
 def test_ours_on_the_recording_are_calibrate_and_decide(features: str, set_rule: str) -> None:
     labelled = facts()
     alphas = ("0.25", "0.4")
-    comparison = Comparison.on(labelled, protocol(["ours"], features=features, set_rule=set_rule))
+    comparison = Comparison.from_labelled(labelled, protocol(["ours"], features=features, set_rule=set_rule))
     split, other = split_of(comparison, 0), split_of(comparison, 1)
     for name in ("conditional", "marginal", "learned", "confident", "conditional:rank"):
         for alpha in alphas:
@@ -129,7 +129,9 @@ def test_ours_on_random_prompts_are_calibrate_and_decide() -> None:
         )[number % 5]
         set_rule = ("all", "best_prefix", "rank", "unique", "unique(best_prefix)")[rng.integers(5)]
         alpha = ("0.1", "0.2", "0.35", "0.5")[rng.integers(4)]
-        comparison = Comparison.on(labelled, protocol(["ours"], features=features, set_rule=set_rule))
+        comparison = Comparison.from_labelled(
+            labelled, protocol(["ours"], features=features, set_rule=set_rule)
+        )
         split = split_of(comparison, number)
         for name in OURS_SHOWN:
             made = named(name).make(split, alpha)
@@ -277,7 +279,7 @@ def test_the_slack_is_the_square_root_of_log_ten_ninths_over_n() -> None:
 
 
 def test_truncation_changes_sets_and_no_threshold() -> None:
-    comparison = Comparison.on(facts(), protocol(["paper"]))
+    comparison = Comparison.from_labelled(facts(), protocol(["paper"]))
     split = split_of(comparison, 0)
     for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
         for alpha in ("0.2", "0.4"):
@@ -429,8 +431,8 @@ def test_a_test_prompt_is_answered_as_if_alone(name: str) -> None:
     )
     for row in (150, 163, 199):
         alone = named(name).make(parts(labelled, range(40), range(40, 150), [row], features=features), "0.25")
-        assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
-        assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
+        assert alone.make_sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
+        assert alone.make_sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
 
 
 def test_ours_never_fits_on_calibration_prompts_and_the_paper_does() -> None:
@@ -456,7 +458,7 @@ def test_back_off_is_its_rule_on_all_development_prompts() -> None:
     rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
     for alpha in ("0.2", "0.5"):
         made = named("back-off").make(split, alpha)
-        assert np.array_equal(made.sets.accepted, rule.sets(labelled.draws.scores[150:], alpha))
+        assert np.array_equal(made.sets.accepted, rule.make_sets(labelled.draws.scores[150:], alpha))
         assert not made.sets.not_certifiable.any()
         assert made.thresholds is None
 
@@ -480,7 +482,7 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
         assert rule.tested == 150
         assert np.array_equal(
             made.drawn,
-            rule.sets(split.test_candidates.scores, split.test_candidates.answer_codes, "0.25").draws,
+            rule.make_sets(split.test_candidates.scores, split.test_candidates.answer_codes, "0.25").draws,
         )
         # The cuts are quantiles of the ordering half: of scores of all prompts, not of easy ones.
         shares.append(float((pool.draws.scores[:300] <= rule.cuts[len(rule.cuts) // 2]).mean()))
@@ -494,17 +496,17 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
 
 
 def test_families_and_names() -> None:
-    assert [one.name for one in methods_named(["ours"])] == list(OURS_SHOWN)
-    assert [one.family for one in methods_named(["ours", "paper", "outside"])] == ["ours"] * 6 + [
+    assert [one.name for one in get_methods(["ours"])] == list(OURS_SHOWN)
+    assert [one.family for one in get_methods(["ours", "paper", "outside"])] == ["ours"] * 6 + [
         "paper"
     ] * 8 + ["outside"] * 2
-    assert methods_named(["CFC", "paper", "CFC"])[0].name == "CFC"
-    assert len(methods_named(["CFC", "paper", "CFC"])) == 8
-    one = ours("conditional: unique")
+    assert get_methods(["CFC", "paper", "CFC"])[0].name == "CFC"
+    assert len(get_methods(["CFC", "paper", "CFC"])) == 8
+    one = make_our_method("conditional: unique")
     assert isinstance(one, ThresholdMethod)
     assert one.set_rule == "unique(all)"
-    assert methods_named([one])[0] is one
-    for method in methods_named(EVERY):
+    assert get_methods([one])[0] is one
+    for method in get_methods(EVERY):
         assert method.words
         assert method.promise
 
@@ -526,15 +528,15 @@ def test_families_and_names() -> None:
 )
 def test_what_is_no_method_is_refused(names: list[str | Method], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        methods_named(names)
+        get_methods(names)
 
 
 def test_a_name_alone_is_not_read_letter_by_letter() -> None:
-    assert methods_named("ours") == methods_named(["ours"])
+    assert get_methods("ours") == get_methods(["ours"])
     with pytest.raises(InputError, match="unknown method 'magic'"):
-        methods_named("magic")
+        get_methods("magic")
     with pytest.raises(InputError, match="names or `Method`s, got None"):
-        methods_named([None])  # type: ignore[list-item]
+        get_methods([None])  # type: ignore[list-item]
 
 
 def test_scores_alone_suffice_where_answers_play_no_role() -> None:

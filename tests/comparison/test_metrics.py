@@ -18,9 +18,9 @@ from langchain_cfc.experiments.metrics import (
     Groups,
     Outcomes,
     Slabs,
-    figures,
-    group_figures,
-    slab_bins,
+    compute_figures,
+    compute_group_figures,
+    compute_slab_bins,
 )
 from langchain_cfc.features import measured
 
@@ -132,7 +132,7 @@ def test_every_figure_by_its_definition(answers: bool) -> None:
             accepted = (rng.random((size, n)) < likely) & ~flagged[:, np.newaxis]
             runs.append(made_of(draws, accepted, flagged, drawn=rng.integers(0, n + 1, size)))
         correct = labelled.correct
-        found = figures(Outcomes.of(runs, correct), groups_by(member), None)
+        found = compute_figures(Outcomes.from_outputs(runs, correct), groups_by(member), None)
         assert set(found) == OF_A_SPLIT
         assert np.isnan(found["worst_slab_kept_promise"]).all()
         expected = [plainly(made, correct, member) for made in runs]
@@ -162,9 +162,9 @@ def test_figures_by_hand() -> None:
         np.array([0.5, 0.6, math.inf, -0.25]),
         np.array([1, 3, 0, 2]),
     )
-    seen = Outcomes.of([made], correct)
+    seen = Outcomes.from_outputs([made], correct)
     member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    found = {name: values.tolist() for name, values in figures(seen, groups_by(member), None).items()}
+    found = {name: values.tolist() for name, values in compute_figures(seen, groups_by(member), None).items()}
     assert found | {"worst_slab_kept_promise": [], "size_stratified_kept_promise": []} == {
         "coverage": [0.5],
         "kept_promise": [0.75],
@@ -181,7 +181,7 @@ def test_figures_by_hand() -> None:
         "all_correct_rate": [0.5],
         "mean_candidates_drawn": [1.5],
     }
-    by_group = group_figures(seen, groups_by(member))
+    by_group = compute_group_figures(seen, groups_by(member))
     assert set(by_group) == {"coverage", "kept_promise", "not_certifiable_rate", "mean_set_size", "threshold"}
     same(by_group["coverage"][0], [1.0, 0.0, NAN])
     same(by_group["kept_promise"][0], [1.0, 0.5, NAN])
@@ -199,7 +199,9 @@ def test_a_method_without_thresholds_has_none_in_any_group_and_spoils_no_other()
         made_of(labelled.draws, nothing, flagged),
         made_of(labelled.draws, nothing, flagged, np.full(30, 0.5)),
     ]
-    found = group_figures(Outcomes.of(runs, labelled.correct), groups_by(member))["threshold"]
+    found = compute_group_figures(Outcomes.from_outputs(runs, labelled.correct), groups_by(member))[
+        "threshold"
+    ]
     same(found[0], [NAN, NAN])
     same(found[1], [0.5, 0.5])
 
@@ -213,13 +215,17 @@ def test_strata_of_set_size() -> None:
         accepted = np.tile(np.arange(n) < size, (20, 1))
         correct = np.zeros((20, n), np.bool_)
         correct[:15, 0] = True
-        found = figures(
-            Outcomes.of([made_of(draws, accepted, flagged)], correct), groups_by(np.ones((20, 1))), None
+        found = compute_figures(
+            Outcomes.from_outputs([made_of(draws, accepted, flagged)], correct),
+            groups_by(np.ones((20, 1))),
+            None,
         )
         same(found["size_stratified_kept_promise"], [0.75])
         accepted[0] = False
-        found = figures(
-            Outcomes.of([made_of(draws, accepted, flagged)], correct), groups_by(np.ones((20, 1))), None
+        found = compute_figures(
+            Outcomes.from_outputs([made_of(draws, accepted, flagged)], correct),
+            groups_by(np.ones((20, 1))),
+            None,
         )
         same(found["size_stratified_kept_promise"], [NAN])
     # Neighbours on both sides of an edge: 10 prompts each make a stratum if they belong together.
@@ -237,8 +243,10 @@ def test_strata_of_set_size() -> None:
     ):
         accepted = np.arange(n) < np.repeat([below, below + 1], 10)[:, np.newaxis]
         correct = np.ones((20, n), np.bool_)
-        found = figures(
-            Outcomes.of([made_of(draws, accepted, flagged)], correct), groups_by(np.ones((20, 1))), None
+        found = compute_figures(
+            Outcomes.from_outputs([made_of(draws, accepted, flagged)], correct),
+            groups_by(np.ones((20, 1))),
+            None,
         )
         same(found["size_stratified_kept_promise"], [1.0 if together else NAN])
 
@@ -251,7 +259,7 @@ def test_a_rule_that_covers_by_huge_sets_is_seen_by_strata() -> None:
     correct = np.zeros((100, 8), np.bool_)
     correct[:, 7] = True
     run = made_of(draws, accepted, np.zeros(100, np.bool_))
-    found = figures(Outcomes.of([run], correct), groups_by(np.ones((100, 1))), None)
+    found = compute_figures(Outcomes.from_outputs([run], correct), groups_by(np.ones((100, 1))), None)
     same(found["coverage"], [0.5])
     same(found["size_stratified_kept_promise"], [0.0])
 
@@ -287,7 +295,7 @@ def test_the_worst_slab_by_trying_all() -> None:
         bins = rng.integers(0, SLAB_BINS, (size, 1 + number % 3))
         first = rng.random(size) < rng.choice([0.1, 0.5])
         kept = rng.random((4, size)) < np.array([[0.0], [0.5], [0.8], [1.0]])
-        found = Slabs(bins, first).worst(kept)
+        found = Slabs(bins, first).find_worst(kept)
         expected = [worst_plainly(bins, first, run) for run in kept]
         same(found, expected)
         undefined += sum(map(math.isnan, expected))
@@ -299,7 +307,7 @@ def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, Boo
     rng = np.random.default_rng(seed)
     labelled = world(seed, 6000, 4)
     draws = measured(labelled.draws)
-    bins = slab_bins(draws)
+    bins = compute_slab_bins(draws)
     assert bins is not None
     kept = rng.random(6000) < tau
     means = draws.measured["mean_score"]
@@ -311,7 +319,7 @@ def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, Boo
 
 def test_a_planted_slab_is_found() -> None:
     slabs, kept, inside = planted(4, 0.9, hole=True)
-    (found,) = slabs.worst(kept[np.newaxis])
+    (found,) = slabs.find_worst(kept[np.newaxis])
     # The three upper bins of the mean hold a little less than the hole, so that a slab with nothing kept is
     # there to be found, and on the other half nothing is kept in it either, but for its edge: of a slab of
     # at least a tenth of 3,000 prompts, neighbouring bins of a twentieth each.
@@ -329,7 +337,7 @@ def test_without_a_hole_the_worst_slab_is_near_the_target() -> None:
     alarms = 0
     for seed in (5, 6, 7):
         slabs, kept, _ = planted(seed, tau, hole=False)
-        (found,) = slabs.worst(kept[np.newaxis])
+        (found,) = slabs.find_worst(kept[np.newaxis])
         value, inside = worst_slab(slabs, kept, slabs.first)
         assert found == pytest.approx(kept[inside & ~slabs.first].mean(), abs=1e-12)
         for half, alarm in ((~slabs.first, False), (slabs.first, True)):
@@ -361,7 +369,7 @@ def worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, B
 
 def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
     draws = measured(world(8, 1000, 5).draws)
-    bins = slab_bins(draws)
+    bins = compute_slab_bins(draws)
     assert bins is not None
     varying = [name for name, values in draws.measured.items() if np.ptp(values) > 0]
     assert bins.shape == (1000, len(varying) + 16)
@@ -374,13 +382,13 @@ def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
         assert (np.diff(bins[order, place])[equal] == 0).all()
         if len(np.unique(draws.measured[name])) == 1000:
             assert np.bincount(bins[:, place], minlength=SLAB_BINS).tolist() == [50] * SLAB_BINS
-    assert slab_bins(world(8, 1000, 5).draws) is None  # nothing measured
+    assert compute_slab_bins(world(8, 1000, 5).draws) is None  # nothing measured
     flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)
-    assert slab_bins(measured(flat)) is None
+    assert compute_slab_bins(measured(flat)) is None
 
 
 def test_scores_at_the_edge_of_numbers_have_no_direction_of_their_own() -> None:
     scores = np.zeros((30, 2))
     scores[::3] = 1e-200  # whose square is nothing
-    bins = slab_bins(measured(CandidateBatch(scores, None, None, ({},) * 30)))
+    bins = compute_slab_bins(measured(CandidateBatch(scores, None, None, ({},) * 30)))
     assert bins is None or ((bins >= 0) & (bins < SLAB_BINS)).all()

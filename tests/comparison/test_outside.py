@@ -19,7 +19,13 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments.baselines import CUTS, BackOffRule, SamplingRule, _counted, _ranked
+from langchain_cfc.experiments.baselines import (
+    CUTS,
+    BackOffRule,
+    SamplingRule,
+    _count_configurations,
+    _rank_scores,
+)
 from tests.guarantees.laws import ROUND_OFF, World, tail
 
 FALSE_ALARM = 1e-6
@@ -76,14 +82,14 @@ def test_drawing_by_hand(
     scores: list[float], codes: list[int], accept: float, stop: float, expected: tuple[list[int], int]
 ) -> None:
     rule = fixed(accept, stop, len(scores))
-    assert rule.chosen("0.5") == (accept, stop)
-    found = rule.sets([scores], [codes], "0.5")
+    assert rule.get_configuration("0.5") == (accept, stop)
+    found = rule.make_sets([scores], [codes], "0.5")
     assert (np.flatnonzero(found.accepted[0]).tolist(), found.draws[0]) == expected
     assert found.flagged.tolist() == [False]
 
 
 def test_without_answers_nothing_is_a_repeat() -> None:
-    found = fixed(1.0, 0.2, 3, by_answer=False).sets([[0.5, 0.1, 0.4]], None, "0.5")
+    found = fixed(1.0, 0.2, 3, by_answer=False).make_sets([[0.5, 0.1, 0.4]], None, "0.5")
     assert (found.accepted.tolist(), found.draws.tolist()) == ([[True, True, False]], [2])
 
 
@@ -152,8 +158,8 @@ def test_learns_and_draws_what_plain_loops_do(by_answer: bool) -> None:
         rule = SamplingRule.learn(scores, correct, known, delta=delta)
         for alpha in ALPHAS[number % 3 :: 3]:
             expected = learnt_plainly((scores, correct, codes), rule.cuts.tolist(), alpha, delta)
-            assert rule.chosen(alpha) == expected
-            found = rule.sets(scores, known, alpha)
+            assert rule.get_configuration(alpha) == expected
+            found = rule.make_sets(scores, known, alpha)
             if expected is None:
                 assert found.flagged.all()
                 assert not found.accepted.any()
@@ -173,8 +179,8 @@ def test_every_configuration_is_counted_as_plain_loops_count_it() -> None:
     for _ in range(10):
         scores, correct, codes = prompts = candidates(rng, 40, 5)
         cuts = np.array([0.1, 0.2, 0.4, 0.5, 0.8, 1.0])
-        ranks, repeats = _ranked(cuts, scores, codes)
-        covered, kept = _counted(ranks, repeats, correct, len(cuts))
+        ranks, repeats = _rank_scores(cuts, scores, codes)
+        covered, kept = _count_configurations(ranks, repeats, correct, len(cuts))
         for first, accept in enumerate(cuts):
             for column, stop in enumerate([-math.inf, *cuts[: first + 1]]):
                 missed, total = figures(prompts, accept, stop)
@@ -209,8 +215,8 @@ def test_too_few_prompts_certify_nothing() -> None:
     # Without a miss, 0.9^m <= 0.05 from m = 29 testing prompts on.
     for size, passes in ((56, False), (57, False), (58, True)):
         rule = SamplingRule.learn(np.zeros((size, 2)), np.ones((size, 2), np.bool_), None, delta="0.05")
-        found = rule.sets(np.zeros((3, 2)), None, "0.1")
-        assert [rule.chosen("0.1") is not None, *(~found.flagged).tolist()] == [passes] * 4
+        found = rule.make_sets(np.zeros((3, 2)), None, "0.1")
+        assert [rule.get_configuration("0.1") is not None, *(~found.flagged).tolist()] == [passes] * 4
         assert found.draws.tolist() == [int(passes)] * 3
         assert found.accepted.tolist() == [[passes, False]] * 3
 
@@ -219,7 +225,7 @@ def test_levels_out_of_reach_are_flagged() -> None:
     correct = np.ones((400, 1), np.bool_)
     correct[: 400 // 4] = False
     rule = SamplingRule.learn(np.full((400, 1), 0.5), correct, None, delta="0.05")
-    assert [rule.chosen(alpha) is None for alpha in ("0.1", "0.25", "0.4")] == [True, True, False]
+    assert [rule.get_configuration(alpha) is None for alpha in ("0.1", "0.25", "0.4")] == [True, True, False]
 
 
 # Sampling until confident: the promise --------------------------------------------------------------------
@@ -239,7 +245,7 @@ def test_how_often_a_bad_configuration_passes_is_the_binomial_tail() -> None:
     for _ in range(tried):
         rule = SamplingRule.learn(scores, rng.random((2 * tested, 1)) >= alpha, None, delta=delta)
         assert len(rule.missed) == 1
-        passed += rule.chosen(alpha) is not None
+        passed += rule.get_configuration(alpha) is not None
         plainly += int(rule.missed[0]) <= alpha * tested
 
     def follows(count: int) -> bool:
@@ -267,11 +273,11 @@ def test_coverage_is_too_low_for_few_calibration_sets() -> None:
         rule = SamplingRule.learn(scores[rows], correct[rows], codes[rows], delta=delta)
 
         def fails(one: SamplingRule) -> bool:
-            found = one.sets(scores, codes, alpha)
+            found = one.make_sets(scores, codes, alpha)
             coverage = float(world.chances @ (found.accepted & correct).any(axis=1))
             return not found.flagged.all() and coverage < 1.0 - float(alpha) - ROUND_OFF
 
-        certified += rule.chosen(alpha) is not None
+        certified += rule.get_configuration(alpha) is not None
         sound += fails(rule)
         # The control: whatever missed at most alpha of the testing prompts passes, without a p-value.
         enough = np.flatnonzero(rule.missed <= float(alpha) * rule.tested)
@@ -306,21 +312,21 @@ def test_back_off_by_hand() -> None:
     correct = np.array([[True, False], [False, True], [True, True], [True, False]])
     rule = BackOffRule.learn(scores, correct)
     # k = floor(5 alpha).
-    assert [rule.threshold(alpha) for alpha in ("0.19", "0.2", "0.4", "0.6", "0.79", "0.8")] == [
+    assert [rule.compute_threshold(alpha) for alpha in ("0.19", "0.2", "0.4", "0.6", "0.79", "0.8")] == [
         -math.inf,
         *(0.2, 0.3, 0.5, 0.5),
         math.inf,
     ]
     new = [[0.0, 0.2], [0.3, 0.29], [1.0, 0.5]]
-    assert rule.sets(new, "0.19").tolist() == [[False, False]] * 3
-    assert rule.sets(new, "0.4").tolist() == [[True, True], [False, True], [False, False]]
-    assert rule.sets(new, "0.8").tolist() == [[True, True]] * 3
+    assert rule.make_sets(new, "0.19").tolist() == [[False, False]] * 3
+    assert rule.make_sets(new, "0.4").tolist() == [[True, True], [False, True], [False, False]]
+    assert rule.make_sets(new, "0.8").tolist() == [[True, True]] * 3
 
 
 def test_ten_times_seven_tenths_is_seven() -> None:
     # In floats 10 * (1 - 0.3) is 7, but (1 - 0.9) * 10 is less than 1.
     rule = BackOffRule.learn((np.arange(1, 10) / 10)[:, np.newaxis], np.zeros((9, 1), np.bool_))
-    assert [rule.threshold(alpha) for alpha in (0.1, 0.3, 0.7, 0.9)] == [0.1, 0.3, 0.7, 0.9]
+    assert [rule.compute_threshold(alpha) for alpha in (0.1, 0.3, 0.7, 0.9)] == [0.1, 0.3, 0.7, 0.9]
 
 
 def test_back_off_keeps_what_plain_loops_keep() -> None:
@@ -331,7 +337,7 @@ def test_back_off_keeps_what_plain_loops_keep() -> None:
         rule = BackOffRule.learn(scores, correct)
         for alpha in ALPHAS:
             for one in scores[:3]:
-                kept = rule.sets(one[np.newaxis], alpha)[0].tolist()
+                kept = rule.make_sets(one[np.newaxis], alpha)[0].tolist()
                 # A score is kept if so many prompts at most have a wrong candidate at or below it.
                 bad = [
                     sum(
@@ -362,12 +368,12 @@ def worlds() -> Iterator[tuple[FloatArray, BoolArray, list[Fraction]]]:
 
 
 def kept_by_cut(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
-    return rule.sets(scores, str(float(alpha)))
+    return rule.make_sets(scores, str(float(alpha)))
 
 
 def kept_at_ties(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
     """The control that keeps the threshold itself."""
-    return np.asarray(scores <= rule.threshold(str(float(alpha))))
+    return np.asarray(scores <= rule.compute_threshold(str(float(alpha))))
 
 
 def kept_one_rank_higher(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
@@ -438,8 +444,8 @@ def test_the_two_promises_are_duals() -> None:
     half = len(scores) // 2
     off = math.sqrt(math.log(2.0 / FALSE_ALARM) / (2 * half))
     rule = SamplingRule.learn(scores[:half], correct[:half], codes[:half], delta="0.1")
-    kept = BackOffRule.learn(scores[:half], correct[:half]).sets(scores[half:], "0.3")
-    sampled = rule.sets(scores[half:], codes[half:], "0.3").accepted
+    kept = BackOffRule.learn(scores[:half], correct[:half]).make_sets(scores[half:], "0.3")
+    sampled = rule.make_sets(scores[half:], codes[half:], "0.3").accepted
     right, wrong = correct[half:], ~correct[half:]
 
     def share(sets: BoolArray) -> float:
@@ -504,24 +510,24 @@ def test_impossible_prompts_and_levels_are_refused() -> None:
     rule = SamplingRule.learn(SCORES, CORRECT, CODES, delta="0.1")
     for scores, codes in ((np.full((4, 3), 0.5), None), (SCORES, None)):
         with pytest.raises(InputError, match="expected 2 candidates per prompt with answer codes"):
-            rule.sets(scores, codes, "0.1")
+            rule.make_sets(scores, codes, "0.1")
     plain = SamplingRule.learn(SCORES, CORRECT, None, delta="0.1")
     with pytest.raises(InputError, match="expected 2 candidates per prompt without answer codes"):
-        plain.sets(SCORES, CODES, "0.1")
+        plain.make_sets(SCORES, CODES, "0.1")
     back_off = BackOffRule.learn(SCORES, CORRECT)
     with pytest.raises(InputError, match="expected 2 candidates per prompt, as in calibration; got 3"):
-        back_off.sets(np.full((4, 3), 0.5), "0.1")
+        back_off.make_sets(np.full((4, 3), 0.5), "0.1")
     with pytest.raises(InputError, match="no calibration prompts: at least one is needed"):
         BackOffRule.learn(np.zeros((0, 2)), np.zeros((0, 2), np.bool_))
     for level in ("0", 1.0, "x", True):
         with pytest.raises(InputError, match="alpha must be a decimal number"):
-            rule.sets(SCORES, CODES, level)
+            rule.make_sets(SCORES, CODES, level)
         with pytest.raises(InputError, match="alpha must be a decimal number"):
-            back_off.sets(SCORES, level)
+            back_off.make_sets(SCORES, level)
 
 
 def test_no_prompt_is_no_problem() -> None:
-    found = SamplingRule.learn(SCORES, CORRECT, CODES, delta="0.1").sets(SCORES[:0], CODES[:0], "0.1")
+    found = SamplingRule.learn(SCORES, CORRECT, CODES, delta="0.1").make_sets(SCORES[:0], CODES[:0], "0.1")
     assert found.accepted.shape == (0, 2)
     assert found.flagged.shape == found.draws.shape == (0,)
-    assert BackOffRule.learn(SCORES, CORRECT).sets(SCORES[:0], "0.1").shape == (0, 2)
+    assert BackOffRule.learn(SCORES, CORRECT).make_sets(SCORES[:0], "0.1").shape == (0, 2)

@@ -28,15 +28,17 @@ def test_what_splits_share_is_what_each_would_make(decimals: int) -> None:
         expected = expected.fit(labelled.draws.take(fitted_on)) if expected.needs_fit else expected
         for pool in (measured, plain):
             assert np.array_equal(
-                pool.features(text, fitted_on), expected.transform(labelled.draws), equal_nan=True
+                pool.compute_features(text, fitted_on), expected.transform(labelled.draws), equal_nan=True
             )
     for text in RULES:
         rule = parse_set_rule(text)
         for pool in (measured, plain):
             for _ in range(2):  # made, and looked up
-                assert np.array_equal(pool.levels(text), rule.levels(labelled.draws))
+                assert np.array_equal(pool.compute_levels(text), rule.levels(labelled.draws))
                 for cap in (1.0, 2.0):
-                    assert np.array_equal(pool.success_scores(text, cap), rule.success_scores(labelled, cap))
+                    assert np.array_equal(
+                        pool.compute_success_scores(text, cap), rule.success_scores(labelled, cap)
+                    )
 
 
 def test_success_scores_by_hand() -> None:
@@ -47,11 +49,11 @@ def test_success_scores_by_hand() -> None:
         [["x", "y", "x"], ["u", "v", "w"], ["x", "x", "y"]],
     )
     pool = Pool(labelled)
-    assert pool.success_scores("all", 2.0).tolist() == [0.5, 2.0, 0.25]
-    assert pool.success_scores("all", 1.0).tolist() == [0.5, 1.0, 0.25]
-    assert pool.success_scores("rank", 2.0).tolist() == [2 / 3, 2.0, 2 / 3]
+    assert pool.compute_success_scores("all", 2.0).tolist() == [0.5, 2.0, 0.25]
+    assert pool.compute_success_scores("all", 1.0).tolist() == [0.5, 1.0, 0.25]
+    assert pool.compute_success_scores("rank", 2.0).tolist() == [2 / 3, 2.0, 2 / 3]
     # The best candidate of the last prompt is its third, which is wrong; the right ones come before it.
-    assert pool.success_scores("best_prefix", 2.0).tolist() == [0.5, 2.0, 0.25]
+    assert pool.compute_success_scores("best_prefix", 2.0).tolist() == [0.5, 2.0, 0.25]
     assert pool.attainable.tolist() == [True, False, True]
 
 
@@ -64,11 +66,11 @@ def test_a_map_sees_the_rows_that_it_is_fitted_on_and_no_others() -> None:
         labelled.ids, changed, labelled.correct, [["x"] * 4] * 200, metadata=labelled.draws.metadata
     )
     for text in ("bins(mean_score, 4)", "hat(max_score, 5)", "hard(max_score, 0.9)"):
-        before, after = (Pool(one).features(text, some)[some] for one in (labelled, other))
+        before, after = (Pool(one).compute_features(text, some)[some] for one in (labelled, other))
         assert np.array_equal(before, after)
         # The control: fitted on all rows, it moves.
         everything = np.arange(200)
-        before, after = (Pool(one).features(text, everything)[some] for one in (labelled, other))
+        before, after = (Pool(one).compute_features(text, everything)[some] for one in (labelled, other))
         assert not np.array_equal(before, after)
 
 
@@ -77,20 +79,20 @@ def test_errors_name_the_record() -> None:
     rows = np.array([row for row, one in enumerate(labelled.draws.metadata) if one["topic"] != "law"])
     stranger = next(row for row, one in enumerate(labelled.draws.metadata) if one["topic"] == "law")
     with pytest.raises(FeatureError, match=f"topic of record '{labelled.ids[stranger]}' is 'law'"):
-        Pool(labelled).features("group(topic)", rows)
+        Pool(labelled).compute_features("group(topic)", rows)
 
 
 def test_a_split_makes_things_once() -> None:
     split = parts(world(5), range(40), range(41, 100), [*range(120, 200), 40])
     assert split.development.tolist() == [*range(40), *range(41, 100)]
-    assert split.rows("development") is split.development
-    assert split.rows("fit").tolist() == list(range(40))
+    assert split.get_rows("development") is split.development
+    assert split.get_rows("fit").tolist() == list(range(40))
     assert split.test_candidates.scores.tolist() == split.pool.draws.scores[split.test].tolist()
     assert split.test_correct.tolist() == split.pool.correct[split.test].tolist()
     assert split.all_drawn.tolist() == [4] * 81
     numbers = iter(range(3))
-    assert [split.once((key,), lambda: next(numbers)) for key in ("a", "b", "a")] == [0, 1, 0]
-    first = split.features("bins(mean_score, 3)", "fit")
-    assert split.features("bins(mean_score, 3)", "fit") is first
-    assert not np.array_equal(split.features("bins(mean_score, 3)", "development"), first)
-    assert np.array_equal(split.test_levels("rank"), split.pool.levels("rank")[split.test])
+    assert [split.get_or_make((key,), lambda: next(numbers)) for key in ("a", "b", "a")] == [0, 1, 0]
+    first = split.compute_features("bins(mean_score, 3)", "fit")
+    assert split.compute_features("bins(mean_score, 3)", "fit") is first
+    assert not np.array_equal(split.compute_features("bins(mean_score, 3)", "development"), first)
+    assert np.array_equal(split.compute_test_levels("rank"), split.pool.compute_levels("rank")[split.test])

@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.experiments.compare import Summary, compare, spread
+from langchain_cfc.experiments.compare import Summary, compare, compute_spread
 from langchain_cfc.experiments.comparison_report import Spread
-from langchain_cfc.experiments.methods import methods_named
+from langchain_cfc.experiments.methods import get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
-from langchain_cfc.experiments.splits import Measured
+from langchain_cfc.experiments.splits import SplitResult
 
 from .making import numbers_in
 
@@ -27,7 +27,7 @@ FALSE_ALARM = 1e-6
 
 def test_the_corrected_interval_by_hand() -> None:
     # s^2 = 4/3 of 0, 2, 2, 0; Student's 0.975-quantile with 3 degrees of freedom is 3.182446305284263.
-    found = spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
+    found = compute_spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
     assert found is not None
     assert (found.mean, found.sd, found.splits) == (1.0, 1.0, 4)
     half = 3.182446305284263 * math.sqrt((1 / 4 + 0.25) * 4 / 3)
@@ -38,13 +38,13 @@ def test_without_overlap_it_is_students() -> None:
     rng = np.random.default_rng(1)
     for count in (2, 3, 10, 100):
         values = rng.normal(size=count)
-        found = spread(values, 0.0)
+        found = compute_spread(values, 0.0)
         expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
         assert found is not None
         assert found.interval == pytest.approx((expected.low, expected.high), abs=1e-12)
         assert found.sd == pytest.approx(values.std(), abs=1e-15)
         # The control: with overlap it is wider, by sqrt(1 + J overlap).
-        wider = spread(values, 1.0)
+        wider = compute_spread(values, 1.0)
         assert wider is not None
         assert found.interval is not None
         assert wider.interval is not None
@@ -53,16 +53,16 @@ def test_without_overlap_it_is_students() -> None:
 
 
 def test_splits_that_do_not_define_a_figure_are_left_out() -> None:
-    with_gaps = spread(np.array([NAN, 0.0, 2.0, NAN, 2.0, 0.0]), 0.25)
-    assert with_gaps == spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
-    assert spread(np.array([NAN, NAN]), 1.0) is None
-    assert spread(np.array([]), 1.0) is None
+    with_gaps = compute_spread(np.array([NAN, 0.0, 2.0, NAN, 2.0, 0.0]), 0.25)
+    assert with_gaps == compute_spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
+    assert compute_spread(np.array([NAN, NAN]), 1.0) is None
+    assert compute_spread(np.array([]), 1.0) is None
 
 
 def test_one_split_knows_nothing_of_its_spread() -> None:
     # An interval of no width would say that the figure is known for sure.
     for values in ([0.25], [NAN, 0.25]):
-        found = spread(np.array(values), 1.0)
+        found = compute_spread(np.array(values), 1.0)
         assert found is not None
         assert (found.mean, found.sd, found.splits) == (0.25, 0.0, 1)
         interval: Any = found.interval
@@ -152,10 +152,10 @@ GROUPS = Groups("group(g)", ("g=a", "g=b", "g=c"), ("a", "b", "c"), MEMBER)
 LEVELS = Groups(
     "bins(mean_score, 2)", ("low", "high"), ("mean score: 1 of 2", "mean score: 2 of 2"), MEMBER[:, :2]
 )
-METHODS = methods_named(["marginal", "back-off"])
+METHODS = get_methods(["marginal", "back-off"])
 
 
-def measured(seed: int) -> Measured:
+def measured(seed: int) -> SplitResult:
     """Two methods at two levels; the third group has no prompt in any split, the second in some only."""
     rng = np.random.default_rng(seed)
     groups = rng.random((4, 3))
@@ -167,7 +167,7 @@ def measured(seed: int) -> Measured:
     figures["selective_accuracy"][0] = NAN if seed else 0.5
     figures["worst_slab_kept_promise"][:] = NAN
     properties = np.concatenate([groups, rng.random((4, 2))], axis=1)
-    return Measured(
+    return SplitResult(
         figures=figures,
         groups={
             **{
@@ -195,7 +195,7 @@ def summary() -> Summary:
 
 
 def test_each_number_is_the_mean_over_splits_of_its_own_run() -> None:
-    levels = summary().levels()
+    levels = summary().build_levels()
     assert [(one.alpha, one.target_coverage, one.n_candidates) for one in levels] == [
         (0.1, 0.9, 7),
         (0.2, 0.8, 7),
@@ -211,7 +211,7 @@ def test_each_number_is_the_mean_over_splits_of_its_own_run() -> None:
             for name in set(FIGURES) - {"worst_group_kept_promise"}:
                 values = np.array([one.figures[name][run] for one in SPLITS_MEASURED])
                 share = not name.startswith("mean_")
-                assert method.figures.get(name) == spread(values, 1.0, share=share)
+                assert method.figures.get(name) == compute_spread(values, 1.0, share=share)
             assert "worst_slab_kept_promise" not in method.figures
             for name in (
                 "coverage",
@@ -230,7 +230,7 @@ def test_each_number_is_the_mean_over_splits_of_its_own_run() -> None:
                 assert ("threshold" in group.figures) == (number == 0)
                 for name, one in group.figures.items():
                     values = np.array([seen.groups[name][run, column] for seen in SPLITS_MEASURED])
-                    assert one == spread(values, 1.0, share=not name.startswith("mean_"))
+                    assert one == compute_spread(values, 1.0, share=not name.startswith("mean_"))
                 assert group.coverage == group.figures["coverage"].mean
                 assert group.figures["coverage"].splits == 4 - column
     first = levels[0].methods["marginal"]
@@ -239,7 +239,7 @@ def test_each_number_is_the_mean_over_splits_of_its_own_run() -> None:
 
 
 def test_gaps_are_of_the_group_that_is_worst_on_average() -> None:
-    for place, (level, tau) in enumerate(zip(summary().levels(), (0.9, 0.8), strict=True)):
+    for place, (level, tau) in enumerate(zip(summary().build_levels(), (0.9, 0.8), strict=True)):
         for number, method in enumerate(level.methods.values()):
             kept = np.array([one.properties[2 * number + place] for one in SPLITS_MEASURED])
             assert set(method.gaps) == {"group(g)", "mean_score"}
@@ -248,29 +248,29 @@ def test_gaps_are_of_the_group_that_is_worst_on_average() -> None:
                 worst = int(np.argmin(means))
                 gap = method.gaps[name]
                 assert gap.group == groups.words[worst]
-                expected = spread(tau - kept[:, columns[worst]], 1.0)
+                expected = compute_spread(tau - kept[:, columns[worst]], 1.0)
                 assert gap.shortfall == expected
                 assert gap.shortfall.mean == pytest.approx(tau - min(means), abs=1e-12)
 
 
 def test_a_property_without_any_prompt_is_left_out() -> None:
     nothing = [replace(one, properties=np.full((4, 5), NAN)) for one in SPLITS_MEASURED]
-    levels = replace(summary(), measured=nothing).levels()
+    levels = replace(summary(), measured=nothing).build_levels()
     assert all(method.gaps == {} for level in levels for method in level.methods.values())
 
 
 def test_attainable_coverage_foretold_and_seen() -> None:
-    found = summary().attainable()
+    found = summary().build_attainable()
     # In the second group it is not known, nor in the third.
     assert [one.words for one in found] == ["all prompts", "a"]
     assert found[0].foretold.mean == 0.5
     assert found[0].seen.mean == pytest.approx(0.15)
     assert found[1].foretold.mean == pytest.approx(0.375)
-    assert found[1].seen == spread(np.full(4, 0.5), 1.0)
+    assert found[1].seen == compute_spread(np.full(4, 0.5), 1.0)
 
 
 def test_nothing_undefined_gets_out() -> None:
-    data = [level.model_dump() for level in summary().levels()]
+    data = [level.model_dump() for level in summary().build_levels()]
     found = numbers_in(data)
     assert len(found) > 200
     assert all(math.isfinite(one) for one in found)

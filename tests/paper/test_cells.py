@@ -15,8 +15,8 @@ from langchain_cfc.experiments.paper import (
     PUBLISHED_SEEDS,
     Cell,
     PublishedCell,
-    agreement,
-    compared,
+    compare_cell,
+    count_agreement,
     published_cells,
 )
 
@@ -45,7 +45,7 @@ def around(mean: float, sd: float, seeds: int = 200) -> list[float]:
 
 
 def test_the_fields_that_others_rely_on_come_first() -> None:
-    cell = compared(a_cell(), around(90.0, 0.4))
+    cell = compare_cell(a_cell(), around(90.0, 0.4))
     data = json.loads(cell.model_dump_json())
     assert list(data)[: len(FIELDS)] == FIELDS
     assert {"n_calibration", "n_candidates"} <= set(data)
@@ -55,12 +55,12 @@ def test_the_fields_that_others_rely_on_come_first() -> None:
 
 
 def test_z_can_be_recomputed_from_the_cell() -> None:
-    cell = compared(a_cell(), around(90.0, 0.4))
+    cell = compare_cell(a_cell(), around(90.0, 0.4))
     scale = math.sqrt(cell.reproduced_sd**2 * (1 / 5 + 1 / cell.seeds) + cell.unit**2 / 12)
     assert (cell.reproduced, cell.reproduced_sd) == pytest.approx((90.0, 0.4))
     assert cell.z == pytest.approx((90.3 - 90.0) / scale)
     assert cell.z == pytest.approx(0.3 / math.sqrt(0.16 * 0.205 + 0.01 / 12))
-    assert compared(a_cell("89.7"), around(90.0, 0.4)).z == pytest.approx(-cell.z)
+    assert compare_cell(a_cell("89.7"), around(90.0, 0.4)).z == pytest.approx(-cell.z)
 
 
 def test_z_of_the_same_law_is_as_wide_as_it_should_be() -> None:
@@ -75,7 +75,7 @@ def test_z_of_the_same_law_is_as_wide_as_it_should_be() -> None:
     found = []
     for _ in range(4_000):
         printed = f"{rng.normal(90.0, 0.4, PUBLISHED_SEEDS).mean():.1f}"
-        found.append(abs(compared(a_cell(printed), rng.normal(90.0, 0.4, seeds)).z))
+        found.append(abs(compare_cell(a_cell(printed), rng.normal(90.0, 0.4, seeds)).z))
     wider = [z * math.sqrt((0.2 + 1 / seeds) / 0.2) for z in found]
     assert all(as_many_below(found, limit, seeds) for limit in (1.0, 2.0))
     assert not all(as_many_below(wider, limit, seeds) for limit in (1.0, 2.0))
@@ -94,7 +94,7 @@ def as_many_below(values: Sequence[float], limit: float, seeds: int) -> bool:
     [("16.00", 16.0, 0.0), ("16.00", 16.005, -math.sqrt(3)), ("8.00", 10.0, -2.0 / (0.01 / math.sqrt(12)))],
 )
 def test_where_nothing_varies_the_rounding_is_the_scale(printed: str, reproduced: float, z: float) -> None:
-    cell = compared(a_cell(printed, "0.00"), [reproduced] * 3)
+    cell = compare_cell(a_cell(printed, "0.00"), [reproduced] * 3)
     assert cell.z == pytest.approx(z)
     assert cell.in_band is (abs(z) < 2)
 
@@ -104,19 +104,19 @@ def test_where_nothing_varies_the_rounding_is_the_scale(printed: str, reproduced
 )
 def test_the_band_is_the_printed_spread_and_the_rounding_of_the_mean(reproduced: float, inside: bool) -> None:
     # 90.3 +- 0.5, so from 89.8 - 0.05 to 90.8 + 0.05.
-    assert compared(a_cell(), around(reproduced, 0.0)).in_band is inside
+    assert compare_cell(a_cell(), around(reproduced, 0.0)).in_band is inside
 
 
 @pytest.mark.parametrize("figures", [[], [90.0], [90.0, math.nan], [90.0, math.inf], [[90.0, 90.1]]])
 def test_figures_that_cannot_be_compared_are_refused(figures: Sequence[float]) -> None:
     with pytest.raises(InputError, match="finite numbers of at least two seeds"):
-        compared(a_cell(), figures)
+        compare_cell(a_cell(), figures)
 
 
 def test_cells_without_a_spread_and_excerpts_are_refused() -> None:
     for table in ("synthetic_excerpt", "triviaqa_ablation"):
         with pytest.raises(InputError, match=f"{table} has no cell to compare with"):
-            compared(published_cells(table)[0], [90.0, 91.0])
+            compare_cell(published_cells(table)[0], [90.0, 91.0])
 
 
 def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
@@ -125,12 +125,12 @@ def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
     for place, cell in enumerate(published_cells(table)):
         scale = math.sqrt(0.205 + cell.unit**2 / 12)
         mean = cell.value + (off[place] * scale if place < len(off) else 0.0)
-        found.append(compared(cell, around(mean, 1.0)))
+        found.append(compare_cell(cell, around(mean, 1.0)))
     return found
 
 
 def test_a_table_that_is_met_passes() -> None:
-    main, ablation = (agreement(reproduced(table)) for table in ("synthetic", "synthetic_ablation"))
+    main, ablation = (count_agreement(reproduced(table)) for table in ("synthetic", "synthetic_ablation"))
     assert (main.cells, main.in_band, main.beyond, main.far_beyond, main.passes) == (120, 120, 0, 0, True)
     assert (ablation.cells, ablation.in_band, ablation.passes) == (36, 36, True)
     data = json.loads(main.model_dump_json())
@@ -153,7 +153,7 @@ def test_a_table_that_is_met_passes() -> None:
     ],
 )
 def test_distances_decide(off: list[float], counts: tuple[int, int], passes: bool) -> None:
-    found = agreement(reproduced("synthetic", off))
+    found = count_agreement(reproduced("synthetic", off))
     assert ((found.beyond, found.far_beyond), found.passes) == (counts, passes)
     assert found.words.endswith(" Reached." if passes else " Not reached.")
 
@@ -165,27 +165,27 @@ def test_the_number_in_band_decides(table: str, fewest: int) -> None:
     def with_inside(number: int) -> list[Cell]:
         return [one.model_copy(update={"in_band": place < number}) for place, one in enumerate(cells)]
 
-    assert agreement(with_inside(fewest)).passes
-    assert not agreement(with_inside(fewest - 1)).passes
+    assert count_agreement(with_inside(fewest)).passes
+    assert not count_agreement(with_inside(fewest - 1)).passes
 
 
 def test_the_ablation_is_held_to_its_band_only() -> None:
-    found = agreement(reproduced("synthetic_ablation", [4.0]))
+    found = count_agreement(reproduced("synthetic_ablation", [4.0]))
     assert (found.beyond, found.far_beyond) == (1, 1)
     assert found.passes == (found.in_band >= 33)
 
 
 def test_a_table_without_some_cells_never_passes() -> None:
     cells = reproduced("synthetic")
-    assert not agreement(cells[:-1]).passes
-    assert agreement(cells[:-1]).words.endswith("Not reached.")
+    assert not count_agreement(cells[:-1]).passes
+    assert count_agreement(cells[:-1]).words.endswith("Not reached.")
 
 
 def test_what_is_no_table_is_refused() -> None:
     main, ablation = reproduced("synthetic"), reproduced("synthetic_ablation")
-    recorded = compared(published_cells("gsm8k")[0], [96.0, 97.0])
+    recorded = compare_cell(published_cells("gsm8k")[0], [96.0, 97.0])
     for cells in ([], [*main, *ablation], [recorded], [main[0], recorded]):
         with pytest.raises(InputError, match="cells of one table of the synthetic experiment"):
-            agreement(cells)
+            count_agreement(cells)
     with pytest.raises(InputError, match="121 cells, of which 120 differ"):
-        agreement([*main, main[0]])
+        count_agreement([*main, main[0]])

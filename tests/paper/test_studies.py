@@ -12,7 +12,7 @@ from langchain_cfc import read_records
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import STUDIES, StudyName, StudyReport, published_cells, reproduce_study
-from langchain_cfc.experiments.studies import _patterns
+from langchain_cfc.experiments.studies import _find_patterns
 from langchain_cfc.records import tabulate
 from tests.cli.running import run
 
@@ -69,11 +69,11 @@ def test_too_few_candidates_are_refused(table: LabelledBatch) -> None:
 @pytest.mark.parametrize("name", STUDIES)
 def test_patterns_are_counted_at_levels_within_reach_only(name: StudyName, trivia: StudyReport) -> None:
     sweep = trivia.comparison.sweep
-    found = _patterns(published_cells(name), sweep)
+    found = _find_patterns(published_cells(name), sweep)
     assert {pattern.published[1] for pattern in found} == {len(STUDIES[name].alphas)}
     assert {pattern.here[1] for pattern in found} == {2}
     out = [level.model_copy(update={"attainable_coverage": 0.1}) for level in sweep]
-    assert {pattern.here for pattern in _patterns(published_cells(name), out)} == {(0, 0)}
+    assert {pattern.here for pattern in _find_patterns(published_cells(name), out)} == {(0, 0)}
 
 
 def test_patterns_are_what_the_tables_say(trivia: StudyReport) -> None:
@@ -98,7 +98,7 @@ def test_a_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> Non
     for level in trivia.comparison.sweep:
         methods = {**level.methods, "CFC": level.methods["CFC-FULL"]}
         swapped.append(level.model_copy(update={"methods": methods}))
-    found = {p.statement: p for p in _patterns(published_cells("triviaqa"), swapped)}
+    found = {p.statement: p for p in _find_patterns(published_cells("triviaqa"), swapped)}
     assert found[
         "cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)"
     ].here == (0, 2)

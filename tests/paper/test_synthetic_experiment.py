@@ -17,12 +17,12 @@ from scipy.optimize import linprog
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import SyntheticReport, SyntheticWorld, reproduce_synthetic
-from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, SyntheticExperiment, methods
-from langchain_cfc.experiments.splits import Measured
+from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, SyntheticExperiment, list_methods
+from langchain_cfc.experiments.splits import SplitResult
 from tests.cli.running import run
 
 SEEDS, JOBS = 12, 2
-NAMES = [one.name for one in methods()]
+NAMES = [one.name for one in list_methods()]
 EPS = np.sqrt(np.log(1 / 0.9) / 10_000)
 
 
@@ -32,8 +32,8 @@ def report() -> SyntheticReport:
 
 
 @pytest.fixture(scope="module")
-def one_seed() -> dict[tuple[int, int], Measured]:
-    return SyntheticExperiment().measured(0)
+def one_seed() -> dict[tuple[int, int], SplitResult]:
+    return SyntheticExperiment().measure_seed(0)
 
 
 def drawn(seed: int = 0) -> LabelledBatch:
@@ -74,7 +74,7 @@ class ByHand:
         return np.array(values)[np.searchsorted(cuts, self.t[self.test], side="right")]
 
 
-def of(measured: Measured, method: str, alpha: str, levels: tuple[str, ...] = ALPHAS) -> tuple[float, ...]:
+def of(measured: SplitResult, method: str, alpha: str, levels: tuple[str, ...] = ALPHAS) -> tuple[float, ...]:
     names = NAMES if levels == ALPHAS else NAMES[-2:]
     run_number = names.index(method) * len(levels) + levels.index(alpha)
     figures = ("coverage", "worst_group_coverage", "mean_set_size")
@@ -82,7 +82,9 @@ def of(measured: Measured, method: str, alpha: str, levels: tuple[str, ...] = AL
 
 
 @pytest.mark.parametrize("alpha", ["0.1", "0.3"])
-def test_a_seed_is_what_plain_arithmetic_gives(alpha: str, one_seed: dict[tuple[int, int], Measured]) -> None:
+def test_a_seed_is_what_plain_arithmetic_gives(
+    alpha: str, one_seed: dict[tuple[int, int], SplitResult]
+) -> None:
     hand, tau, found = ByHand(*MAIN), 1 - float(alpha), one_seed[MAIN]
     assert of(found, "CFC", alpha) == pytest.approx(hand.figures(hand.deciles(tau)), abs=1e-12)
     assert of(found, "CFC-PAC", alpha) == pytest.approx(hand.figures(hand.deciles(tau + EPS)), abs=1e-12)
@@ -91,7 +93,7 @@ def test_a_seed_is_what_plain_arithmetic_gives(alpha: str, one_seed: dict[tuple[
     assert of(found, "ICP", alpha) == pytest.approx(hand.figures(np.full(10_000, one)), abs=1e-12)
 
 
-def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], Measured]) -> None:
+def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) -> None:
     hand = ByHand(*MAIN)
     ordered = np.take_along_axis(hand.right, np.argsort(hand.v, axis=1), axis=1)
     for alpha in ALPHAS:
@@ -103,7 +105,7 @@ def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], Measured]) -> 
 
 
 def test_learnt_cp_is_the_quantile_regression_that_a_solver_finds(
-    one_seed: dict[tuple[int, int], Measured],
+    one_seed: dict[tuple[int, int], SplitResult],
 ) -> None:
     hand, tau = ByHand(*MAIN), 0.8
     t = hand.t[hand.calibration]
@@ -126,7 +128,7 @@ def test_learnt_cp_is_the_quantile_regression_that_a_solver_finds(
 
 
 def test_the_ablation_uses_the_first_prompts_and_candidates(
-    one_seed: dict[tuple[int, int], Measured],
+    one_seed: dict[tuple[int, int], SplitResult],
 ) -> None:
     for size, budget in ((2000, 150), (5000, 100)):
         hand = ByHand(size, budget)

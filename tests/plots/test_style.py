@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import methods_named
+from langchain_cfc.experiments import get_methods
 from langchain_cfc.report.drawing import (
     COLOURS,
     HATCHES,
@@ -138,7 +138,7 @@ def test_places_differ_from_each_other() -> None:
 
 
 def test_every_method_of_the_package_has_a_place() -> None:
-    assert {method.name for method in methods_named(["ours", "paper", "outside"])} == set(KNOWN_METHODS)
+    assert {method.name for method in get_methods(["ours", "paper", "outside"])} == set(KNOWN_METHODS)
 
 
 def test_a_style_hangs_on_the_name_alone() -> None:

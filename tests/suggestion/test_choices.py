@@ -20,8 +20,8 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.experiments import Option, Suggestion, suggest
 from langchain_cfc.experiments.methods import Pool
-from langchain_cfc.experiments.splits import no_progress
-from langchain_cfc.experiments.suggest import Contest, ranked, tolerance_of
+from langchain_cfc.experiments.splits import hide_progress
+from langchain_cfc.experiments.suggest import OptionJudge, compute_tolerance, rank_options
 from langchain_cfc.experiments.trials import FIT, JudgedGroups, Trials
 from langchain_cfc.records import with_scores
 from langchain_cfc.splits import split_plan
@@ -137,10 +137,10 @@ def judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
 def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     """The verifier that the rule chooses on some prompts."""
     pool = Pool(table)
-    trials = Trials(pool, JudgedGroups.of(pool, []), (), ALPHA, "0", FIT)
-    contest = Contest(trials, 4, 1, no_progress, None)
-    judged = contest.tried([Option("1", "all", (name,)) for name in JUDGES])
-    names = ranked(judged, tolerance_of(judged))[0].option.combine
+    trials = Trials(pool, JudgedGroups.from_pool(pool, []), (), ALPHA, "0", FIT)
+    contest = OptionJudge(trials, 4, 1, hide_progress, None)
+    judged = contest.try_options([Option("1", "all", (name,)) for name in JUDGES])
+    names = rank_options(judged, compute_tolerance(judged))[0].option.combine
     assert names is not None
     return names
 
