@@ -1,4 +1,4 @@
-"""Comparing methods on the same prompts, split again and again."""
+"""Experiments on labelled prompts: comparisons over many splits, suggestions, plans, the paper's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two published methods that are neither the paper's nor ours, on recorded candidates.
+"""Two published baselines, conformal language modelling and claim-level back-off, on recorded candidates.
 
 *Conformal language modelling*, here `SamplingRule`: draw until the set looks good enough. It promises a
 correct candidate in the set, as ours do, but for all prompts together and with confidence.
@@ -10,7 +10,7 @@ Laufer-Goldshtein, Fisch, Barzilay and Jaakkola (2023), "Efficiently Controlling
 Testing".
 
 *Claim-level back-off*, here `BackOffRule`: keep only what is surely right. It promises that everything kept
-is correct, which an empty set is as well: the dual of our promise. Beside ours its coverage is low and its
+is correct, which an empty set is as well: the dual of our promise. Next to ours its coverage is low and its
 abstention high, because it answers another question.
 
 Source: Mohri and Hashimoto (ICML 2024), "Language Models with Conformal Factuality Guarantees".
@@ -63,7 +63,7 @@ class SamplingRule:
       at level delta, until one is not rejected. The last one that passed serves: its sets were smallest.
 
     *What it promises.* P(coverage >= 1 - alpha) >= 1 - delta over calibration sets of independent and
-    identically distributed prompts, or else all prompts are flagged. For: given the ordering half, let c be
+    identically distributed prompts, or else all prompts are flagged. Proof: given the ordering half, let c be
     the first configuration in the order that misses more than alpha of all prompts. One behind it passes only
     if c passed before it, so that c passes whenever any that misses too many does. Its misses on the testing
     half are binomial, hence it does with probability at most delta. That is one promise per level, not one
@@ -189,8 +189,8 @@ class BackOffRule:
     the k-th smallest r of N calibration prompts, k = floor(alpha (N + 1)). Candidates with a score strictly
     below it are kept; for k = 0 none is.
 
-    *What it promises.* For exchangeable prompts, P(every kept candidate is correct) >= 1 - alpha. For: a new
-    prompt keeps a wrong candidate if and only if its own r is below the k-th smallest of the others. Then
+    *What it promises.* For exchangeable prompts, P(every kept candidate is correct) >= 1 - alpha. Proof: a
+    new prompt keeps a wrong candidate if and only if its own r is below the k-th smallest of the others. Then
     fewer than k of the others are at or below it, and so at most k of all N + 1 are, itself included. Of any
     N + 1 numbers, at most k can be so low: take the largest that is; all such are at or below it, hence at
     most k. The new one is as likely as any other to be among them: k / (N + 1) <= alpha. Ties only help. With
@@ -303,7 +303,7 @@ def _find_front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
     """Return first and second cuts on the Pareto front of misses and set size, from the fewest misses on."""
     first, second = np.nonzero(np.tri(len(covered), len(covered) + 1, 1, dtype=np.bool_))
     found, sizes = covered[first, second], kept[first, second]
-    # Among equals the one that stops earliest, for it draws least.
+    # Among equals the one that stops earliest, which draws least.
     order = np.lexsort((-second, sizes, -found))
     before = np.minimum.accumulate(np.r_[np.iinfo(np.int64).max, sizes[order][:-1]])
     front = order[sizes[order] < before]

@@ -1,4 +1,4 @@
-"""`compare`: many methods on the same records, split again and again."""
+"""`compare`: many methods on the same records over many random splits."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Summary:
         )
         groups = self._build_groups(run)
         if groups:
-            # One group, not each split's: the smallest of several shares is below all of them by chance.
+            # One group for all splits: the smallest of several shares is below all of them by chance.
             worst = min(groups, key=lambda group: group.kept_promise)
             known["worst_group_kept_promise"] = worst.figures["kept_promise"]
         known = {name: known[name] for name in FIGURES if name in known}
@@ -233,25 +233,23 @@ def compare(
     progress: Progress = hide_progress,
     provenance: Provenance | None = None,
 ) -> ComparisonReport:
-    """Compare methods on labelled records.
+    """Compare methods on labelled records over many random splits.
 
-    In each split a part of the prompts is held out and the others calibrate every method, ours on what is
-    left after feature maps are fitted, the paper's on all of them. Of each cluster one prompt takes part.
-    What differs between splits is the split alone; intervals say how sure the means are for new prompts, see
-    `Spread`.
+    Each split holds out a part of the prompts. The others calibrate every method: ours on what is left after
+    feature maps are fitted, the paper's on all of them. One prompt of each cluster takes part. Only the split
+    differs between splits; intervals say how sure the means are for new prompts, see `Spread`.
 
     Args:
         records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
             are to be combined).
         alpha: Error level or levels. The report leads with the smallest that is well within reach of
-            these records, if there is one. By default eight levels in steps of 0.05 from that one on, at
-            least from 0.1.
+            these records, if there is one. By default eight levels in steps of 0.05 from that one on, but
+            not below 0.1.
         methods: Names of methods or of families (`ours`, `paper`, `outside`); see `get_methods`.
         features: Feature map of methods that name none of their own.
         set_rule: Set rule of such methods.
         groups: The groups that coverage is looked at in: one of `bins(...)`, `group(...)`, `hard(...)`.
-        combine: Names of verifiers in the candidates' `scores`, whose combination is fitted anew in each
-            split.
+        combine: Names of verifiers in the candidates' `scores`; each split fits their combination.
         n: Number of candidates to use, the first n slots; by default all.
         splits: Number of splits, at least 1.
         seed: Another seed gives other splits.
@@ -259,8 +257,8 @@ def compare(
         fit_fraction: Share of the others that fits feature maps, in (0, 1).
         jobs: Number of processes. With more than one, a script needs the guard that `multiprocessing` asks
             for.
-        progress: Wraps the splits while they are measured; is told how many there are.
-        provenance: Header of the records where they do not carry one themselves.
+        progress: Function of the splits and their number that yields the splits, such as a progress bar.
+        provenance: Header of the records; by default the one that they carry.
 
     Returns:
         The report; `report.model_dump()` is plain data.

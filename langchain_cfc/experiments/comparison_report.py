@@ -1,4 +1,4 @@
-"""What a comparison found, as data: the report shape of `evaluate`, for many methods, levels and splits."""
+"""Reports of comparisons as data: the shape of `evaluate`'s report, for many methods, levels and splits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 Family = Literal["ours", "paper", "outside"]
-# One of each kind: more than eight lines or bars abreast cannot be told apart.
+# One of each kind: more than eight lines or bars side by side cannot be distinguished.
 LEADING = (
     "conditional",
     "conditional:best_prefix",
@@ -27,7 +27,7 @@ class ReportData(BaseModel):
 
 
 class Spread(ReportData):
-    """A figure over splits.
+    """Mean, spread and interval of a figure over splits.
 
     Attributes:
         mean: Mean over the splits.
@@ -37,8 +37,8 @@ class Spread(ReportData):
             (Nadeau and Bengio 2003, "Inference for the generalization error"), t sqrt(1 / J + r) s, where r
             is the larger of test / development and development / test: some figures are made by test prompts
             and some, such as thresholds, by development prompts. Approximate, and too wide for coverage,
-            whose errors in test and development prompts make up for each other. Where splits are drawn anew
-            each, as in the synthetic experiment, it is Student's.
+            whose errors in test and development prompts offset each other. Where splits are drawn
+            independently, as in the synthetic experiment, it is Student's.
         splits: Number of splits J in which the figure is defined: accuracy among answered prompts is not
             where none is answered.
     """
@@ -50,7 +50,7 @@ class Spread(ReportData):
 
 
 class GroupComparison(ReportData):
-    """One group of test prompts under one method.
+    """Results of one method in one group of test prompts.
 
     Attributes:
         name: Name of the group.
@@ -85,7 +85,7 @@ class Gap(ReportData):
 
 
 class MethodComparison(ReportData):
-    """What happened under one method at one level.
+    """Results of one method at one level.
 
     Attributes:
         family: `ours`, `paper` (in the paper's own conventions) or `outside`.
@@ -124,7 +124,7 @@ class MethodComparison(ReportData):
 
 
 class LevelComparison(ReportData):
-    """All methods at one level.
+    """Results of all methods at one level.
 
     Attributes:
         alpha: Error level.
@@ -189,7 +189,7 @@ class DataFacts(ReportData):
 
 
 class ComparisonReport(LevelComparison):
-    """A comparison: the first level in the shape that `evaluate` has as well, then all levels.
+    """Results of a comparison: the leading level in the shape of `evaluate`'s report, then all levels.
 
     Attributes:
         splits: Number of splits.
@@ -200,7 +200,7 @@ class ComparisonReport(LevelComparison):
         set_rule: The set rule of methods that name none of their own.
         groups: The groups that coverage is looked at in.
         data: The records.
-        sweep: All levels, in the order asked for; the first one again among them.
+        sweep: All levels in the order requested, the leading one included.
         notes: What a reader has to know, such as prompts left out.
     """
 

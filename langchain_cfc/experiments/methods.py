@@ -189,16 +189,16 @@ class MethodOutput:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A way to make answer sets.
+    """A method that makes answer sets, the base of all methods compared.
 
     Attributes:
-        name: What reports call it.
-        words: What it does.
-        promise: What it promises.
+        name: Name in reports.
+        words: What it does, in words.
+        promise: What it promises, in words.
         family: Where it comes from.
-        aims_at_coverage: Whether covered or flagged is what it aims at.
-        tells_answers_apart: Whether its sets depend on which candidates give the same answer, whatever the
-            set rule.
+        aims_at_coverage: Whether it aims at prompts being covered or flagged.
+        tells_answers_apart: Whether its sets depend on which candidates give the same answer under any set
+            rule.
     """
 
     name: str
@@ -319,8 +319,8 @@ class TopK(Method):
             msg = f"TopK chooses K from {self.grid}, but the records hold {n} candidates a prompt"
             raise InputError(msg)
         success = split.pool.compute_success_scores("rank", CAP)[split.development]
-        # Ranks are divided by n in the same way as levels are, so that equal ones are equal; coverage is
-        # counted, for the nearest of two at the same distance shall not be settled by round-off.
+        # Ranks are divided by n as levels are, so that equal ones compare equal. Coverage is a fraction:
+        # round-off must not decide between two K at the same distance.
         tau = exact_tau(alpha)
         coverage = {k: Fraction(int((success <= k / n).sum()), len(success)) for k in grid}
         if self.reaching:
@@ -468,7 +468,7 @@ def list_outside_methods() -> tuple[Method, ...]:
 
 
 def get_methods(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
-    """Methods by name.
+    """Return the methods with these names, each once, in this order.
 
     Args:
         names: One or several: families (`ours`, `paper`, `outside`), names of their methods, names that

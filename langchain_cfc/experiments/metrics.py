@@ -1,4 +1,4 @@
-"""Figures of answer sets, for many methods and levels at once.
+"""Figures of answer sets, computed for many methods and levels at once.
 
 Arrays have one row per *run*, a method at a level, and one column per test prompt. Each figure is a number
 per run. A figure that a run does not define, such as accuracy among answered prompts where none is answered,
@@ -218,7 +218,7 @@ def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
     stratify by size because a rule may cover by giving huge sets to some prompts and useless ones to
     others; the minimum is that of Angelopoulos and Bates (2021, "A gentle introduction to conformal
     prediction"). Prompts without an answer are no stratum: flagged ones are all kept, other empty sets
-    all missed. Strata of few prompts are left out, for their smallest share would be an accident.
+    all missed. Strata of few prompts are left out because their smallest share would be an accident.
     """
     stratum = np.searchsorted(_STRATA, distinct, side="right")
     worst = np.full(len(distinct), np.inf)

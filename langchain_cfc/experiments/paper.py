@@ -1,11 +1,13 @@
-"""The paper's synthetic experiment: its main sweep and its ablation, seed by seed.
+"""The paper's tables as data, and its synthetic experiment compared with them, seed by seed.
+
+*The experiment.*
 
 One seed draws 20,000 prompts with 150 candidates. The last 10,000 are the test prompts; the first 2,000,
 5,000 or 10,000 calibrate, and the first 50, 100 or 150 candidates take part, so that all cells of a seed
 share their randomness. The paper's did, too: its ablation cell at N = 10,000 and M = 50 repeats the main
 table to the last digit.
 
-`SyntheticWorld`: a generator whose tables agree with those of the paper's synthetic experiment.
+*The generator.* `SyntheticWorld` gives tables that agree with those of the paper's synthetic experiment.
 
 The paper says that difficulty T lies in [0, 1], that correctness becomes rarer with it, and that scores come
 "from a known difficulty-dependent distribution". It does not print the distributions. These were fitted:
@@ -27,10 +29,10 @@ them up to that map.
 
 Source: the paper's Section "Synthetic Data" and the appendix of the same name.
 
-The paper's tables as data, digit for digit as printed.
+*The tables*, digit for digit as printed.
 
 `published.json` holds every cell of its tables: those of the appendix, and the excerpts in the main text,
-which repeat them. Numbers are decimal text, for their last digit says how far they were rounded. What the
+which repeat them. Numbers are decimal text because their last digit says how far they were rounded. What the
 tables leave open is None: the paper states no spread in two ablations, and no number of calibration prompts
 for the recorded datasets.
 
@@ -41,7 +43,7 @@ the names of the appendix, CFC-PAC and CFC-PAC-FULL; and the shares of the synth
 The paper contradicts itself in one cell: the spread of Learnt CP's GSC on TriviaQA at alpha = 0.2 is 1.6 in
 the full table and 1.5 in the excerpt.
 
-Published against reproduced, cell by cell.
+*Published against reproduced*, cell by cell.
 
 What is published is a mean over five seeds: the paper does not give their number, but TopK's mean set size of
 10.80 +- 0.98 at alpha = 0.15 is that of three seeds with K = 10 and two with K = 12, with divisor 5. So even
@@ -51,7 +53,7 @@ an exact reproduction differs from it, by the chance of five seeds. Two question
 same law. That has three parts:
 
 - the paper's mean of five seeds: s^2 / 5. s is the spread of the many reproduced seeds and not the printed
-  one, for that has four degrees of freedom, happens to be 0.00, and would make every z a ratio of two noises;
+  one, which has four degrees of freedom, happens to be 0.00, and would make every z a ratio of two noises;
 - the reproduced mean of R seeds: s^2 / R;
 - the rounding of the print, u^2 / 12 for a last digit of unit u: the variance of a uniform error on
   [-u / 2, u / 2].
@@ -59,7 +61,7 @@ same law. That has three parts:
 The last never is 0. Where nothing varies, as with TopK's set size, it alone is the scale: the same value has
 z = 0, and a value that rounds to the print has |z| <= sqrt(3).
 
-z is not exactly normal, for a mean of five seeds is not, least of all where TopK chooses between two K.
+z is not exactly normal, since a mean of five seeds is not, least of all where TopK chooses between two K.
 
 **Is it in the published band?** A reproduced mean is in band if |published - reproduced| <= printed
 spread + u / 2. The half unit is for the rounding of the mean: printed with as many digits as the paper's,
@@ -130,7 +132,7 @@ class SyntheticWorld:
     growth: float = 0.237
 
     def __post_init__(self) -> None:
-        """Refuse what is no chance or no shape; both are linear in T, so that the ends decide."""
+        """Refuse invalid chances and shapes; both are linear in T, so it suffices to check the ends."""
         chances = {"rate": self.rate, "rate + slope": self.rate + self.slope}
         shapes = {"shape": self.shape, "shape + growth": self.shape + self.growth}
         for name, chance in chances.items():
@@ -143,7 +145,7 @@ class SyntheticWorld:
                 raise InputError(msg)
 
     def draw(self, prompts: int, n: int, rng: np.random.Generator) -> LabelledBatch:
-        """Draw labelled prompts.
+        """Draw labelled prompts with their candidates.
 
         Args:
             prompts: Number of prompts N >= 1.
@@ -234,7 +236,7 @@ _Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 
 
 class PublishedCell(ReportData, strict=True):
-    """One number of the paper.
+    """One number of the paper's tables, as printed.
 
     Attributes:
         table: Name of the table, see `published_tables`.
@@ -300,7 +302,7 @@ class PublishedCell(ReportData, strict=True):
 
 
 def published_tables() -> tuple[str, ...]:
-    """The names of all tables.
+    """Return the names of all tables of the paper.
 
     >>> published_tables()[:4]
     ('synthetic', 'synthetic_ablation', 'synthetic_excerpt', 'triviaqa')
@@ -309,7 +311,7 @@ def published_tables() -> tuple[str, ...]:
 
 
 def published_cells(table: str) -> tuple[PublishedCell, ...]:
-    """The cells of one of the paper's tables, in its order.
+    """Return the cells of one of the paper's tables, in the order of the table.
 
     Args:
         table: A name out of `published_tables`.
@@ -357,7 +359,7 @@ FEWEST_SEEDS = 100
 
 
 class Cell(ReportData):
-    """One number of the paper beside the same one reproduced.
+    """One number of the paper together with its reproduction.
 
     Attributes:
         table: `main`, the full sweep over alpha, or `ablation`.
@@ -454,7 +456,7 @@ TARGETS: dict[Table, Target] = {
 
 
 class Agreement(ReportData):
-    """How well a table of the synthetic experiment was reproduced.
+    """Counts that say how well a table of the synthetic experiment was reproduced.
 
     Attributes:
         table: Which one.
@@ -552,7 +554,7 @@ _METRICS = {
 
 
 class SyntheticReport(ReportData):
-    """The synthetic experiment, reproduced.
+    """Results of the synthetic experiment, compared with the paper cell by cell.
 
     Attributes:
         seeds: Number of seeds.
@@ -601,14 +603,14 @@ def reproduce_synthetic(
     jobs: int = 1,
     progress: Progress = hide_progress,
 ) -> SyntheticReport:
-    """Carry out the synthetic experiment and compare it with the paper.
+    """Run the synthetic experiment and compare its figures with the paper's.
 
     Args:
         seeds: Number of seeds, at least 2; the paper has 5.
         seed: Another number gives other seeds.
         world: The generator of prompts; by default the fitted one.
         jobs: Number of processes.
-        progress: Wraps the seeds while they are measured; is told how many there are.
+        progress: Function of the seeds and their number that yields the seeds, such as a progress bar.
 
     Returns:
         The report.

@@ -37,7 +37,7 @@ _ROUNDING = Fraction(1, 100)
 
 
 class GroupPlan(ReportData):
-    """What a target takes in one group of prompts. Numbers of prompts count clusters as one prompt.
+    """What a target takes in one group of prompts; numbers of prompts count a cluster as one prompt.
 
     Attributes:
         name: `all prompts`, or a group as calibration and evaluation name it, such as
@@ -94,7 +94,7 @@ class AttainableAt(ReportData):
 
 
 class Plan(ReportData):
-    """How many labelled prompts a target takes, at what cost, and in which groups it is within reach.
+    """How many labelled prompts a target takes, at what cost, and where it is within reach.
 
     Attributes:
         alpha: Error level.
@@ -108,7 +108,7 @@ class Plan(ReportData):
         labelled_prompts: The most that all prompts or any group needs; groups that cannot reach the target by
             the estimate do not count. None where all prompts together cannot.
         expected_cost: Of labelling so many, in the unit of the costs given; None likewise.
-        advice: What to do about it, in sentences.
+        advice: Recommendations, in sentences.
     """
 
     alpha: float
@@ -275,7 +275,7 @@ def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
 def _find_group_pilot(group: GroupPlan) -> int:
     """Return the pilot prompts of all groups that tell this group's coverage to within 5 points."""
     # Two successes and two failures are added (Agresti and Coull 1998): 1 of 1 is no reason to expect that
-    # every prompt can be covered, for which 36 would do.
+    # every prompt can be covered, in which case 36 would suffice.
     size = group.pilot_size or 0
     return math.ceil(find_pilot_size((group.attainable * size + 2) / (size + 4)) / group.share)
 
@@ -286,7 +286,7 @@ def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
     more = "Draw more candidates"
     if group.smallest_n is not None and group.smallest_n > plan.n:
         more += f" (n = {group.smallest_n} exceeds the target by the estimate)"
-    # Rounded up, for below the number itself the target is not attainable; 1000 * 0.07 is 70.00000000000001.
+    # Rounded up: below the number itself the target is not attainable. 1000 * 0.07 is 70.00000000000001.
     larger = math.ceil(round(1000 * alpha, 6)) / 1000
     return f"{more}, improve the model, or choose alpha above {larger:g}."
 
@@ -376,7 +376,7 @@ def plan_from_pilot(
         fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1).
         test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
         cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
-        cost_per_prompt: Cost of one prompt beside its candidates, such as writing a reference answer.
+        cost_per_prompt: Cost of one prompt besides its candidates, such as writing a reference answer.
 
     Returns:
         The plan.

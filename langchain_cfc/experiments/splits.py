@@ -114,14 +114,13 @@ class Comparison:
     def from_labelled(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
         """Set up a comparison; of each cluster, one prompt takes part.
 
-        The prompts stand in the order of their ids: rounding follows the order, and a file's shall not change
-        a bit.
+        The prompts are sorted by id, so that rounding does not depend on the order of a file.
         """
         alone = split_plan(protocol.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
         return cls(Pool(labelled.take(np.array(sorted(alone, key=labelled.ids.__getitem__)))), protocol)
 
     def check(self, provenance: Provenance | None = None) -> None:
-        """Refuse what would fail in every split, before any is measured."""
+        """Refuse what would fail in every split, before any split is measured."""
         labelled = self.pool.labelled
         asks = FeatureMap.parse(self.protocol.groups).needs_answers
         for method in self.protocol.methods:
@@ -189,7 +188,7 @@ class Comparison:
             groups = make_groups(groups.text, draws.take(split.development), draws)
         slabs = None
         if self._bins is not None:
-            # Ids are hashed anew for each split; which half a prompt is in has nothing to do with it.
+            # Each split hashes ids with a seed of its own; which half a prompt is in is independent of it.
             half = self.make_plan(number).uniforms(
                 "slab", [self.pool.labelled.ids[row] for row in split.test]
             )
@@ -225,7 +224,7 @@ def measure_splits(
         try:
             return list(progress(pool.map(_run_task, range(splits)), splits))
         except BrokenProcessPool as error:
-            msg = "a process was ended from outside, perhaps for lack of memory: take fewer jobs"
+            msg = "a process was ended from outside, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)

@@ -114,11 +114,11 @@ class Ablation(ReportData):
 
 
 class StudyReport(ReportData):
-    """An experiment of the paper, on other records.
+    """Results of an experiment of the paper on other records.
 
     Attributes:
-        study: Which one.
-        comparison: The paper's methods in its protocol, and ours beside them.
+        study: The study.
+        comparison: The paper's methods in its protocol, together with ours.
         published: The paper's full table.
         patterns: What its table says, and whether it holds here.
         ablations: The chosen setting first, then the others.
@@ -144,17 +144,17 @@ def reproduce_study(
     jobs: int = 1,
     progress: Progress = hide_progress,
 ) -> StudyReport:
-    """Carry out one of the paper's experiments on records.
+    """Run one of the paper's experiments on recorded candidates.
 
     Args:
-        name: Which one.
+        name: The study.
         records: Labelled records with at least the study's number of candidates.
-        provenance: Header of the records where they do not carry one themselves.
+        provenance: Header of the records; by default the one that they carry.
         alpha: Other levels than the paper's, for records on which those are out of reach.
         splits: Number of splits in halves; the paper has 5.
         seed: Another seed gives other splits.
         jobs: Number of processes.
-        progress: Wraps the splits of each comparison while they are measured.
+        progress: Function of the splits and their number that yields the splits, such as a progress bar.
 
     Returns:
         The report.

@@ -12,7 +12,7 @@ An option's *gap* is that of its worst group. Of the options whose gap is within
 smallest, the one that shows the fewest answers is chosen. Where others show as few, by what their difference
 over the same splits can tell, it is the simplest of those.
 
-A flagged prompt counts as kept, so that gaps alone would choose whatever flags everything. Hence the size of
+A flagged prompt counts as kept, so gaps alone would choose an option that flags everything. Hence the size of
 a flagged prompt is n, the most that can be shown, and an option that flags most of the prompts that it could
 have answered is none. Its distinct answers would be too low a price: where they are few, flagging is then
 hardly dearer than answering. Measured on unseen prompts of the recording that ships, over twelve splits at
@@ -21,8 +21,8 @@ alpha = 0.2: 23 % flagged by that price and 10 % by this, with gaps alike.
 The standard errors. Inner splits of one pool share prompts, so that the mean over J splits is much less sure
 than J independent ones would make it: the variance is that of Nadeau and Bengio (2003, "Inference for the
 generalization error"), (1 / J + test / development) s^2, as everywhere in `comparison`. It is approximate.
-The options' errors differ by accident, for their worst groups are large or small; one yardstick serves for
-all, the median. It does not tell how much worse than the truth the worst of many groups looks: that raises
+The options' errors differ by accident, because their worst groups are large or small; the median serves for
+all. It does not tell how much worse than the truth the worst of many groups looks: that raises
 the gaps of all options, and the rule compares them with each other.
 """
 
@@ -69,7 +69,7 @@ from langchain_cfc.thresholds import Level, alpha_text, exact_tau
 
 
 class JudgedOption(ReportData):
-    """What an option did over the inner splits.
+    """Results of an option over the inner splits.
 
     Attributes:
         features: The feature map.
@@ -100,7 +100,7 @@ class JudgedOption(ReportData):
 
 
 class RunnerUp(ReportData):
-    """What the rule would have chosen, were it not for the winner.
+    """The option that the rule would have chosen without the winner.
 
     Attributes:
         features: The feature map.
@@ -116,11 +116,11 @@ class RunnerUp(ReportData):
 
 
 class Unusable(ReportData):
-    """What could not be judged.
+    """A feature map, set rule or option that could not be judged.
 
     Attributes:
-        what: A feature map, a set rule, or an option.
-        reason: Why.
+        what: The feature map, set rule or option.
+        reason: Why it could not be judged.
     """
 
     what: str
@@ -128,7 +128,7 @@ class Unusable(ReportData):
 
 
 class Suggestion(ReportData):
-    """What to calibrate with, and why.
+    """What to calibrate with, why, and the command that does it.
 
     Attributes:
         alpha: Error level that was selected for, as decimal text.
@@ -179,7 +179,7 @@ class Suggestion(ReportData):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments of `calibrate` beside the records."""
+        """The arguments of `calibrate` other than the records."""
         return {
             "alpha": self.alpha,
             "features": self.compute_features,
@@ -193,7 +193,7 @@ class Suggestion(ReportData):
         }
 
     def for_records(self, paths: Sequence[str]) -> Suggestion:
-        """The same with a command that names these files."""
+        """Return the same suggestion with a command that names these files."""
         return self.model_copy(update={"command": CalibrationConfig(**self.settings).command(paths)})
 
 
@@ -263,7 +263,7 @@ class Choice:
             if one.shown.size - smallest.shown.size
             <= compute_standard_error(one.sizes - smallest.sizes, OVERLAP)
         ]
-        # Errors of differences do not grow with size: whoever is no larger than one of these is one, too.
+        # Errors of differences do not grow with size: an option no larger than one of these is one, too.
         largest = max(one.shown.size for one in alike)
         alike = [one for one in near if one.shown.size <= largest]
         best = min(alike, key=lambda one: (one.fitted_numbers, one.shown.size))
@@ -472,7 +472,7 @@ def suggest(
     progress: Progress = hide_progress,
     provenance: Provenance | None = None,
 ) -> Suggestion:
-    """Choose what to calibrate with.
+    """Choose feature map, set rule and verifiers to calibrate with.
 
     Options are tried on inner splits of the selection prompts and judged by the gap of their worst group and
     by the number of answers that they show; `langchain_cfc.experiments.suggest` has the rule. Every feature
@@ -487,7 +487,7 @@ def suggest(
         features: Feature maps to choose from; by default about a dozen, `DEFAULT_MAPS` and maps of answers
             and metadata.
         set_rules: Set rules to choose from; by default `all` and `best_prefix`.
-        verifiers: Names of verifiers in the candidates' `scores`, tried alone and all together, beside the
+        verifiers: Names of verifiers in the candidates' `scores`, tried alone and all together, besides the
             recorded score; by default those that every candidate has, an empty list for none.
         judge: Feature texts of the groups that gaps are looked for in, such as `group(topic)` or
             `bins(mean_score, 5)`; by default groups along everything that is known of prompts.
@@ -500,8 +500,8 @@ def suggest(
         splits: Number of inner splits, at least 2.
         jobs: Number of processes. With more than one, a script needs the guard that `multiprocessing` asks
             for.
-        progress: Wraps the inner splits while options are tried; is told how many there are.
-        provenance: Header of the records where they do not carry one themselves.
+        progress: Function of the inner splits and their number that yields them, such as a progress bar.
+        provenance: Header of the records; by default the one that they carry.
 
     Returns:
         The suggestion; `calibrate(records, **suggestion.settings)` follows it.
@@ -535,7 +535,7 @@ def suggest(
         f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."
         for name in same
     ]
-    contest = OptionJudge(
+    option_judge = OptionJudge(
         Trials(
             prompts.pool,
             JudgedGroups.from_pool(prompts.pool, judge),
@@ -549,25 +549,27 @@ def suggest(
         progress,
         provenance,
     )
-    within_reach = contest.select_set_rules(rules)
-    usable = contest.select_maps(list_default_maps(prompts.pool.draws) if maps is None else maps)
-    judged = contest.try_options([Option(text, rule) for text in usable for rule in within_reach])
+    within_reach = option_judge.select_set_rules(rules)
+    usable = option_judge.select_maps(list_default_maps(prompts.pool.draws) if maps is None else maps)
+    judged = option_judge.try_options([Option(text, rule) for text in usable for rule in within_reach])
     if combined and judged:
         few = [one.option for one in rank_options(judged, compute_tolerance(judged))[:BEST_FEW]]
-        judged += contest.try_options([replace(one, combine=names) for one in few for names in combined])
+        judged += option_judge.try_options([replace(one, combine=names) for one in few for names in combined])
     if not judged:
-        raise contest.make_error()
-    return _make_suggestion(contest, judged, prompts, n, [*left_out, *_list_notes(contest, prompts)])
+        raise option_judge.make_error()
+    return _make_suggestion(
+        option_judge, judged, prompts, n, [*left_out, *_list_notes(option_judge, prompts)]
+    )
 
 
 def _make_suggestion(
-    contest: OptionJudge,
+    option_judge: OptionJudge,
     judged: list[OptionResult],
     prompts: SelectionPrompts,
     n: int | None,
     notes: list[str],
 ) -> Suggestion:
-    trials, plan = contest.trials, prompts.plan
+    trials, plan = option_judge.trials, prompts.plan
     tolerance, tau = compute_tolerance(judged), float(exact_tau(trials.alpha))
     order = rank_options(judged, tolerance)
     choice = Choice.choose(judged, tolerance)
@@ -590,13 +592,13 @@ def _make_suggestion(
         reason=explain_choice(choice, len(judged), tolerance, tau),
         runner_up=runner_up,
         options=[one.shown for one in order],
-        unusable=contest.unusable,
+        unusable=option_judge.unusable,
         notes=notes,
         prompts=len(prompts.pool.labelled),
         digest=prompts.digest,
         groups=len(trials.groups.words),
         tolerance=tolerance,
-        splits=contest.splits,
+        splits=option_judge.splits,
         n=n,
         seed=plan.seed,
         fit_fraction=plan.fit,
@@ -607,16 +609,16 @@ def _make_suggestion(
     return found.for_records(["RECORDS"])
 
 
-def _list_notes(contest: OptionJudge, prompts: SelectionPrompts) -> Iterable[str]:
+def _list_notes(option_judge: OptionJudge, prompts: SelectionPrompts) -> Iterable[str]:
     yield (
         "The gap of what was chosen is flattered, for it was chosen by it. The promise is not: no prompt "
         "selected on calibrates."
     )
     yield (
-        f"About {contest.calibrating} prompts calibrate in each inner split, and {prompts.calibration} will "
-        "later: features that are many flag more here than they will."
+        f"About {option_judge.calibrating} prompts calibrate in each inner split, and {prompts.calibration} "
+        "will later: features that are many flag more here than they will."
     )
-    few = contest.trials.groups.left_out
+    few = option_judge.trials.groups.left_out
     if few:
         yield (
             f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts were not judged by: {few}. A larger "

@@ -1,4 +1,4 @@
-"""Options tried on inner splits of the selection prompts."""
+"""Options of a calibration, tried on inner splits of the prompts that options are selected on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langchain_cfc.features import naming
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
 
-# Each in a word. Few, and unlike each other: the more there are, the luckier the luckiest is.
+# Few, and unlike each other: the more options there are, the luckier the luckiest one is.
 DEFAULT_MAPS = {
     "1": "one threshold for all prompts",
     "mean_score": "a line in the mean score",
@@ -34,8 +34,8 @@ ANSWER_MAPS = {
     "hat(top_share, 5)": "a broken line in the share of the most frequent answer",
     "hard(entropy, max_score, 0.925)": "the paper's hard group on TriviaQA",
 }
-# Under `unique(...)` the same distinct answers enter at the same thresholds, so that nothing told here tells
-# it from what it wraps; `rank` forgets how far scores lie apart.
+# Under `unique(...)` the same distinct answers enter at the same thresholds, so no figure here distinguishes
+# it from the rule that it wraps; `rank` ignores how far scores lie apart.
 DEFAULT_SET_RULES = ("all", "best_prefix")
 MOST_KEYS = 3
 MOST_CATEGORIES = 10
@@ -43,7 +43,7 @@ MOST_CATEGORIES = 10
 
 @dataclass(frozen=True)
 class Option:
-    """One way to calibrate.
+    """One combination of feature map, set rule and verifiers to calibrate with.
 
     Attributes:
         features: The feature map.
@@ -57,7 +57,7 @@ class Option:
 
     @property
     def words(self) -> str:
-        """What it is, on one line."""
+        """The option on one line."""
         scored = "" if self.combine is None else f", scored by {' + '.join(self.combine)}"
         return f"{self.compute_features} with {self.set_rule}{scored}"
 
@@ -76,8 +76,8 @@ def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
 def find_redundant_verifiers(labelled: LabelledBatch) -> list[str]:
     """Return the verifiers that order all candidates as the recorded scores do, or the other way round.
 
-    Such is the log-probability that a score was made of. Alone it makes the same sets wherever thresholds do
-    not depend on the unit of scores.
+    The log-probability that a score was made of is an example. Alone it makes the same sets wherever
+    thresholds do not depend on the unit of scores.
     """
     scores = labelled.draws.scores.ravel()
     return [name for name, outputs in labelled.raw.items() if _is_monotone(scores, outputs.ravel())]
@@ -221,7 +221,7 @@ class SelectionPrompts:
     plan: SplitPlan  # the split that `calibrate` will make
     pool: Pool  # M prompts of its fit part, one of each cluster
     digest: str  # of all ids of the fit part
-    # number of prompts of the fit part that are left out, for there are others of their cluster
+    # number of prompts of the fit part that are left out because others of their cluster take part
     clustered: int
     calibration: int  # number of prompts that will calibrate, one of each cluster
 
@@ -253,16 +253,16 @@ def tabulate_verifiers(
     n: int | None = None,
     provenance: Provenance | None = None,
 ) -> tuple[LabelledBatch, list[str]]:
-    """Labelled records as a table with the raw outputs of the verifiers that may be combined, and no others.
+    """Return labelled records as a table with the raw outputs of the verifiers that may be combined.
 
     Args:
         records: Labelled records, or a table.
         verifiers: Names of verifiers; by default those whose output every candidate has.
         n: Number of candidates to use, the first n slots; by default all.
-        provenance: Header of the records where they do not carry one themselves.
+        provenance: Header of the records; by default the one that they carry.
 
     Returns:
-        The table, and what is to be said of verifiers that were left out.
+        The table, and notes on verifiers that were left out.
 
     Raises:
         InputError: If a record cannot be used, or a candidate lacks the output of a verifier that was named.

@@ -1,4 +1,4 @@
-"""A report: one HTML page that says what is promised, what happened and what to do next."""
+"""Reports: one HTML page that says what is promised, what happened and what to do next."""
 
 from __future__ import annotations
 

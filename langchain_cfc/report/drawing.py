@@ -331,7 +331,7 @@ def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: s
         alignment="left",
         handlelength=2.6,
     )
-    # A name with two dollar signs is no formula.
+    # A name with two dollar signs is not a formula.
     for text in (*key.get_texts(), key.get_title()):
         text.set_parse_math(False)
     return ax

@@ -1,4 +1,4 @@
-"""The hardest prompts: those that were flagged or missed, with their candidates."""
+"""The hardest test prompts: those that were flagged or missed, with their candidates."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HardAnswer:
 
 @dataclass(frozen=True)
 class HardPrompt:
-    """A prompt that was flagged or missed.
+    """A test prompt that was flagged or missed.
 
     Attributes:
         id: Its id.
@@ -80,7 +80,7 @@ class HardPrompt:
 
 @dataclass(frozen=True)
 class HardestPrompts:
-    """The hardest prompts of a test set.
+    """The hardest prompts of a test set, with counts of flagged and missed ones.
 
     Attributes:
         flagged: How many test prompts were flagged.

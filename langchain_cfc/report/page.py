@@ -260,7 +260,7 @@ def render_report(
     """Return a report as HTML; the arguments are those of `write_report`.
 
     Returns:
-        The page. Whatever came from users is escaped; characters that cannot be seen are spelt out.
+        The page. All text from users is escaped; invisible characters are spelt out.
 
     Raises:
         InputError: If there is nothing to report on, or the evaluation is not the artifact's.
@@ -496,7 +496,7 @@ def write_report(
         title: Title of the page; derived from the contents by default.
 
     Raises:
-        InputError: If the path holds something that is no report, there is nothing to report on, or the
+        InputError: If the path holds a file that is not a report, there is nothing to report on, or the
             evaluation is not the artifact's.
         MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
     """

@@ -32,7 +32,7 @@ class Cell:
 
     text: str
     detail: str = ""  # its interval, or what else is to be read with it
-    tone: Tone = ""  # words say it as well, for a colour alone says nothing
+    tone: Tone = ""  # words say it as well, since a colour alone says nothing
     kind: Literal["number", "word", "words"] = "number"  # `words` need room
 
 

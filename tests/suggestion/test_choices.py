@@ -138,8 +138,8 @@ def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     """The verifier that the rule chooses on some prompts."""
     pool = Pool(table)
     trials = Trials(pool, JudgedGroups.from_pool(pool, []), (), ALPHA, "0", FIT)
-    contest = OptionJudge(trials, 4, 1, hide_progress, None)
-    judged = contest.try_options([Option("1", "all", (name,)) for name in JUDGES])
+    option_judge = OptionJudge(trials, 4, 1, hide_progress, None)
+    judged = option_judge.try_options([Option("1", "all", (name,)) for name in JUDGES])
     names = rank_options(judged, compute_tolerance(judged))[0].option.combine
     assert names is not None
     return names
