@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from langchain_cfc.evaluation import GroupReport
+
 Family = Literal["ours", "paper", "outside"]
 # One of each kind: more than eight lines or bars side by side cannot be distinguished.
 LEADING = (
@@ -49,30 +51,17 @@ class Spread(ReportData):
     splits: int
 
 
-class GroupComparison(ReportData):
-    """Results of one method in one group of test prompts.
+class GroupComparison(GroupReport, allow_inf_nan=False):
+    """Results of one method in one group of test prompts, as means over splits.
+
+    `n` is the mean number of the group's test prompts; `kept_promise_ci` is (0, 1) where a single split
+    defines the kept promise, see `Spread`.
 
     Attributes:
-        name: Name of the group.
-        words: The same for people.
-        n: Mean number of its test prompts.
-        coverage: Mean share whose returned set holds a correct answer.
-        kept_promise: Mean share covered or flagged as not certifiable.
-        kept_promise_ci: Its interval, (0, 1) where a single split defines it; see `Spread`.
-        not_certifiable_rate: Mean share flagged.
-        mean_set_size: Mean number of candidates returned.
         figures: `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size` and, for methods with
             thresholds, `threshold`, cut to [0, 1], with their spread.
     """
 
-    name: str
-    words: str
-    n: float
-    coverage: float
-    kept_promise: float
-    kept_promise_ci: tuple[float, float]
-    not_certifiable_rate: float
-    mean_set_size: float
     figures: dict[str, Spread]
 
 

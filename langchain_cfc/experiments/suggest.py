@@ -68,13 +68,24 @@ from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, alpha_text, exact_tau
 
 
-class JudgedOption(ReportData):
-    """Results of an option over the inner splits.
+class _NamedOption(ReportData):
+    """An option as reports show it.
 
     Attributes:
         features: The feature map.
         set_rule: The set rule.
         combine: Verifiers whose raw outputs made the score; None for the recorded score.
+    """
+
+    features: str
+    set_rule: str
+    combine: list[str] | None
+
+
+class JudgedOption(_NamedOption):
+    """Results of an option over the inner splits.
+
+    Attributes:
         columns: Number of its features.
         gap: Target coverage less the kept promise of the group that keeps it most rarely on average over the
             splits, at least 0.
@@ -86,9 +97,6 @@ class JudgedOption(ReportData):
         abstention_rate: Mean share without an answer, flagged ones included.
     """
 
-    features: str
-    set_rule: str
-    combine: list[str] | None
     columns: int
     gap: float
     gap_error: float
@@ -99,19 +107,13 @@ class JudgedOption(ReportData):
     abstention_rate: float
 
 
-class RunnerUp(ReportData):
+class RunnerUp(_NamedOption):
     """The option that the rule would have chosen without the winner.
 
     Attributes:
-        features: The feature map.
-        set_rule: The set rule.
-        combine: Verifiers whose raw outputs made the score; None for the recorded score.
         lost: Why it lost, in words.
     """
 
-    features: str
-    set_rule: str
-    combine: list[str] | None
     lost: str
 
 
