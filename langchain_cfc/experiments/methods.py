@@ -257,7 +257,7 @@ class ThresholdMethod(Method):
     def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
         """See `Method.reads`."""
         alike = self.rule in {"marginal", "confident"}
-        return "1" if alike else self.compute_features or features, self.set_rule or set_rule
+        return "1" if alike else self.features or features, self.set_rule or set_rule
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""

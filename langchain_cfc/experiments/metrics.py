@@ -146,7 +146,7 @@ class Outcomes:
     @classmethod
     def from_outputs(cls, made: Sequence[MethodOutput], correct: BoolArray) -> Outcomes:
         """Compare the sets of E runs with the (m, n) labels."""
-        sets = [one.make_sets for one in made]
+        sets = [one.sets for one in made]
         accepted = [one.accepted for one in sets]
         unknown = np.full(len(correct), np.nan)
         cut = [unknown if one.thresholds is None else np.clip(one.thresholds, 0.0, 1.0) for one in made]

@@ -184,7 +184,7 @@ class Suggestion(ReportData):
         """The arguments of `calibrate` other than the records."""
         return {
             "alpha": self.alpha,
-            "features": self.compute_features,
+            "features": self.features,
             "set_rule": self.set_rule,
             "combine": self.combine,
             "n": self.n,

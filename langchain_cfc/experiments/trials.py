@@ -59,7 +59,7 @@ class Option:
     def words(self) -> str:
         """The option on one line."""
         scored = "" if self.combine is None else f", scored by {' + '.join(self.combine)}"
-        return f"{self.compute_features} with {self.set_rule}{scored}"
+        return f"{self.features} with {self.set_rule}{scored}"
 
 
 def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:

@@ -431,8 +431,8 @@ def test_a_test_prompt_is_answered_as_if_alone(name: str) -> None:
     )
     for row in (150, 163, 199):
         alone = named(name).make(parts(labelled, range(40), range(40, 150), [row], features=features), "0.25")
-        assert alone.make_sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
-        assert alone.make_sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
+        assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
+        assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
 
 
 def test_ours_never_fits_on_calibration_prompts_and_the_paper_does() -> None:
