@@ -99,11 +99,11 @@ class Summary:
 
     def build_attainable(self) -> list[AttainableComparison]:
         """Return the attainable coverage of all prompts, and of every group that there always is."""
-        foretold = np.array([one.foretold for one in self.measured])
+        predicted = np.array([one.predicted for one in self.measured])
         seen = np.array([one.attainable for one in self.measured])
         found = []
         for place, words in enumerate(("all prompts", *self.groups.words)):
-            before = compute_spread(foretold[:, place], self.overlap, share=True)
+            before = compute_spread(predicted[:, place], self.overlap, share=True)
             after = compute_spread(seen[:, place], self.overlap, share=True)
             if before is not None and after is not None:
                 found.append(AttainableComparison(words=words, foretold=before, seen=after))
@@ -363,11 +363,11 @@ def _compute_safe_target(attainable: float, calibration: float) -> float:
     return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
 
 
-def _choose_levels(table: LabelledBatch, calibrating: float) -> tuple[str, ...]:
+def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
     """Return levels in steps of 0.05, the first of which is well within reach."""
     attainable = float(table.correct.any(axis=1).mean())
-    room = _compute_safe_target(attainable, calibrating * len(table))
-    first = max(2, math.ceil(round((1.0 - room) / 0.05, 9)))
+    target = _compute_safe_target(attainable, share * len(table))
+    first = max(2, math.ceil(round((1.0 - target) / 0.05, 9)))
     steps = range(min(first, 19), min(first + 8, 20))
     return tuple(alpha_text(f"{step * 5 / 100:g}") for step in steps)
 

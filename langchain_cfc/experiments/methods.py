@@ -118,8 +118,8 @@ class Split:
     test: IntArray
     features_text: str  # feature map of methods that name none
     set_rule: str  # set rule of methods that name none
-    # features and thresholds by what they were made from
-    made: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    # levels, features, thresholds and rules that methods share, by what they were made from
+    cache: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     @cached_property
     def development(self) -> IntArray:
@@ -148,9 +148,9 @@ class Split:
 
     def get_or_make(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
         """Return what was made for a key; the first caller makes it."""
-        if key not in self.made:
-            self.made[key] = make()
-        found: T = self.made[key]
+        if key not in self.cache:
+            self.cache[key] = make()
+        found: T = self.cache[key]
         return found
 
     def compute_test_levels(self, set_rule: str) -> FloatArray:
@@ -197,7 +197,7 @@ class Method(ABC):
         promise: What it promises, in words.
         family: Where it comes from.
         aims_at_coverage: Whether it aims at prompts being covered or flagged.
-        tells_answers_apart: Whether its sets depend on which candidates give the same answer under any set
+        distinguishes_answers: Whether its sets depend on which candidates give the same answer under any set
             rule.
     """
 
@@ -206,7 +206,7 @@ class Method(ABC):
     promise: str
     family: Family
     aims_at_coverage: ClassVar[bool] = True
-    tells_answers_apart: ClassVar[bool] = False
+    distinguishes_answers: ClassVar[bool] = False
 
     def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
         """Return the feature map and the set rule that the method uses; the map `1` where it uses none.
@@ -227,8 +227,8 @@ class Convention:
 
     name: str
     cap: float  # success score of a prompt without a correct candidate
-    calibrates: Rows  # the part that calibrates
-    fits: Rows  # the part that feature maps are fitted on
+    calibration_part: Rows
+    fit_part: Rows  # feature maps are fitted on it
     never_empty: bool  # whether an unflagged prompt gets its best candidate where none reaches the threshold
 
     def clip_thresholds(self, thresholds: Thresholds) -> Thresholds:
@@ -275,7 +275,9 @@ class ThresholdMethod(Method):
         """Return thresholds of the test prompts, shared by methods that differ only in the set served."""
         level = alpha
         if self.stability is not None:
-            level = self.stability.effective_alpha(alpha, len(split.get_rows(self.convention.calibrates)))
+            level = self.stability.effective_alpha(
+                alpha, len(split.get_rows(self.convention.calibration_part))
+            )
         key = ("thresholds", self.rule, self.convention.name, calibrated_on, features, level)
         return split.get_or_make(key, lambda: self._fit_thresholds(split, level, calibrated_on, features))
 
@@ -284,12 +286,12 @@ class ThresholdMethod(Method):
         if level == "0":  # nothing is left of alpha: the paper accepts everything, we flag everything
             everything = Thresholds(np.full(size, np.inf), np.zeros(size), np.zeros(size, dtype=np.bool_))
             return convention.clip_thresholds(everything)
-        features = split.compute_features(text, convention.fits)
-        rows = split.get_rows(convention.calibrates)
+        features = split.compute_features(text, convention.fit_part)
+        rows = split.get_rows(convention.calibration_part)
         success = split.pool.compute_success_scores(calibrated_on, convention.cap)
         fitted = self._make_rule(level).fit(features[rows], success[rows])
         # Where features are groups, thousands of prompts ask the same.
-        asked, place = split.compute_distinct_features(text, convention.fits)
+        asked, place = split.compute_distinct_features(text, convention.fit_part)
         found = fitted.solve(asked)
         each = Thresholds(found.values[place], found.errors[place], found.outside[place])
         return convention.clip_thresholds(each)
@@ -340,7 +342,7 @@ class TopK(Method):
 class Sampling(Method):
     """Conformal language modelling: draw until the set looks good enough; see `SamplingRule`."""
 
-    tells_answers_apart: ClassVar[bool] = True
+    distinguishes_answers: ClassVar[bool] = True
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""

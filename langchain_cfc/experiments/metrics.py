@@ -139,7 +139,7 @@ class Outcomes:
     sizes: IntArray  # number of candidates returned
     distinct: IntArray  # number of distinct answers returned
     right: BoolArray  # the best answer returned is correct
-    spotless: BoolArray  # no candidate returned is wrong
+    all_correct: BoolArray  # no candidate returned is wrong
     drawn: IntArray  # number of candidates that had to be drawn
     thresholds: FloatArray  # cut to [0, 1]; NaN for a method without thresholds
 
@@ -158,7 +158,7 @@ class Outcomes:
             sizes=sizes,
             distinct=np.array([one.distinct_answers for one in sets]),
             right=np.array([correct[rows, one.best] for one in sets]) & (sizes > 0),
-            spotless=np.array([~(inside & ~correct).any(axis=1) for inside in accepted]),
+            all_correct=np.array([~(inside & ~correct).any(axis=1) for inside in accepted]),
             drawn=np.array([one.drawn for one in made]),
             thresholds=np.array(cut),
         )
@@ -189,7 +189,7 @@ def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict
         "size_stratified_kept_promise": _find_worst_stratum(seen.distinct, kept),
         "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
         "selective_accuracy": accuracy,
-        "all_correct_rate": seen.spotless.mean(axis=1),
+        "all_correct_rate": seen.all_correct.mean(axis=1),
         "mean_candidates_drawn": seen.drawn.mean(axis=1),
     }
 

@@ -44,7 +44,7 @@ class SplitResult:
     # (E, P) kept promise of the groups of every property, one property after the other
     properties: FloatArray
     # (1 + G,) attainable coverage of all development prompts, and of those in each group
-    foretold: FloatArray
+    predicted: FloatArray
     attainable: FloatArray  # (1 + G,) the same of test prompts
     calibrated: int  # number of calibration prompts
     tested: int  # number of test prompts
@@ -70,7 +70,7 @@ def measure_methods(
         groups=compute_group_figures(seen, of_test),
         group_sizes=of_test.sizes,
         properties=np.concatenate(along, axis=1) if along else np.empty((len(seen.kept), 0)),
-        foretold=_compute_attainable(split, split.development, groups.take(split.development)),
+        predicted=_compute_attainable(split, split.development, groups.take(split.development)),
         attainable=_compute_attainable(split, split.test, of_test),
         calibrated=len(split.calibration),
         tested=len(split.test),
@@ -126,7 +126,7 @@ class Comparison:
         for method in self.protocol.methods:
             features, set_rule = self._get_inputs(method)
             asks = asks or FeatureMap.parse(features).needs_answers or set_rule.startswith("unique")
-            asks = asks or method.tells_answers_apart
+            asks = asks or method.distinguishes_answers
         check_answers(labelled, provenance, needed=asks and labelled.draws.answer_codes is not None)
         _ = self.groups
         for features, set_rule in {self._get_inputs(method) for method in self.protocol.methods}:

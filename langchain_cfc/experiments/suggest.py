@@ -20,7 +20,7 @@ alpha = 0.2: 23 % flagged by that price and 10 % by this, with gaps alike.
 
 The standard errors. Inner splits of one pool share prompts, so that the mean over J splits is much less sure
 than J independent ones would make it: the variance is that of Nadeau and Bengio (2003, "Inference for the
-generalization error"), (1 / J + test / development) s^2, as everywhere in `comparison`. It is approximate.
+generalization error"), (1 / J + test / development) s^2, as in every comparison here. It is approximate.
 The options' errors differ by accident, because their worst groups are large or small; the median serves for
 all. It does not tell how much worse than the truth the worst of many groups looks: that raises
 the gaps of all options, and the rule compares them with each other.
@@ -358,7 +358,7 @@ class OptionJudge:
     unusable: list[Unusable] = field(default_factory=list)  # what has been set aside so far
 
     @property
-    def calibrating(self) -> int:
+    def calibration_size(self) -> int:
         """Mean number of prompts that calibrate in an inner split."""
         return round(len(self.trials.pool.labelled) * (1.0 - TEST) * (1.0 - self.trials.fit))
 
@@ -375,19 +375,19 @@ class OptionJudge:
             except InputError as error:
                 self._reject(f"set rule {rule}", get_first_line(error))
                 continue
-            inside = int(Fraction(reached * self.calibrating, size))
-            if target_is_attainable(alpha, self.calibrating, inside):
+            inside = int(Fraction(reached * self.calibration_size, size))
+            if target_is_attainable(alpha, self.calibration_size, inside):
                 found.append(rule)
                 continue
             least = (
-                f"Smallest alpha here: {smallest_alpha(self.calibrating, inside):g}"
+                f"Smallest alpha here: {smallest_alpha(self.calibration_size, inside):g}"
                 if inside
                 else "No alpha would do"
             )
             problem = (
                 f"alpha = {alpha} is out of reach: {reached} of {size} selection prompts have a correct "
                 f"candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), and "
-                f"about {self.calibrating} calibrate in an inner split. {least}. Draw more candidates, "
+                f"about {self.calibration_size} calibrate in an inner split. {least}. Draw more candidates, "
                 "improve the model, choose a larger alpha, or raise fit_fraction"
             )
             refused.append((reached, problem))
@@ -617,7 +617,7 @@ def _list_notes(option_judge: OptionJudge, prompts: SelectionPrompts) -> Iterabl
         "selected on calibrates."
     )
     yield (
-        f"About {option_judge.calibrating} prompts calibrate in each inner split, and {prompts.calibration} "
+        f"About {option_judge.calibration_size} prompts calibrate in each inner split, and {prompts.calibration} "
         "will later: features that are many flag more here than they will."
     )
     few = option_judge.trials.groups.left_out

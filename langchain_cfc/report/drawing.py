@@ -347,7 +347,7 @@ class GroupTicks:
 
     labels: tuple[str, ...]
     title: str
-    turned: float  # degrees
+    angle: float  # degrees
 
     @classmethod
     def from_words(cls, words: Sequence[str], width: float) -> GroupTicks:
@@ -360,17 +360,17 @@ class GroupTicks:
             return cls(tuple(flat), title, 0.0)
         slanted = cls(tuple(labels), title, SLANT)
         left = slot - 72.0 * slanted.overhang / len(labels)
-        return slanted if left * math.sin(math.radians(SLANT)) > LINE else replace(slanted, turned=90.0)
+        return slanted if left * math.sin(math.radians(SLANT)) > LINE else replace(slanted, angle=90.0)
 
     @property
     def depth(self) -> float:
         """Inches that turned labels take below the axis."""
-        return math.sin(math.radians(self.turned)) * max(map(estimate_width, self.labels)) / 72.0
+        return math.sin(math.radians(self.angle)) * max(map(estimate_width, self.labels)) / 72.0
 
     @property
     def overhang(self) -> float:
         """Inches that the first of slanted labels reaches beyond what stands to the left of the axis."""
-        if self.turned != SLANT:
+        if self.angle != SLANT:
             return 0.0
         reach = math.cos(math.radians(SLANT)) * estimate_width(self.labels[0]) / 72.0
         return max(reach - MARGINS / 2.0, 0.0)
@@ -378,8 +378,8 @@ class GroupTicks:
     def label_axis(self, ax: Axes) -> None:
         """Label the axis."""
         turned: dict[str, Any] = {}
-        if self.turned:
-            turned = {"rotation": self.turned, "ha": "right", "va": "center", "rotation_mode": "anchor"}
+        if self.angle:
+            turned = {"rotation": self.angle, "ha": "right", "va": "center", "rotation_mode": "anchor"}
         ax.set_xticks(range(len(self.labels)), self.labels, fontsize=SMALL, parse_math=False, **turned)
         ax.set_xlim(-0.5, len(self.labels) - 0.5)
         ax.tick_params(axis="x", length=0.0)

@@ -25,8 +25,8 @@ class Promise:
     heading: str
     claim: str  # the promise in a sentence, in large type
     scope: tuple[str, ...] = ()  # for whom and how surely it holds
-    silent: tuple[str, ...] = ()  # what is not promised
-    rests_on: tuple[str, ...] = ()
+    not_promised: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     full: str = ""  # the promise in full, where the claim is shorter
     tables: tuple[Table, ...] = ()
 
@@ -66,8 +66,8 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         heading="The promise",
         claim=claim,
         scope=(*scope, *guarantee.heuristics),
-        silent=guarantee.not_promised,
-        rests_on=() if guarantee.kind == "heuristic" else guarantee.assumptions,
+        not_promised=guarantee.not_promised,
+        assumptions=() if guarantee.kind == "heuristic" else guarantee.assumptions,
         full=full,
         tables=() if certificate is None else (tabulate_certificate(certificate),),
     )
@@ -106,7 +106,7 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
         heading="What is compared",
         claim=f"Target: for {target} of prompts a set with a correct answer, or a flag. Not all promise it.",
         scope=(split,),
-        silent=(chosen, promises),
+        not_promised=(chosen, promises),
         tables=(tabulate_promises(comparison),),
     )
 

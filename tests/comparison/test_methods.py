@@ -284,9 +284,9 @@ def test_truncation_changes_sets_and_no_threshold() -> None:
     for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
         for alpha in ("0.2", "0.4"):
             full = named(whole).make(split, alpha)
-            before = len(split.made)
+            before = len(split.cache)
             cut = named(short).make(split, alpha)
-            assert len(split.made) <= before + 1  # the levels of best_prefix, once
+            assert len(split.cache) <= before + 1  # the levels of best_prefix, once
             assert cut.thresholds is full.thresholds
             assert (cut.sets.accepted <= full.sets.accepted).all()
             assert (cut.sets.accepted != full.sets.accepted).any()
@@ -478,7 +478,7 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
         pool = labelled.take(order)
         split = parts(pool, range(60), range(60, 300), range(300, 400))
         made = named("sampling").make(split, "0.25")
-        rule = split.made["sampling",]
+        rule = split.cache["sampling",]
         assert rule.tested == 150
         assert np.array_equal(
             made.drawn,

@@ -180,7 +180,7 @@ def measured(seed: int) -> SplitResult:
         },
         group_sizes=np.array([3.0, seed, 0.0]),
         properties=properties,
-        foretold=np.array([0.5, 0.25 * seed, NAN, NAN]),
+        predicted=np.array([0.5, 0.25 * seed, NAN, NAN]),
         attainable=np.array([0.1 * seed, 0.5, NAN, NAN]),
         calibrated=10 + seed,
         tested=20,
