@@ -617,8 +617,8 @@ def _list_notes(option_judge: OptionJudge, prompts: SelectionPrompts) -> Iterabl
         "selected on calibrates."
     )
     yield (
-        f"About {option_judge.calibration_size} prompts calibrate in each inner split, and {prompts.calibration} "
-        "will later: features that are many flag more here than they will."
+        f"About {option_judge.calibration_size} prompts calibrate in each inner split, and "
+        f"{prompts.calibration} will later: features that are many flag more here than they will."
     )
     few = option_judge.trials.groups.left_out
     if few:

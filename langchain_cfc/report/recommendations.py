@@ -167,7 +167,7 @@ def recommend(situation: Situation) -> list[Recommendation]:
 
 
 def check_promise(seen: Situation) -> Iterator[Recommendation]:
-    """The promise was kept too rarely for chance."""
+    """Recommend another calibration where the promise was kept too rarely for chance."""
     if seen.contradicted:
         yield _recommend_recalibration(
             seen,
@@ -181,7 +181,7 @@ def check_promise(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
-    """Bot mode answered wrongly too often for chance."""
+    """Recommend another policy where bot mode answered wrongly too often for chance."""
     if seen.wrong_too_often:
         yield _recommend_recalibration(
             seen,
@@ -192,7 +192,7 @@ def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
-    """No theorem stands behind the thresholds."""
+    """Recommend another rule where no theorem stands behind the thresholds."""
     if seen.heuristic:
         rule = seen.config.threshold_rule
         yield _recommend_recalibration(
@@ -206,7 +206,7 @@ def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_binding(seen: Situation) -> Iterator[Recommendation]:
-    """Serving cannot check what serves."""
+    """Recommend records with a header where serving cannot check model and verifier."""
     if not seen.bound:
         yield Recommendation(
             "Say which generator and verifier the records came from",
@@ -217,7 +217,7 @@ def check_binding(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_flagged(seen: Situation) -> Iterator[Recommendation]:
-    """So many prompts are flagged that users will notice."""
+    """Recommend a plan where users will notice how many prompts are flagged."""
     if seen.flagged <= MANY_FLAGGED:
         return
     reach = (
@@ -243,7 +243,7 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_groups(seen: Situation) -> Iterator[Recommendation]:
-    """In some groups too few prompts have a correct candidate."""
+    """Recommend a plan where too few prompts of a group have a correct candidate."""
     if not seen.out_of_reach:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
@@ -266,7 +266,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_repetition(seen: Situation) -> Iterator[Recommendation]:
-    """Sets hold the same answer several times."""
+    """Recommend `unique` where sets hold the same answer several times."""
     if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
         yield _recommend_recalibration(
             seen,
@@ -278,7 +278,7 @@ def check_repetition(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_set_size(seen: Situation) -> Iterator[Recommendation]:
-    """Sets hold more distinct answers than people can use."""
+    """Recommend more verifiers where sets hold more distinct answers than people can use."""
     if seen.distinct <= MANY_ANSWERS or seen.combined:
         return
     why = (
@@ -299,7 +299,7 @@ def check_set_size(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_certificate(seen: Situation) -> Iterator[Recommendation]:
-    """The promise is on average over calibration sets only."""
+    """Recommend a certificate where the promise is on average over calibration sets only."""
     if seen.certified or seen.heuristic:
         return
     records = seen.sources.records if seen.certification_left else ("new-records.jsonl",)
@@ -317,7 +317,7 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
-    """Nothing bounds how often an answer is wrong."""
+    """Recommend bot mode where nothing bounds how often an answer is wrong."""
     if seen.bot or seen.config.shift is not None:
         return  # certification prompts come from where it was calibrated, which a shift says nothing about
     yield _recommend_recalibration(
@@ -331,7 +331,7 @@ def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_test_size(seen: Situation) -> Iterator[Recommendation]:
-    """Too few test prompts to see much."""
+    """Recommend an evaluation on more prompts where intervals are too wide."""
     if seen.tested < FEW_PROMPTS:
         yield Recommendation(
             "Evaluate on more prompts",
