@@ -47,8 +47,10 @@ from langchain_cfc.thresholds._rows import unique_rows
 
 RuleName: TypeAlias = Literal["conditional", "marginal", "confident", "learned"]
 # `development` is all that is not `test`: the paper calibrates on all of it, feature maps included.
-T = TypeVar("T")
 Rows: TypeAlias = Literal["fit", "calibration", "development", "test"]
+T = TypeVar("T")
+CAP = 2.0
+DELTA = "0.05"
 
 
 class Pool:
@@ -174,10 +176,6 @@ class Split:
         return self.get_or_make(("distinct features", text, fitted_on), make)
 
 
-CAP = 2.0
-DELTA = "0.05"
-
-
 @dataclass(frozen=True, eq=False)
 class MethodOutput:
     """What a method returns for the test prompts of a split."""
@@ -255,7 +253,7 @@ class ThresholdMethod(Method):
     stability: PaperStability | None = None  # the slack by which the level is made stricter
 
     def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
-        """See `Method.reads`."""
+        """See `Method.get_inputs`."""
         alike = self.rule in {"marginal", "confident"}
         return "1" if alike else self.features or features, self.set_rule or set_rule
 

@@ -23,6 +23,28 @@ from langchain_cfc.features.terms import Group
 
 BINS = 5
 MOST_CATEGORIES = 30
+# What each figure is; those of the paper's tables are named.
+FIGURES = {
+    "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
+    "kept_promise": "share covered or flagged as not certifiable: the guaranteed event",
+    "not_certifiable_rate": "share flagged",
+    "abstention_rate": "share without an answer, flagged ones included",
+    "mean_set_size": "mean number of candidates returned (the paper's APSS)",
+    "mean_distinct_answers": "mean number of distinct answers returned",
+    "worst_group_coverage": "smallest coverage of a group in each split, averaged (the paper's GSC)",
+    "worst_group_kept_promise": "kept promise of the group that is worst on average over splits",
+    "size_stratified_kept_promise": "smallest kept promise among prompts answered with sets of like size",
+    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
+    "selective_accuracy": "share of answered prompts whose best answer is correct",
+    "all_correct_rate": "share of prompts no returned candidate of which is wrong, empty sets included",
+    "mean_candidates_drawn": "mean number of candidates that had to be drawn",
+}
+# Sets of 1, 2, 3-4, 5-8, ... distinct answers.
+_STRATA = np.array([1, 2, 3, 5, 9, 17, 33])
+FEWEST_IN_STRATUM = 20
+SLAB_BINS = 20
+SMALLEST_SLAB = 0.1
+SLAB_DIRECTIONS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,30 +126,6 @@ def list_category_terms(draws: CandidateBatch, most: int) -> list[str]:
         if (type(None), None) not in values and 1 < len(values) <= most:
             texts.append(Group(key).text)
     return texts
-
-
-# What each figure is; those of the paper's tables are named.
-FIGURES = {
-    "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
-    "kept_promise": "share covered or flagged as not certifiable: the guaranteed event",
-    "not_certifiable_rate": "share flagged",
-    "abstention_rate": "share without an answer, flagged ones included",
-    "mean_set_size": "mean number of candidates returned (the paper's APSS)",
-    "mean_distinct_answers": "mean number of distinct answers returned",
-    "worst_group_coverage": "smallest coverage of a group in each split, averaged (the paper's GSC)",
-    "worst_group_kept_promise": "kept promise of the group that is worst on average over splits",
-    "size_stratified_kept_promise": "smallest kept promise among prompts answered with sets of like size",
-    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
-    "selective_accuracy": "share of answered prompts whose best answer is correct",
-    "all_correct_rate": "share of prompts no returned candidate of which is wrong, empty sets included",
-    "mean_candidates_drawn": "mean number of candidates that had to be drawn",
-}
-# Sets of 1, 2, 3-4, 5-8, ... distinct answers.
-_STRATA = np.array([1, 2, 3, 5, 9, 17, 33])
-FEWEST_IN_STRATUM = 20
-SLAB_BINS = 20
-SMALLEST_SLAB = 0.1
-SLAB_DIRECTIONS = 16
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,6 +110,38 @@ DIFFICULTY = "difficulty"  # the key of T in the metadata
 # few hundred candidates.
 _NODES = 64
 
+Dataset: TypeAlias = Literal["synthetic", "triviaqa", "gsm8k", "flickr8k"]
+Kind: TypeAlias = Literal["main", "ablation", "excerpt"]
+PublishedMethod: TypeAlias = Literal["TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"]
+Metric: TypeAlias = Literal["ECR", "GSC", "APSS"]
+_Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
+Table: TypeAlias = Literal["main", "ablation"]
+
+PUBLISHED_SEEDS = 5
+# Of 120 normal z's, 1.1 are expected beyond the first and 0.1 beyond the second.
+BEYOND, FAR_BEYOND = 2.6, 3.3
+# z takes the spread of the reproduced seeds for that of the law; of a few seeds it is another noise.
+FEWEST_SEEDS = 100
+
+ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")
+SIZES = (2000, 5000, 10_000)
+BUDGETS = (50, 100, 150)
+TESTED = 10_000
+ABLATED_ALPHA = "0.2"
+FEATURES = "bins(meta(difficulty), 10)"
+LEARNT_FEATURES = "meta(difficulty)^2"
+# The paper's text names no K beyond 16, the largest that its tables use.
+GRID = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50)
+MAIN = (SIZES[-1], BUDGETS[0])
+# Rows of the main table that the four numbers of the world were fitted to.
+FITTED = ("TopK", "ICP")
+
+_METRICS = {
+    "ECR": ("coverage", 100.0),
+    "GSC": ("worst_group_coverage", 100.0),
+    "APSS": ("mean_set_size", 1.0),
+}
+
 
 @dataclass(frozen=True)
 class SyntheticWorld:
@@ -228,13 +260,6 @@ class SyntheticWorld:
         return float(self.coverage(np.array(1.0), n))
 
 
-Dataset: TypeAlias = Literal["synthetic", "triviaqa", "gsm8k", "flickr8k"]
-Kind: TypeAlias = Literal["main", "ablation", "excerpt"]
-PublishedMethod: TypeAlias = Literal["TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"]
-Metric: TypeAlias = Literal["ECR", "GSC", "APSS"]
-_Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
-
-
 class PublishedCell(ReportData, strict=True):
     """One number of the paper's tables, as printed.
 
@@ -347,15 +372,6 @@ def _load_tables() -> dict[str, tuple[PublishedCell, ...]]:
 def _get_exponent(number: str) -> int:
     """Return the power of ten of the last digit."""
     return -len(number.partition(".")[2])
-
-
-Table: TypeAlias = Literal["main", "ablation"]
-
-PUBLISHED_SEEDS = 5
-# Of 120 normal z's, 1.1 are expected beyond the first and 0.1 beyond the second.
-BEYOND, FAR_BEYOND = 2.6, 3.3
-# z takes the spread of the reproduced seeds for that of the law; of a few seeds it is another noise.
-FEWEST_SEEDS = 100
 
 
 class Cell(ReportData):
@@ -531,26 +547,6 @@ def count_agreement(cells: Sequence[Cell]) -> Agreement:
 
 def _format_limit(number: int | None) -> str:
     return "" if number is None else f" (at most {number} may be)"
-
-
-ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")
-SIZES = (2000, 5000, 10_000)
-BUDGETS = (50, 100, 150)
-TESTED = 10_000
-ABLATED_ALPHA = "0.2"
-FEATURES = "bins(meta(difficulty), 10)"
-LEARNT_FEATURES = "meta(difficulty)^2"
-# The paper's text names no K beyond 16, the largest that its tables use.
-GRID = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50)
-MAIN = (SIZES[-1], BUDGETS[0])
-# Rows of the main table that the four numbers of the world were fitted to.
-FITTED = ("TopK", "ICP")
-
-_METRICS = {
-    "ECR": ("coverage", 100.0),
-    "GSC": ("worst_group_coverage", 100.0),
-    "APSS": ("mean_set_size", 1.0),
-}
 
 
 class SyntheticReport(ReportData):

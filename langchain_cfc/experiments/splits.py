@@ -33,6 +33,11 @@ from langchain_cfc.features import FeatureMap, naming
 from langchain_cfc.records import Provenance
 from langchain_cfc.splits import Part, SplitPlan, split_plan
 
+Found = TypeVar("Found")
+Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
+# What each process runs, sent to it once.
+_TASK: list[Callable[[int], Any]] = []
+
 
 @dataclass(frozen=True, eq=False)
 class SplitResult:
@@ -198,10 +203,6 @@ class Comparison:
         )
 
 
-Found = TypeVar("Found")
-Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
-
-
 def hide_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     """Show no progress."""
     del total
@@ -229,9 +230,6 @@ def measure_splits(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-_TASK: list[Callable[[int], Any]] = []
 
 
 def _store_task(measured: Callable[[int], Any]) -> None:

@@ -67,6 +67,12 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, alpha_text, exact_tau
 
+OVERLAP = TEST / (1.0 - TEST)
+# An option that flags more than this share of the prompts that have a correct candidate is rejected.
+MOST_WITHHELD = 0.5
+# Combinations of verifiers are tried with so many of the best pairs of feature map and set rule.
+BEST_FEW = 3
+
 
 class _NamedOption(ReportData):
     """An option as reports show it.
@@ -197,9 +203,6 @@ class Suggestion(ReportData):
     def for_records(self, paths: Sequence[str]) -> Suggestion:
         """Return the same suggestion with a command that names these files."""
         return self.model_copy(update={"command": CalibrationConfig(**self.settings).command(paths)})
-
-
-OVERLAP = TEST / (1.0 - TEST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,10 +345,6 @@ def to_points(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-# An option that flags more than this share of the prompts that have a correct candidate is none.
-MOST_WITHHELD = 0.5
-
-
 @dataclass(frozen=True, eq=False)
 class OptionJudge:
     """Tries options on the selection prompts."""
@@ -450,10 +449,6 @@ class OptionJudge:
 
     def _reject(self, what: str, reason: str) -> None:
         self.unusable.append(Unusable(what=what, reason=reason))
-
-
-# Combinations of verifiers are tried with so many of the best pairs of feature map and set rule.
-BEST_FEW = 3
 
 
 def suggest(

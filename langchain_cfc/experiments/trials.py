@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -39,6 +38,12 @@ ANSWER_MAPS = {
 DEFAULT_SET_RULES = ("all", "best_prefix")
 MOST_KEYS = 3
 MOST_CATEGORIES = 10
+# Of the selection prompts a third is tested on; where there are verifiers to combine, a quarter of the others
+# fits the combinations.
+TEST = 1.0 / 3.0
+FIT = 0.25
+# The share of a few prompts is an accident.
+FEWEST_IN_GROUP = 20
 
 
 @dataclass(frozen=True)
@@ -89,14 +94,6 @@ def _is_monotone(scores: FloatArray, outputs: FloatArray) -> bool:
     return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)
 
 
-# Of the selection prompts a third is tested on; where there are verifiers to combine, a quarter of the others
-# fits the combinations.
-TEST = 1.0 / 3.0
-FIT = 0.25
-# The share of a few prompts is an accident.
-FEWEST_IN_GROUP = 20
-
-
 @dataclass(frozen=True, eq=False)
 class JudgedGroups:
     """The groups that gaps are looked for in, the same for every option."""
@@ -136,10 +133,6 @@ class TrialResult:
     withheld: float  # share flagged of the prompts that have a correct candidate; 0 where none has
 
 
-# By option; where one could not be used, why.
-Trial: TypeAlias = tuple[TrialResult | str, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Trials:
     """Options, and the prompts to try them on.
@@ -156,8 +149,8 @@ class Trials:
     seed: str
     fit: float  # share of the prompts not tested on that fits combinations
 
-    def measure_split(self, number: int) -> Trial:
-        """Return the results of every option on inner split `number`, from 0."""
+    def measure_split(self, number: int) -> tuple[TrialResult | str, ...]:
+        """Return the results of every option on inner split `number`, or why the option cannot be used."""
         rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST).rows(self.pool.labelled)
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
         if not all(len(rows[part]) for part in asked):
