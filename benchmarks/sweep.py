@@ -81,7 +81,7 @@ def measured(splits: int, sample: int) -> dict[str, float]:
 
     rows = np.random.default_rng(1).permutation(PROMPTS)
     features = comparison.pool.compute_features(FEATURES, rows)
-    success = comparison.pool.success_scores("all", 1.0)
+    success = comparison.pool.compute_success_scores("all", 1.0)
     half = PROMPTS // 2
     problem = Problem(features[rows[:half]], success[rows[:half]], features[rows[half : half + sample]])
     alpha = str(float(1 - TAU))

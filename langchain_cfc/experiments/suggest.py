@@ -526,7 +526,7 @@ def suggest(
     prompts = SelectionPrompts.from_table(table, plan)
     same = find_redundant_verifiers(prompts.pool.labelled)
     # Each verifier alone, and all together; the recorded score is tried anyway.
-    combined = [(name,) for name in table.raw if name not in same]
+    combined: list[tuple[str, ...]] = [(name,) for name in table.raw if name not in same]
     combined += [tuple(table.raw)] if len(table.raw) > 1 else []
     left_out += [
         f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."

@@ -52,6 +52,16 @@ from langchain_cfc.report.drawing import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = [
+    "plot_attainable",
+    "plot_by_alpha",
+    "plot_certified_policies",
+    "plot_evidence",
+    "plot_group_miscoverage",
+    "plot_score_histogram",
+    "plot_selective_risk",
+    "plot_threshold_by_difficulty",
+]
 
 Level = LevelComparison | EvaluationReport
 Method = MethodComparison | MethodReport

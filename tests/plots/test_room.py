@@ -8,16 +8,16 @@ import sys
 import pytest
 
 from langchain_cfc.errors import MissingExtraError
-from langchain_cfc.report import plots
+from langchain_cfc.report import drawing, plots
 from tests.plots.making import HISTOGRAM
 
 DRAWN = """
 import sys
-from langchain_cfc import plots
+from langchain_cfc.report import drawing, plots
 from tests.plots.making import HISTOGRAM
 print("matplotlib" in sys.modules)
 ax = plots.plot_score_histogram(HISTOGRAM)
-plots.to_svg(ax, title="scores")
+drawing.to_svg(ax, title="scores")
 print("matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
 """
 
@@ -38,7 +38,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(MissingExtraError, match=message):
         plots.plot_score_histogram(HISTOGRAM)
     with pytest.raises(MissingExtraError, match=message):
-        plots.to_svg(ax, title="scores")
+        drawing.to_svg(ax, title="scores")
 
 
 def test_all_names_are_there() -> None:
