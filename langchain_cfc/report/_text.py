@@ -15,10 +15,10 @@ _HIDDEN = re.compile(
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def format_share(share: float, decimals: int = 0) -> str:
+def to_percent(share: float, decimals: int = 0) -> str:
     r"""Write a share in percent, on one line.
 
-    >>> format_share(0.825), format_share(0.8254, 1)
+    >>> to_percent(0.825), to_percent(0.8254, 1)
     ('82\xa0%', '82.5\xa0%')
     """
     return format_percent(share, f".{decimals}f").replace(" ", NO_BREAK)

@@ -22,7 +22,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
 from langchain_cfc.guarantee import share_text
 from langchain_cfc.report import tables
-from langchain_cfc.report._text import escape_invisible, format_interval, format_share
+from langchain_cfc.report._text import escape_invisible, format_interval, to_percent
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc.report.plots import (
@@ -150,14 +150,14 @@ def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, s
     data = comparison.data
     yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
     yield "Attainable", _describe_attainable(data.attainable_coverage, data.prompts, "prompts")
-    yield "Correct candidates", format_share(data.correct_candidates)
+    yield "Correct candidates", to_percent(data.correct_candidates)
     if data.distinct_answers is not None:
         yield "Distinct answers", f"{data.distinct_answers:.1f} for each prompt on average"
     if data.auroc is not None:
         yield "Scores", f"a correct candidate beats a wrong one with probability {data.auroc:.3f} (AUROC)"
-    tested = format_share(comparison.test_fraction)
+    tested = to_percent(comparison.test_fraction)
     yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} are tested on"
-    fitted = format_share(comparison.fit_fraction)
+    fitted = to_percent(comparison.fit_fraction)
     yield "Fitted on", f"{fitted} of the others, which do not calibrate our methods"
     yield "Features", comparison.features
     yield "Set rule", comparison.set_rule
@@ -166,7 +166,7 @@ def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, s
 
 def _describe_attainable(share: float, size: float, prompts: str) -> str:
     interval = format_interval(clopper_pearson(share * size, size))
-    return f"{format_share(share)} of the {prompts} ({interval}) have a correct candidate"
+    return f"{to_percent(share)} of the {prompts} ({interval}) have a correct candidate"
 
 
 def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
@@ -387,8 +387,8 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     known = set(artifact.guarantee(policy.certificate.alpha).not_promised)
     silent = [one for one in artifact.bot_guarantee().not_promised if one not in known]
     seen = (
-        f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({format_share(answers.answered_rate)}) "
-        f"are answered, {answers.wrong:,} of them wrongly: {format_share(answers.wrong_rate, 1)} (95 % "
+        f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({to_percent(answers.answered_rate)}) "
+        f"are answered, {answers.wrong:,} of them wrongly: {to_percent(answers.wrong_rate, 1)} (95 % "
         f"interval {format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
         f"{share_text(answers.max_wrong_rate)}."
     )

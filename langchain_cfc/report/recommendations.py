@@ -21,7 +21,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import share_text
-from langchain_cfc.report._text import format_interval, format_share
+from langchain_cfc.report._text import format_interval, to_percent
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
@@ -221,7 +221,7 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
     if seen.flagged <= MANY_FLAGGED:
         return
     reach = (
-        f"{format_share(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
+        f"{to_percent(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
         f"correct candidate among {seen.n}, the target is {share_text(seen.target)}"
     )
     if seen.attainable_ci[0] <= seen.target:
@@ -236,7 +236,7 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
         )
     yield Recommendation(
         "Draw more candidates, or have another verifier look at them",
-        f"{format_share(seen.flagged)} of the test prompts ({format_interval(seen.flagged_ci)}) are flagged: "
+        f"{to_percent(seen.flagged)} of the test prompts ({format_interval(seen.flagged_ci)}) are flagged: "
         f"cannot be certified. {reach}. {ways} A plan says what each number of candidates would attain.",
         _format_command("plan", *seen.sources.records, "--alpha", seen.alpha),
     )
@@ -248,7 +248,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
     named = join_names(
-        [f"{group.words} ({format_share(group.attainable)} attainable)" for group in worst], GROUPS_NAMED
+        [f"{group.words} ({to_percent(group.attainable)} attainable)" for group in worst], GROUPS_NAMED
     )
     larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100
     ways = "More candidates or a better model would help"

@@ -12,7 +12,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, Guarantee, counted, floor_text, share_text
-from langchain_cfc.report._text import format_interval, format_share
+from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.tables import Table, Tone, tabulate_certificate, tabulate_promises
 
 FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
@@ -154,7 +154,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     )
     words = (
         f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
-        f"{format_share(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
+        f"{to_percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
     )
     if evaluation.guarantee == "heuristic":
         return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
@@ -173,7 +173,7 @@ def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> l
     own = evaluation.methods[artifact.threshold_rule]
 
     def share(label: str, value: float, interval: tuple[float, float]) -> Tile:
-        return Tile(label, format_share(value, 1), format_interval(interval, 1))
+        return Tile(label, to_percent(value, 1), format_interval(interval, 1))
 
     size = evaluation.n_test
     attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)

@@ -20,7 +20,7 @@ from langchain_cfc.experiments.comparison_report import (
 )
 from langchain_cfc.features import in_short
 from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
-from langchain_cfc.report._text import NO_BREAK, format_interval, format_share
+from langchain_cfc.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt
 
 Tone: TypeAlias = Literal["", "good", "bad"]
@@ -68,7 +68,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     def shares(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
         cells = (
             Cell(
-                format_share(getattr(one, value), 1),
+                to_percent(getattr(one, value), 1),
                 "" if interval is None else format_interval(getattr(one, interval), 1),
             )
             for one in methods
@@ -155,12 +155,12 @@ def _make_promise_cell(group: GroupReport, target: float, *, broken: bool = Fals
         detail += ", too rarely for chance"
     elif low:
         detail += ", below target"
-    return Cell(format_share(group.kept_promise), detail, "bad" if broken or low else "")
+    return Cell(to_percent(group.kept_promise), detail, "bad" if broken or low else "")
 
 
 def _make_share_cell(share: float, size: float, confidence: float) -> Cell:
     # For soft groups the sum of weights is less than the effective size, so the interval is wide enough.
-    return Cell(format_share(share), format_interval(clopper_pearson(share * size, size, confidence)))
+    return Cell(to_percent(share), format_interval(clopper_pearson(share * size, size, confidence)))
 
 
 def tabulate_certificate(certificate: CoverageCertificate) -> Table:
@@ -198,9 +198,9 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
             Row(
                 f"{words} at alpha = {point.alpha}" + (" (bot mode)" if own else ""),
                 (
-                    Cell(format_share(point.answered / certificate.prompts)),
+                    Cell(to_percent(point.answered / certificate.prompts)),
                     Cell(f"{point.wrong} of {point.answered}"),
-                    Cell(format_share(point.wrong_rate_at_most, 1)),
+                    Cell(to_percent(point.wrong_rate_at_most, 1)),
                 ),
                 own,
             )
@@ -344,7 +344,7 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
             return _UNDEFINED
         low = methods[method].aims_at_coverage and seen.kept_promise_ci[1] < comparison.target_coverage
         interval = format_interval(seen.kept_promise_ci)
-        return Cell(format_share(seen.kept_promise), interval + ", below target" * low, "bad" if low else "")
+        return Cell(to_percent(seen.kept_promise), interval + ", below target" * low, "bad" if low else "")
 
     rows = (
         Row(
@@ -410,7 +410,7 @@ def _split_columns(table: Table, *, keep: int, most: int) -> Iterator[Table]:
 def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:
     if spread is None:
         return _UNDEFINED
-    shown = format_share(spread.mean, 1) if share else f"{spread.mean:.2f}"
+    shown = to_percent(spread.mean, 1) if share else f"{spread.mean:.2f}"
     if spread.interval is None:
         return Cell(shown, "one split only")
     if share:
