@@ -47,14 +47,7 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> JsonMetadata:
-        """Tell texts apart.
-
-        Args:
-            texts: N JSON objects of texts, finite numbers and booleans; whoever wrote them has checked that.
-
-        Returns:
-            The metadata of N prompts.
-        """
+        """Tell texts apart."""
         known: dict[str, int] = {}
         codes = [known.setdefault(text, len(known)) for text in texts]
         return cls(tuple(known), np.array(codes, dtype=np.int64))
@@ -187,14 +180,7 @@ class CandidateBatch:
         return None if self.lengths is None else np.asarray(self.lengths == 0, dtype=np.bool_)
 
     def take(self, rows: IntArray) -> CandidateBatch:
-        """The same draws for some of the prompts.
-
-        Args:
-            rows: (m,) row numbers.
-
-        Returns:
-            Draws of m prompts.
-        """
+        """The same draws for some of the prompts."""
         return CandidateBatch(
             self.scores[rows],
             None if self.answer_codes is None else self.answer_codes[rows],
@@ -205,11 +191,7 @@ class CandidateBatch:
 
 
 def kinds_of_prompts(inputs: Iterable[object]) -> frozenset[PromptKind]:
-    """Return the kinds of prompts as records hold them.
-
-    Args:
-        inputs: Texts, lists of messages or JSON objects.
-    """
+    """Return the kinds of prompts as records hold them."""
     return frozenset(_KINDS[kind] for kind in {type(one) for one in inputs})
 
 
@@ -307,17 +289,7 @@ class LabelledBatch:
 
     @classmethod
     def joined(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
-        """Parts of a dataset as one.
-
-        Args:
-            parts: At least one part; equal in number of candidates and in the verifiers of `raw`.
-
-        Returns:
-            All prompts in order.
-
-        Raises:
-            InputError: If there is no part, parts differ, or an id comes twice.
-        """
+        """Parts of a dataset as one."""
         several = list(parts)
         if len({(part.draws.n, part.recorded, tuple(part.raw)) for part in several}) != 1:
             msg = "parts of one dataset must be at least one, with equal n and the same raw outputs"
@@ -364,17 +336,7 @@ class LabelledBatch:
         )
 
     def first_slots(self, n: int) -> LabelledBatch:
-        """The same prompts with their first n candidates only.
-
-        Args:
-            n: Number of candidates to keep, 1 <= n <= the present one.
-
-        Returns:
-            The prompts; `recorded` stays as it is.
-
-        Raises:
-            InputError: If n is out of range.
-        """
+        """The same prompts with their first n candidates only."""
         check_slots(n, self.draws.n)
         draws = self.draws
         fewer = CandidateBatch(
@@ -388,11 +350,7 @@ class LabelledBatch:
 
 
 def check_alike(labelled: LabelledBatch) -> None:
-    """Refuse prompts that count differently, where nobody heeds it.
-
-    Raises:
-        InputError: If they have weights.
-    """
+    """Refuse prompts that count differently, where nobody heeds it."""
     if labelled.weights is not None:
         msg = (
             "these prompts were chosen to be labelled with unequal probabilities, which only calibrate, "
@@ -435,15 +393,7 @@ def names_of(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, .
 
 
 def check_slots(n: int, recorded: int) -> None:
-    """Refuse a number of candidates to use that was not recorded.
-
-    Args:
-        n: The number to use.
-        recorded: The number that there is.
-
-    Raises:
-        InputError: If n is less than 1 or more than there is.
-    """
+    """Refuse a number of candidates to use that was not recorded."""
     if not 1 <= n <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
         raise InputError(msg)

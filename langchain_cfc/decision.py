@@ -59,15 +59,6 @@ class AnswerSets:
         the set of its best candidate: the one of smallest level, the earliest of several in draw order. Sets
         only grow by that and flags stay, so whatever is promised about coverage still holds. Sets stay nested
         in the threshold as well, for every set that is not empty holds the best candidate.
-
-        Args:
-            draws: N prompts with n candidates each.
-            levels: (N, n) their entry levels.
-            thresholds: N thresholds; a prompt whose threshold is `inf` is flagged.
-            never_empty: Whether the best candidate is returned where no candidate reaches the threshold.
-
-        Returns:
-            The sets.
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
         inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
@@ -97,11 +88,7 @@ class AnswerSets:
 
     @cached_property
     def agreement(self) -> IntArray:
-        """(N,) how many of the n candidates, accepted or not, give the best answer; 0 for an empty set.
-
-        Raises:
-            InputError: If answers are unknown.
-        """
+        """(N,) how many of the n candidates, accepted or not, give the best answer; 0 for an empty set."""
         codes = self.draws.answer_codes
         if codes is None:
             msg = "agreement needs the candidates' answers; these draws have scores only"

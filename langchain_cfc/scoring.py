@@ -146,14 +146,7 @@ class Combination(BaseModel):
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that do not tell verifiers apart.
-
-    Args:
-        names: Names of the verifiers to combine.
-
-    Raises:
-        InputError: If there is none, one is no text or empty, or one comes twice.
-    """
+    """Refuse names that do not tell verifiers apart."""
     listed = not isinstance(names, str) and all(bool(name) for name in names)
     if not listed or not names or len(set(names)) < len(names):
         msg = f"expected a list of different names of verifiers, such as ['judge', 'p_true'], got {names!r}"

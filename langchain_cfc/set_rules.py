@@ -57,11 +57,7 @@ class SetRule(ABC):
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
     def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
-        """Refuse labels that make no sense under this rule.
-
-        Raises:
-            InputError: If they do not.
-        """
+        """Refuse labels that make no sense under this rule."""
 
     def success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         """The paper's S(X): the smallest level among a prompt's correct candidates, `cap` if there are none.

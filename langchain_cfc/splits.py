@@ -136,20 +136,7 @@ class SplitPlan(BaseModel):
 
 
 def split_plan(seed: str | int, *, fit: float, test: float, certification: float = 0.0) -> SplitPlan:
-    """A checked plan.
-
-    Args:
-        seed: Any text or whole number.
-        fit: Share of the prompts not held out that fits feature maps, in [0, 1).
-        test: Share of all prompts held out for evaluation, in [0, 1).
-        certification: Share of the others held out for certificates, in [0, 1).
-
-    Returns:
-        The plan.
-
-    Raises:
-        InputError: If a share is out of range.
-    """
+    """A checked plan."""
     try:
         return SplitPlan(seed=str(seed), fit=float(fit), test=float(test), certification=float(certification))
     except ValueError as error:

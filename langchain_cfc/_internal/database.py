@@ -25,15 +25,7 @@ _MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 class Database:
-    """Where a store keeps its tables.
-
-    Args:
-        where: Path of an SQLite file, or the URL of a database, such as `postgresql://user@host/name`.
-
-    Raises:
-        StoreError: If the URL cannot be read, its driver is not installed, or an SQLite file has a second
-            name (a hard link, or a file mounted by itself) that locks and journals cannot follow.
-    """
+    """Where a store keeps its tables."""
 
     def __init__(self, where: str | os.PathLike[str]) -> None:
         self._url = _url(where)
@@ -100,14 +92,7 @@ class Database:
                 yield connection.execution_options(isolation_level="REPEATABLE READ")
 
     def check_pages(self, *, thoroughly: bool = False) -> None:
-        """Let SQLite check its file; does nothing on PostgreSQL, whose server keeps checksums of its own.
-
-        Args:
-            thoroughly: Whether indexes are compared with their tables as well.
-
-        Raises:
-            StoreError: If the file is damaged.
-        """
+        """Let SQLite check its file; does nothing on PostgreSQL, whose server keeps checksums of its own."""
         if not self.embedded:
             return
         with self.reading() as connection:
@@ -146,11 +131,7 @@ class Database:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from working on the same store; a run that died holds no lock.
-
-        Raises:
-            StoreError: If another run is at work.
-        """
+        """Keep other runs from working on the same store; a run that died holds no lock."""
         if not self.embedded:
             with self._advisory_lock():
                 yield
@@ -215,9 +196,6 @@ def _check_one_name(path: Path) -> None:
     file lies there as well. Two processes that use two names of one file see different ones, and corrupt it
     (https://www.sqlite.org/howtocorrupt.html, "Multiple links to the same file"). Symbolic links are followed
     and do no harm, nor does a folder that is mounted elsewhere.
-
-    Raises:
-        StoreError: If the file has more than one hard link, or is a mount point itself.
     """
     real = path.resolve()
     if not real.is_file():

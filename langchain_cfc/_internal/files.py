@@ -29,16 +29,6 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Whoever reads `path` meanwhile, or after a failure, sees the old content or none, never part of the new.
     The mode is what `open()` would have left: that of the file replaced, else what the umask allows. What a
     killed process left beside `path` is removed.
-
-    Args:
-        path: Where the file shall be. A symbolic link is followed, not replaced.
-
-    Yields:
-        A binary file in the same folder; leaving the block by an exception removes it.
-
-    Raises:
-        InputError: If the folder does not exist or cannot be written to, the disk is full, or `path` is
-            something that `open()` could not write either, or not a regular file.
     """
     target = Path(os.path.realpath(path))
     mode = _mode_to_keep(target)
@@ -64,19 +54,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Read a whole file that may be anything.
-
-    Args:
-        path: The file.
-        most_bytes: Most that is read.
-
-    Returns:
-        Its content.
-
-    Raises:
-        OSError: If it cannot be read.
-        InputError: If it is a pipe, a device or the like, which may never end, or larger.
-    """
+    """Read a whole file that may be anything."""
     # Opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
         msg = "not a regular file"

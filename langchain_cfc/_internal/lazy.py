@@ -12,15 +12,7 @@ if TYPE_CHECKING:
 def lazily(
     package: dict[str, Any], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make `__getattr__` and `__dir__` of a package.
-
-    Args:
-        package: Its `globals()`, where a name stays once it is loaded.
-        homes: Public names, and the module of the package that each is in, relative to it.
-
-    Returns:
-        The two functions.
-    """
+    """Make `__getattr__` and `__dir__` of a package."""
 
     def load(name: str) -> Any:
         if name not in homes:

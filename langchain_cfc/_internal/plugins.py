@@ -22,36 +22,13 @@ _SCHEMED = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
 
 
 def names_no_file(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
-    """Whether a source has the form `SCHEME:REST`, and is not the name of a file that just looks like it.
-
-    Args:
-        source: A path, or what other distributions read.
-        folder: Where relative paths start.
-
-    Returns:
-        True if its scheme says how to read it.
-    """
+    """Whether a source has the form `SCHEME:REST`, and is not the name of a file that just looks like it."""
     schemed = isinstance(source, str) and _SCHEMED.fullmatch(source) is not None
     return schemed and not (folder / source).exists()
 
 
 def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
-    """Call what a distribution brings for the scheme of a source.
-
-    Args:
-        group: Group of the entry points, whose names are schemes.
-        kind: What they are, for messages.
-        returns: What their functions return.
-        source: `SCHEME:REST`.
-        *given: What the function takes after the rest.
-
-    Returns:
-        What the function makes of it.
-
-    Raises:
-        RecordError: If nobody brings the scheme.
-        InputError: If what brings it cannot be loaded, is there twice, or returns anything else.
-    """
+    """Call what a distribution brings for the scheme of a source."""
     scheme, _, rest = source.partition(":")
     found = entry_points(group=group)
     points = [point for point in found if point.name == scheme]
@@ -88,17 +65,7 @@ FACTORY = "MODULE:NAME of a function without arguments that returns it, of a cla
 
 
 def import_object(path: str) -> Any:
-    """What stands at an import path.
-
-    Args:
-        path: `MODULE:NAME`. A module beside where the command was given is found as well, as by `python -m`.
-
-    Returns:
-        The object.
-
-    Raises:
-        InputError: If it cannot be imported.
-    """
+    """What stands at an import path."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -114,19 +81,7 @@ def import_object(path: str) -> Any:
 
 
 def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """A part by the import path of its factory, or of itself.
-
-    Args:
-        path: As in `import_object`.
-        arguments: What the factory is called with.
-
-    Returns:
-        What a class, or a function that can be called with these arguments alone, gives; any other object is
-        the part itself.
-
-    Raises:
-        InputError: If it cannot be imported or made, or there are arguments and nothing to call.
-    """
+    """A part by the import path of its factory, or of itself."""
     part = import_object(path)
     if not arguments and not _is_factory(part):
         return part

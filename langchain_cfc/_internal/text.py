@@ -35,14 +35,7 @@ _LONGEST = 500
 
 
 def escape_controls(text: str) -> str:
-    r"""A text with its control characters in a visible form, such as `\x1b` for escape.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text; newlines and tabs stay.
-    """
+    r"""A text with its control characters in a visible form, such as `\x1b` for escape."""
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -59,15 +52,7 @@ def redact_secrets(text: str) -> str:
 
 
 def quote(text: str, longest: int = _LONGEST) -> str:
-    """A text of somebody else as a message may quote it.
-
-    Args:
-        text: For example what a provider said of a failure.
-        longest: Most characters that are quoted.
-
-    Returns:
-        The beginning of the text, without secrets and with control characters in a visible form.
-    """
+    """A text of somebody else as a message may quote it."""
     # Cut last, or half a secret would not be known by its form; first roughly, for a text may be of any size.
     shown = escape_controls(redact_secrets(text[: 20 * longest]))
     if len(shown) <= longest:

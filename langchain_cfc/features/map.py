@@ -100,20 +100,12 @@ class FeatureMap:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the d columns.
-
-        Raises:
-            NotFittedError: If the map is not fitted.
-        """
+        """The names of the d columns."""
         return tuple(name for term in self._fitted_terms for name in term.names)
 
     @property
     def dimension(self) -> int:
-        """The number of columns, d.
-
-        Raises:
-            NotFittedError: If the map is not fitted.
-        """
+        """The number of columns, d."""
         return len(self.names)
 
     def fit(self, draws: CandidateBatch) -> FeatureMap:
@@ -183,17 +175,7 @@ class FeatureMap:
         return np.ascontiguousarray(np.concatenate(blocks, axis=1))
 
     def has_unknown_category(self, features: FloatArray) -> BoolArray:
-        """Tell which prompts have a category that the map does not know.
-
-        Args:
-            features: (N, d) features from `transform` with `allow_unknown`.
-
-        Returns:
-            (N,) booleans.
-
-        Raises:
-            FeatureError: If the features have another number of columns.
-        """
+        """Tell which prompts have a category that the map does not know."""
         if features.ndim != 2 or features.shape[1] != self.dimension:  # noqa: PLR2004 - a table
             msg = f"expected features of shape (N, {self.dimension}), got {features.shape}"
             raise FeatureError(msg)
@@ -203,11 +185,7 @@ class FeatureMap:
         return unknown
 
     def unknown_keys(self, features: FloatArray) -> tuple[str, ...]:
-        """Return the metadata keys under which one prompt has a category that the map does not know.
-
-        Args:
-            features: (d,) its features from `transform` with `allow_unknown`.
-        """
+        """Return the metadata keys under which one prompt has a category that the map does not know."""
         return tuple(key for key, columns in self._groups if not features[columns].any())
 
     @cached_property

@@ -55,17 +55,7 @@ _TOKEN = re.compile(
 
 
 def parse_terms(text: str) -> tuple[Term[Any], ...]:
-    """Read feature text.
-
-    Args:
-        text: Such as `mean_score^2 + group(topic)`.
-
-    Returns:
-        Its terms in order, not fitted.
-
-    Raises:
-        FeatureError: With the place and what was expected there, if the text does not follow the grammar.
-    """
+    """Read feature text."""
     if not isinstance(text, str):
         msg = f"feature text must be a string such as 'hat(mean_score, 5)', got {text!r}"
         raise FeatureError(msg)

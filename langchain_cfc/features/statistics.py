@@ -202,19 +202,7 @@ def measured(draws: CandidateBatch) -> CandidateBatch:
 
 
 def metadata_value(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
-    """What a prompt's metadata holds under a key.
-
-    Args:
-        row: The prompt's number, for the error message.
-        entries: Its metadata.
-        key: The key to look up.
-
-    Returns:
-        The value.
-
-    Raises:
-        FeatureError: If the key is missing.
-    """
+    """What a prompt's metadata holds under a key."""
     if key not in entries:
         msg = (
             f"prompt {row} has no metadata {key!r}, which is read here; its metadata keys are: "

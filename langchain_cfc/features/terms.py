@@ -207,15 +207,7 @@ class Term(ABC, Generic[Learned]):
 
 
 def indicators(which: IntArray, width: int) -> FloatArray:
-    """Columns of a partition.
-
-    Args:
-        which: (N,) the part that each prompt belongs to, in 0..width - 1.
-        width: The number of parts.
-
-    Returns:
-        (N, width) with a single 1 in each row.
-    """
+    """Columns of a partition."""
     return np.asarray(which[:, None] == np.arange(width), dtype=np.float64)
 
 
@@ -360,14 +352,6 @@ def bernstein_coefficients(lo: float, hi: float, degree: int) -> list[list[Fract
     With u = (T - lo) / (hi - lo), the i-th is C(k, i) u^i (1 - u)^(k - i): non-negative for u in [0, 1],
     largest at u = i / k, and all of them sum to one. Writing u = a + b T and 1 - u = c - b T with a = -lo b,
     c = hi b, b = 1 / (hi - lo) and multiplying out the k factors one by one gives the coefficients.
-
-    Args:
-        lo: Lower end of the range.
-        hi: Upper end, above `lo`.
-        degree: k.
-
-    Returns:
-        k + 1 rows of the k + 1 coefficients of 1, T, ..., T^k.
     """
     b = 1 / (Fraction(hi) - Fraction(lo))
     rows = []
@@ -680,12 +664,7 @@ class Group(Term[Category]):
         return replace(self, learned=_in_order([*self.learned, *self._categories(draws)]))
 
     def transform(self, draws: CandidateBatch, *, allow_unknown: bool = False) -> FloatArray:
-        """(N, number of categories) indicators.
-
-        Args:
-            draws: N prompts.
-            allow_unknown: Whether a prompt of an unknown category gets zeros, in place of a FeatureError.
-        """
+        """(N, number of categories) indicators."""
         places = {_typed(category): place for place, category in enumerate(self.learned)}
         categories = self._categories(draws)
         if allow_unknown:

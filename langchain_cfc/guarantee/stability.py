@@ -172,15 +172,6 @@ class PaperStability(BaseModel):
     def slack(self, size: int) -> float:
         """The slack eps.
 
-        Args:
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            eps, above 0; at alpha and beyond it is vacuous.
-
-        Raises:
-            InputError: If there is no calibration prompt.
-
         >>> round(PaperStability.from_constant().slack(10_000), 6)
         0.003246
         """
@@ -188,17 +179,6 @@ class PaperStability(BaseModel):
 
     def effective_alpha(self, alpha: Level, size: int) -> str:
         """The level that is left: max(0, alpha - eps).
-
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            Canonical decimal text, rounded down to 12 decimals and so never above the exact value; `0` where
-            nothing is left. No set can be certified there; the paper accepts every candidate.
-
-        Raises:
-            InputError: If alpha or size is out of range.
 
         >>> PaperStability.from_constant().effective_alpha("0.1", 10_000)
         '0.09675407154'
@@ -209,33 +189,11 @@ class PaperStability(BaseModel):
             return alpha_text(left.quantize(unit)) if left >= unit else "0"
 
     def vacuous(self, alpha: Level, size: int) -> bool:
-        """Whether the slack leaves nothing of alpha, so that the claim is empty.
-
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            True where `effective_alpha` is `0`.
-
-        Raises:
-            InputError: If alpha or size is out of range.
-        """
+        """Whether the slack leaves nothing of alpha, so that the claim is empty."""
         return self.effective_alpha(alpha, size) == "0"
 
     def statement(self, alpha: Level, size: int) -> str:
-        """What is claimed, that it is not proven and why, and what the slack comes to.
-
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            A few plain sentences.
-
-        Raises:
-            InputError: If alpha or size is out of range.
-        """
+        """What is claimed, that it is not proven and why, and what the slack comes to."""
         level, left = alpha_text(alpha), self.effective_alpha(alpha, size)
         claim = (
             f"CFC-PAC, a heuristic. The paper claims: with probability at least {_rest(self.delta)} over "

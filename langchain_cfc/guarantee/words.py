@@ -146,16 +146,7 @@ def promise(
 
 
 def with_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
-    """What is said beside the promise where it holds for this very artifact.
-
-    Args:
-        delta: Failure probability.
-        confident: Names of the weightings for which it holds so.
-        weightings: Those covered on average.
-
-    Returns:
-        One sentence.
-    """
+    """What is said beside the promise where it holds for this very artifact."""
     others = [weighting for weighting in weightings if weighting.name in confident]
     also = counted(others)
     scope = "over all prompts" + (f" and over each of {also}" if also else "")
@@ -222,17 +213,7 @@ def assumptions(
 def not_promised(
     kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False, never_empty: bool = False
 ) -> tuple[str, ...]:
-    """What a promise does not say.
-
-    Args:
-        kind: Which theorem stands behind it.
-        confident: Whether it holds for this very artifact under all weightings covered.
-        chosen: Whether labels have chosen a level or a policy.
-        never_empty: Whether the best candidate is returned where no candidate reaches the threshold.
-
-    Returns:
-        One sentence for each.
-    """
+    """What a promise does not say."""
     if kind == "heuristic":
         return NOTHING_PROMISED
     return (
@@ -246,16 +227,7 @@ def not_promised(
 def certified_only(
     guarantee: Guarantee, certificate: CoverageCertificate, *, never_empty: bool = False
 ) -> Guarantee:
-    """The promise where nothing holds about sets but what held-out prompts certify.
-
-    Args:
-        guarantee: What was promised before these prompts chose anything.
-        certificate: What they certify about the sets.
-        never_empty: As in `not_promised`.
-
-    Returns:
-        A promise that claims no more than that.
-    """
+    """The promise where nothing holds about sets but what held-out prompts certify."""
     return guarantee.model_copy(
         update={
             "kind": "certified",
@@ -277,16 +249,7 @@ def _independent(assumed: tuple[str, ...]) -> tuple[str, ...]:
 def answering(
     guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
 ) -> Guarantee:
-    """The promise where a policy withholds some sets.
-
-    Args:
-        guarantee: The promise about all sets.
-        policy: Which sets are answered.
-        certificate: What is certified about this policy's answers, if anything is.
-
-    Returns:
-        A promise that says what it does not cover any more, and what is certified instead.
-    """
+    """The promise where a policy withholds some sets."""
     lost = (
         f"Only sets {policy.words} are answered, and the promise about sets counts those withheld as if they "
         "were not: a correct answer that such a set holds is lost, so that coverage falls by up to the share "

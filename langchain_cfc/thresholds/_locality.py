@@ -45,15 +45,11 @@ CANDIDATES = 16
 
 @dataclass(frozen=True)
 class Centre:
-    """The base fit and the metric around it.
+    """The base fit and the metric around it."""
 
-    Attributes:
-        beta: (d,) coefficients beta0. They are taken as they are: the proof needs no property of them.
-        root: (d, d) upper triangular root M of the metric.
-    """
-
+    # (d,) coefficients beta0. They are taken as they are: the proof needs no property of them.
     beta: FloatArray
-    root: FloatArray
+    root: FloatArray  # (d, d) upper triangular root M of the metric
 
     @cached_property
     def dual(self) -> FloatArray:
@@ -100,36 +96,18 @@ class Centre:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The rows kept, and what is known of the others.
+    """The rows kept, and what is known of the others."""
 
-    Attributes:
-        rows: K rows; first those on the base fit that make it, then the others by distance.
-        rest: Sums of the rows left out.
-        centre: The base fit.
-        radius: The smallest distance among the rows left out; `inf` if there are none.
-    """
-
-    rows: Rows
-    rest: Rest
-    centre: Centre
-    radius: float
+    rows: Rows  # K rows; first those on the base fit that make it, then the others by distance
+    rest: Rest  # Sums of the rows left out
+    centre: Centre  # The base fit
+    radius: float  # The smallest distance among the rows left out; `inf` if there are none
 
     @classmethod
     def of(
         cls, rows: Rows, base: Base, root: FloatArray, keep: int | None, reach: float = -1.0
     ) -> Neighbourhood:
-        """Choose the rows to keep.
-
-        Args:
-            rows: All calibration prompts, entries of their features at most one in size.
-            base: The regression on them without a linear term.
-            root: (d, d) upper triangular M, for a metric such as M' M = X' X / N.
-            keep: How many rows to keep, equal ones counted once; None for all.
-            reach: A distance within which all rows are kept.
-
-        Returns:
-            The neighbourhood of the base fit.
-        """
+        """Choose the rows to keep."""
         centre, vertex = Centre(base.beta, root), base.vertex
         size = len(rows) if keep is None else max(keep, len(root))
         inside, radius = _nearest(rows, base, centre, size, reach)

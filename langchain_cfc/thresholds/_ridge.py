@@ -99,24 +99,15 @@ class System(NamedTuple):
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """An optimal fit in numbers.
+    """An optimal fit in numbers."""
 
-    Attributes:
-        beta: (d,) coefficients.
-        active: Where it was found.
-        scores: (k,) success scores S_A of the rows on the fit.
-        eta: (k,) their dual variables, within w_A [tau - 1, tau].
-        system: Their equations.
-        sizes: (d + k,) absolute values of the numbers in each equation.
-        residual: By how much an equation fails at most, relative to these numbers, for scores of order one.
-    """
-
-    beta: FloatArray
-    active: Active
-    scores: FloatArray
-    eta: FloatArray
-    system: System
-    sizes: FloatArray
+    beta: FloatArray  # (d,) coefficients
+    active: Active  # Where it was found
+    scores: FloatArray  # (k,) success scores S_A of the rows on the fit
+    eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
+    system: System  # Their equations
+    sizes: FloatArray  # (d + k,) absolute values of the numbers in each equation
+    # By how much an equation fails at most, relative to these numbers, for scores of order one.
     residual: float
 
     @property
@@ -164,15 +155,7 @@ class _Step(NamedTuple):
 
 
 class RidgeRegression:
-    """Penalised quantile regressions on one data set that differ in their linear term only.
-
-    Args:
-        rows: Calibration prompts. Unpenalised columns must be independent, others need not be.
-        tau: Target coverage p / q in (0, 1).
-        penalty: (d,) penalties D >= 0; (N + 1) lambda for a ridge of lambda.
-        rest: Sums of further rows whose sides are taken for granted.
-        start: A state to start from; by default one is made from the rows.
-    """
+    """Penalised quantile regressions on one data set that differ in their linear term only."""
 
     def __init__(
         self,
@@ -200,17 +183,7 @@ class RidgeRegression:
         self._start = self._at(start or self._crash(penalty), NOISE[0])
 
     def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
-        """The minimiser with the smallest phi' beta.
-
-        Args:
-            phi: (d,) linear term; zeros for plain quantile regression.
-
-        Returns:
-            The optimal fit, or the direction in which the problem is unbounded.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal.
-        """
+        """The minimiser with the smallest phi' beta."""
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE:
             if noise != NOISE[0]:
@@ -376,19 +349,7 @@ RIDGE_GROWTH = 20
 
 
 def penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> Base:
-    """The penalised regression without a linear term, grown from a subsample as the plain one is.
-
-    Args:
-        rows: Calibration prompts; N is the sum of their weights.
-        tau: Target coverage.
-        ridge: (d,) lambda of every column; the penalty is (N + 1) lambda.
-
-    Returns:
-        Its fit, with the sides of and the sums over all rows.
-
-    Raises:
-        ThresholdError: If no fit could be proven optimal.
-    """
+    """The penalised regression without a linear term, grown from a subsample as the plain one is."""
     size, penalty = len(rows), (rows.weights.sum() + 1.0) * ridge
     if size <= 2 * FIRST:
         return _ridge_base(rows, bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge)))))
@@ -431,13 +392,7 @@ def _ridge_on_more_rows(
 
 
 class RidgeWindows(Windows[RidgeRegression]):
-    """Answers to prompts from quantile regression with a ridge penalty.
-
-    Args:
-        near: The neighbourhood of the penalised regression.
-        tau: Target coverage.
-        penalty: (d,) penalties.
-    """
+    """Answers to prompts from quantile regression with a ridge penalty."""
 
     solver: ClassVar[type[RidgeRegression]] = RidgeRegression
 

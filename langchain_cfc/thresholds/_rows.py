@@ -42,17 +42,11 @@ ONE, ODD, HALF = np.uint64(1), np.uint64(2), np.uint64(29)
 
 @dataclass(frozen=True)
 class Rows:
-    """The calibration prompts of a regression.
+    """The calibration prompts of a regression."""
 
-    Attributes:
-        features: (N, d) rows x_i.
-        scores: (N,) success scores S_i.
-        weights: (N,) positive weights; a row of weight 2 counts like two equal rows.
-    """
-
-    features: FloatArray
-    scores: FloatArray
-    weights: FloatArray
+    features: FloatArray  # (N, d) rows x_i
+    scores: FloatArray  # (N,) success scores S_i
+    weights: FloatArray  # (N,) positive weights; a row of weight 2 counts like two equal rows
 
     @classmethod
     def unweighted(cls, features: FloatArray, scores: FloatArray) -> Rows:
@@ -109,21 +103,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Rest:
-    """Rows that take part by their sums only, their sides fixed.
+    """Rows that take part by their sums only, their sides fixed."""
 
-    Attributes:
-        low: (d,) weighted sum of those below the fit.
-        total: (d,) weighted sum of all of them.
-        mass: (d,) weighted sum of their absolute values, for bounds on round-off.
-        below_scores: Weighted sum of the scores of those below the fit.
-        all_scores: Weighted sum of all their scores.
-    """
-
-    low: FloatArray
-    total: FloatArray
-    mass: FloatArray
-    below_scores: float = 0.0
-    all_scores: float = 0.0
+    low: FloatArray  # (d,) weighted sum of those below the fit
+    total: FloatArray  # (d,) weighted sum of all of them
+    mass: FloatArray  # (d,) weighted sum of their absolute values, for bounds on round-off
+    below_scores: float = 0.0  # Weighted sum of the scores of those below the fit
+    all_scores: float = 0.0  # Weighted sum of all their scores
 
     @classmethod
     def nothing(cls, d: int) -> Rest:
@@ -197,28 +183,17 @@ COLUMN_BLOCK, WIDE = 8192, 64
 
 @dataclass(frozen=True)
 class Columns:
-    """The kept columns and how the others follow from them.
+    """The kept columns and how the others follow from them."""
 
-    Attributes:
-        kept: (r,) numbers of the kept columns.
-        dropped: (d - r,) numbers of the others.
-        scale: (d,) powers of two by which columns are divided.
-        mixture: (r, d - r) coefficients: scaled dropped columns = scaled kept columns @ mixture, on
-            calibration data.
-    """
-
-    kept: IntArray
-    dropped: IntArray
-    scale: FloatArray
+    kept: IntArray  # (r,) numbers of the kept columns
+    dropped: IntArray  # (d - r,) numbers of the others
+    scale: FloatArray  # (d,) powers of two by which columns are divided
+    # (r, d - r) coefficients: scaled dropped columns = scaled kept columns @ mixture, on calibration data.
     mixture: FloatArray
 
     @classmethod
     def of(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
-        """Choose columns of an (N, d) matrix.
-
-        Returns:
-            The choice, and the (r, r) upper triangular M with M' M = X' X / N for the kept, scaled columns X.
-        """
+        """Choose columns of an (N, d) matrix."""
         largest = np.maximum(_column_maxima(features), -_column_maxima(features, np.minimum))
         scale = power_of_two(largest)
         # Lengths and angles of the columns are those of the triangular factor's, which is small.
@@ -234,12 +209,6 @@ class Columns:
 
         A row whose dropped entries differ from what its kept entries imply lies outside the row space of the
         calibration features: no linear function of the features is determined there, and no threshold exists.
-
-        Args:
-            features: (m, d) features.
-
-        Returns:
-            (m, r) reduced features and (m,) flags, True where the row lies in the row space.
         """
         if len(self.dropped) == 0:
             same = bool((self.scale == 1.0).all())
@@ -273,15 +242,7 @@ class Columns:
 
 
 def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
-    """Numbers of linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice).
-
-    Args:
-        matrix: (N, d).
-        dependent: Share of its own length below which what is left of a column is nothing.
-
-    Returns:
-        (r,) column numbers, r the numerical rank.
-    """
+    """Numbers of linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice)."""
     rest = matrix.copy()
     lengths = np.linalg.norm(matrix, axis=0)
     threshold = dependent * lengths
@@ -301,14 +262,7 @@ def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> Int
 
 
 def triangular(matrix: FloatArray) -> FloatArray:
-    """The upper triangular factor R of a QR decomposition, by blocks of rows.
-
-    Args:
-        matrix: (N, d).
-
-    Returns:
-        (min(N, d), d) R with R' R = matrix' matrix.
-    """
+    """The upper triangular factor R of a QR decomposition, by blocks of rows."""
     blocks = [matrix[start : start + COLUMN_BLOCK] for start in range(0, len(matrix), COLUMN_BLOCK)] or [
         matrix
     ]
@@ -343,40 +297,17 @@ Penalised: TypeAlias = Literal["slopes", "all"]
 
 @dataclass(frozen=True)
 class Standardised:
-    """A change of units for (m, d) features, and the penalties in these units.
+    """A change of units for (m, d) features, and the penalties in these units."""
 
-    Attributes:
-        shift: (d,) subtracted first.
-        spread: (d,) divided by then; 0 for a column that is left out.
-        penalty: (r,) penalties of the new columns; the first is 0 if that is the constant.
-    """
-
-    shift: FloatArray
-    spread: FloatArray
-    penalty: FloatArray
+    shift: FloatArray  # (d,) subtracted first
+    spread: FloatArray  # (d,) divided by then; 0 for a column that is left out
+    penalty: FloatArray  # (r,) penalties of the new columns; the first is 0 if that is the constant
 
     @classmethod
     def of(
         cls, features: FloatArray, penalty: float, penalised: Penalised, units_of: FloatArray | None = None
     ) -> Standardised:
-        """For (N, d) calibration features.
-
-        Args:
-            features: Their features.
-            penalty: Above 0; the objective holds half of it times each squared coefficient.
-            penalised: `slopes` or `all`.
-            units_of: (M, d) features whose mean and spread are the units of `slopes`, and of which a column
-                that does not vary is left out; by default those of the calibration prompts. `all` takes no
-                units from anywhere.
-
-        Returns:
-            The change of units. Entries of the calibration features become at most one in size, by powers of
-            two that the penalties make up for.
-
-        Raises:
-            InputError: If the constant is in the span of the calibration features but not in that of
-                `units_of`, or the units are out of floating point.
-        """
+        """For (N, d) calibration features."""
         others = None if penalised == "all" else units_of
         source = features if others is None else others
         # Powers of two first: squares of the features as they are may be too large or too small.
@@ -420,16 +351,6 @@ class Standardised:
         """The coefficients of a function in the new units.
 
         Where several do, any will: those of a penalised fit balance whichever combination a function is.
-
-        Args:
-            values: (N,) its values.
-            features: (N, d) at these prompts.
-
-        Returns:
-            (r,) coefficients of the new columns.
-
-        Raises:
-            InputError: If it is no combination of the new columns, since it uses one that is left out.
         """
         scaled = self.apply(features)
         # Lengths and angles of the columns are those of the triangular factor, which is small.
@@ -458,11 +379,7 @@ class Standardised:
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> Standardised:
-        """From named arrays, which may come from a file that anyone wrote.
-
-        Raises:
-            InputError: If an array has an impossible shape or value.
-        """
+        """From named arrays, which may come from a file that anyone wrote."""
         shift, spread, penalty = (data[name] for name in ("shift", "spread", "penalty"))
         columns = int((spread > 0.0).sum())
         fits = (

@@ -81,15 +81,10 @@ TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer
 
 
 class Vertex(NamedTuple):
-    """A basis and a side for every row.
+    """A basis and a side for every row."""
 
-    Attributes:
-        basis: (d,) numbers of the rows that the fit goes through.
-        below: (N,) True for rows below the fit; False on basis rows.
-    """
-
-    basis: IntArray
-    below: BoolArray
+    basis: IntArray  # (d,) numbers of the rows that the fit goes through
+    below: BoolArray  # (N,) True for rows below the fit; False on basis rows
 
 
 class Box(NamedTuple):
@@ -98,20 +93,13 @@ class Box(NamedTuple):
     An edge, F_k at a bound, belongs to two vertices. The face rule gives it to the one that stays in the box
     as theta -> tau from below: at the lower bound if w_k > 0, at the upper one if w_k < 0. Where w_k = 0 the
     mean prompt decides (see `simplex`).
-
-    Attributes:
-        sides: (d, 4d) w, -w, phi and -phi as linear functions of phi.
-        ends: (4d,) their bounds, round-off taken off.
-        edges: (2d,) bounds of w and -w as they are.
-        ties: (2d,) how near to an edge a prompt is on it; below 0 for no edge.
-        owned: (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0.
     """
 
-    sides: FloatArray
-    ends: FloatArray
-    edges: FloatArray
-    ties: FloatArray
-    owned: BoolArray
+    sides: FloatArray  # (d, 4d) w, -w, phi and -phi as linear functions of phi
+    ends: FloatArray  # (4d,) their bounds, round-off taken off
+    edges: FloatArray  # (2d,) bounds of w and -w as they are
+    ties: FloatArray  # (2d,) how near to an edge a prompt is on it; below 0 for no edge
+    owned: BoolArray  # (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0
 
     def holds(self, phi: FloatArray) -> bool:
         """Whether a prompt lies strictly inside; False where that is not certain."""
@@ -142,23 +130,15 @@ class Box(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The fit through d independent rows, X_B beta = S_B, with bounds on its round-off.
+    """The fit through d independent rows, X_B beta = S_B, with bounds on its round-off."""
 
-    Attributes:
-        rows: (d, d) X_B.
-        scores: (d,) S_B.
-        inverse: (d, d) inverse of X_B.
-        beta: (d,) coefficients X_B^-1 S_B, refined once.
-        own: (d,) |S_B| + |X_B| |beta|: the numbers in each equation, and what one refinement leaves of it.
-        size: (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation.
-    """
-
-    rows: FloatArray
-    scores: FloatArray
-    inverse: FloatArray
-    beta: FloatArray
+    rows: FloatArray  # (d, d) X_B
+    scores: FloatArray  # (d,) S_B
+    inverse: FloatArray  # (d, d) inverse of X_B
+    beta: FloatArray  # (d,) coefficients X_B^-1 S_B, refined once
+    # (d,) |S_B| + |X_B| |beta|: the numbers in each equation, and what one refinement leaves of it.
     own: FloatArray
-    size: FloatArray
+    size: FloatArray  # (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation
 
     @classmethod
     def through(cls, rows: FloatArray, scores: FloatArray) -> Solution:
@@ -198,24 +178,16 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """An optimal vertex in numbers.
+    """An optimal vertex in numbers."""
 
-    Attributes:
-        solution: The fit through rows that lie on it: those of the basis, or others that follow from the fit
-            alone (see `simplex`).
-        inverse: (d, d) inverse of the rows of the basis.
-        vertex: Where it was found.
-        low: (d,) weighted sum of all rows below it.
-        shared: Whether every search that ends at this fit finds the same solution.
-        alone: Whether no row but the basis lies on it.
-    """
-
+    # The fit through rows that lie on it: those of the basis, or others that follow from the fit alone (see
+    # `simplex`).
     solution: Solution
-    inverse: FloatArray
-    vertex: Vertex
-    low: FloatArray
-    shared: bool
-    alone: bool
+    inverse: FloatArray  # (d, d) inverse of the rows of the basis
+    vertex: Vertex  # Where it was found
+    low: FloatArray  # (d,) weighted sum of all rows below it
+    shared: bool  # Whether every search that ends at this fit finds the same solution
+    alone: bool  # Whether no row but the basis lies on it
 
     @property
     def beta(self) -> FloatArray:
@@ -263,11 +235,7 @@ class Fit:
 
 
 def inverted(matrix: FloatArray) -> FloatArray:
-    """The inverse of a (d, d) matrix.
-
-    Raises:
-        ThresholdError: If it is singular in floating point.
-    """
+    """The inverse of a (d, d) matrix."""
     try:
         return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
     except np.linalg.LinAlgError as singular:
@@ -306,19 +274,12 @@ class Unbounded(NamedTuple):
 
 @dataclass
 class Search:
-    """Where a descent stands: a vertex, and how far every row lies from its fit.
+    """Where a descent stands: a vertex, and how far every row lies from its fit."""
 
-    Attributes:
-        basis: (d,) numbers of the rows that the fit goes through.
-        side: (N,) 1 above the fit, -1 below it, 0 on the basis.
-        distance: (N,) how far each row lies from the fit, towards its side.
-        inverse: (d, d) inverse of the basis rows.
-    """
-
-    basis: IntArray
-    side: FloatArray
-    distance: FloatArray
-    inverse: FloatArray
+    basis: IntArray  # (d,) numbers of the rows that the fit goes through
+    side: FloatArray  # (N,) 1 above the fit, -1 below it, 0 on the basis
+    distance: FloatArray  # (N,) how far each row lies from the fit, towards its side
+    inverse: FloatArray  # (d, d) inverse of the basis rows
 
     def copy(self) -> Search:
         """An independent copy to pivot on."""
@@ -326,14 +287,7 @@ class Search:
 
 
 class QuantileSimplex:
-    """Quantile regressions on one data set that differ in their linear term only.
-
-    Args:
-        rows: Calibration prompts whose features have full column rank.
-        tau: Target coverage p / q in (0, 1).
-        rest: Sums of further rows whose sides are taken for granted.
-        start: A vertex to start from; by default one is made from the rows.
-    """
+    """Quantile regressions on one data set that differ in their linear term only."""
 
     def __init__(
         self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None
@@ -358,18 +312,7 @@ class QuantileSimplex:
         self._start = self._search(start or self._crash(), NOISE[0])
 
     def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
-        """The minimiser with the smallest phi' beta.
-
-        Args:
-            phi: (d,) linear term; zeros for plain quantile regression.
-            start: A vertex near it, if one is known.
-
-        Returns:
-            The optimal vertex, or the direction in which the problem is unbounded.
-
-        Raises:
-            ThresholdError: If no vertex could be proven optimal.
-        """
+        """The minimiser with the smallest phi' beta."""
         search = self._start.copy() if start is None else self._search(start, NOISE[0])
         for attempt, noise in enumerate(NOISE):
             if attempt > 0:

@@ -26,34 +26,16 @@ F = TypeVar("F")
 
 
 class Base(NamedTuple):
-    """A regression without linear term on all rows, the centre of every search.
+    """A regression without linear term on all rows, the centre of every search."""
 
-    Attributes:
-        beta: (d,) its coefficients.
-        vertex: The rows that it goes through, and the sides of all others.
-        residuals: (N,) how far rows lie above the fit.
-        sums: Sums over all rows with these sides.
-    """
-
-    beta: FloatArray
-    vertex: Vertex
-    residuals: FloatArray
-    sums: Rest
+    beta: FloatArray  # (d,) its coefficients
+    vertex: Vertex  # The rows that it goes through, and the sides of all others
+    residuals: FloatArray  # (N,) how far rows lie above the fit
+    sums: Rest  # Sums over all rows with these sides
 
 
 def base_regression(rows: Rows, tau: Fraction) -> Base:
-    """Plain quantile regression on any number of rows.
-
-    Args:
-        rows: Calibration prompts whose features have full column rank.
-        tau: Target coverage.
-
-    Returns:
-        The optimal vertex over all rows, and their sums.
-
-    Raises:
-        ThresholdError: If no vertex could be proven optimal.
-    """
+    """Plain quantile regression on any number of rows."""
     nothing = np.zeros(rows.features.shape[1])
     if len(rows) <= FIRST:
         fit = bounded(QuantileSimplex(rows, tau).minimise(nothing))

@@ -70,19 +70,7 @@ def wide_neighbourhood(
     asked: FloatArray,
     windows_of: Callable[[Neighbourhood], Windows[Any]],
 ) -> Neighbourhood:
-    """The neighbourhood of the base fit that proves the answers to some prompts, with room to spare.
-
-    Args:
-        rows: All calibration prompts, entries of their features at most one in size.
-        base: The regression on them without a linear term.
-        root: (d, d) upper triangular root of the metric X' X / N.
-        keep: How many rows to keep at least; None for all.
-        asked: (m, d) prompts.
-        windows_of: Makes the solver for a neighbourhood.
-
-    Returns:
-        The neighbourhood.
-    """
+    """The neighbourhood of the base fit that proves the answers to some prompts, with room to spare."""
     near = Neighbourhood.of(rows, base, root, keep)
     if keep is None:
         return near
@@ -102,12 +90,7 @@ def wide_neighbourhood(
 
 
 class Moves:
-    """How far fits move from the base fit.
-
-    Args:
-        beta: (d,) the base fit.
-        root: (d, d) root of the metric in which moves are compared.
-    """
+    """How far fits move from the base fit."""
 
     def __init__(self, beta: FloatArray, root: FloatArray) -> None:
         self._beta, self._root = beta, root

@@ -66,21 +66,13 @@ COARSEST, FINER = 16, 16
 
 @dataclass(frozen=True)
 class Clusters:
-    """A division of rows on the base fit.
+    """A division of rows on the base fit."""
 
-    Attributes:
-        members: The rows, those of a cluster next to each other.
-        starts: (C,) where clusters begin among them.
-        means: One row for each cluster, with the weight of all.
-        lows: (C, d) the smallest entries of the members' features.
-        highs: (C, d) the largest.
-    """
-
-    members: Rows
-    starts: IntArray
-    means: Rows
-    lows: FloatArray
-    highs: FloatArray
+    members: Rows  # The rows, those of a cluster next to each other
+    starts: IntArray  # (C,) where clusters begin among them
+    means: Rows  # One row for each cluster, with the weight of all
+    lows: FloatArray  # (C, d) the smallest entries of the members' features
+    highs: FloatArray  # (C, d) the largest
 
     @classmethod
     def of(cls, rows: Rows, parts: int) -> Clusters:
@@ -106,12 +98,7 @@ class Clusters:
         return cls(members, starts, means, lows, highs)
 
     def are_whole(self, step: FloatArray, tolerance: float) -> bool:
-        """Whether a step of the coefficients away from the base fit, where all rows lie, splits no cluster.
-
-        Args:
-            step: (d,) change of the coefficients, or a ray.
-            tolerance: What counts as no change of a residual.
-        """
+        """Whether a step of the coefficients away from the base fit, or a ray, splits no cluster."""
         down, up = np.minimum(step, 0.0), np.maximum(step, 0.0)
         lowest = self.lows @ up + self.highs @ down
         highest = self.highs @ up + self.lows @ down
@@ -194,27 +181,16 @@ R = TypeVar("R", bound=Regression)
 
 @dataclass(frozen=True)
 class Window(Generic[R]):
-    """The nearest rows, solved by themselves.
+    """The nearest rows, solved by themselves."""
 
-    Attributes:
-        regression: Their regression, the others' sums included.
-        rows: The k rows.
-        rest: Sums of the others.
-        tau: Target coverage.
-        distances: (k,) distances of the rows from the base fit.
-        radius: The smallest distance among the rows left out; `inf` if there are none.
-        centre: The base fit.
-        clusters: The rows on the base fit that the first of the rows stand for; None if each row stands for
-            itself.
-    """
-
-    regression: R
-    rows: Rows
-    rest: Rest
-    tau: float
-    distances: FloatArray
-    radius: float
-    centre: Centre
+    regression: R  # Their regression, the others' sums included
+    rows: Rows  # The k rows
+    rest: Rest  # Sums of the others
+    tau: float  # Target coverage
+    distances: FloatArray  # (k,) distances of the rows from the base fit
+    radius: float  # The smallest distance among the rows left out; `inf` if there are none
+    centre: Centre  # The base fit
+    # The rows on the base fit that the first of the rows stand for; None if each row stands for itself.
     clusters: Clusters | None = None
 
     def proves(self, found: Found | Unbounded, phi: FloatArray) -> bool:
@@ -258,10 +234,6 @@ class Window(Generic[R]):
 class Windows(ABC, Generic[R]):
     """Answers to prompts; safe to ask from many threads.
 
-    Args:
-        near: The neighbourhood.
-        tau: Target coverage.
-
     Attributes:
         shares: Parts of a linear term at which the fit bounds that at all of it from below.
         endless: What an unbounded problem makes of the fit at the prompt.
@@ -281,11 +253,7 @@ class Windows(ABC, Generic[R]):
         return type(self), (self._near, self._tau)
 
     def find(self, phi: FloatArray) -> Answer:
-        """The proven answer to one prompt of (d,) features.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal.
-        """
+        """The proven answer to one prompt of (d,) features."""
         prompt, answers = phi.tobytes(), self._answers
         if prompt in answers:
             return answers[prompt]
@@ -297,25 +265,14 @@ class Windows(ABC, Generic[R]):
         return answer
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
-        """The proven answers to (m, d) prompts.
-
-        Returns:
-            Different answers, and for each prompt the number of its own.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal.
-        """
+        """The proven answers to (m, d) prompts."""
         prompts: dict[bytes, int] = {}
         which = [prompts.setdefault(phi.tobytes(), len(prompts)) for phi in phis]
         _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
     def unproven(self, phi: FloatArray) -> Found | Unbounded:
-        """What the rows kept say of a prompt outside the certified region, right or wrong.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal for them.
-        """
+        """What the rows kept say of a prompt outside the certified region, right or wrong."""
         return self._window(len(self._sizes) - 1).regression.minimise(phi)
 
     def at_least(self, linear: FloatArray, phi: FloatArray) -> float:

@@ -169,9 +169,6 @@ def _tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
     than n additions, with sums of at most 745 in size, since `exp` leaves nothing of smaller probabilities.
     That makes them accurate to 750 n 2^-53. A tail is a sum of positive numbers, added from the top, over the
     sum of all of them, hence accurate to about twice that, and to less than 2^-42 n with all else counted.
-
-    Returns:
-        The first k, and the tails from there on.
     """
     reach = math.ceil(math.sqrt(size / 2 * (54 * math.log(2) - math.log(delta)))) + 1
     mode = math.floor((size + 1) * tau)
@@ -206,11 +203,7 @@ class Thresholds:
     outside: BoolArray
 
     def known(self) -> FloatArray:
-        """The values, all of which must be known.
-
-        Raises:
-            OutsideCertifiedRegionError: If one is not.
-        """
+        """The values, all of which must be known."""
         if self.outside.any():
             raise OutsideCertifiedRegionError(np.flatnonzero(self.outside).tolist())
         return self.values
@@ -268,11 +261,7 @@ class ThresholdRule(ABC, Generic[State]):
 
     @property
     def fitted(self) -> State:
-        """What `fit` learned.
-
-        Raises:
-            NotFittedError: If there is nothing yet.
-        """
+        """What `fit` learned."""
         if self._state is None:
             name = type(self).__name__
             msg = f"{name} has no threshold yet: call .fit(features, success_scores) and use what it returns"
@@ -312,11 +301,7 @@ class ThresholdRule(ABC, Generic[State]):
         return self._answer(state, self._checked(features))
 
     def _checked(self, features: npt.ArrayLike) -> FloatArray:
-        """(m, d) features of prompts, copied.
-
-        Raises:
-            InputError: If the shape does not fit the calibration data or a number is not finite.
-        """
+        """(m, d) features of prompts, copied."""
         x = float_array(features, "features")
         fits = x.ndim == 2 and x.shape[1] == self.dimension  # noqa: PLR2004 - rows and columns
         if not (fits and _sane(x)):
@@ -377,11 +362,7 @@ class ThresholdRule(ABC, Generic[State]):
 
 
 def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None:
-    """Refuse a state that does not consist of the named arrays, finite and with so many axes each.
-
-    Raises:
-        InputError: If an array is missing, unknown, of another number of axes or not finite.
-    """
+    """Refuse a state that does not consist of the named arrays, finite and with so many axes each."""
     found = {name: np.ndim(array) for name, array in data.items()}
     if found != dict(axes):
         msg = f"expected a state of arrays with so many axes: {dict(axes)}; got {found}"
@@ -399,11 +380,7 @@ def _sane(numbers: FloatArray) -> bool:
 
 
 def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
-    """As floats, without a copy where they are floats: whoever keeps them takes a copy.
-
-    Raises:
-        InputError: If something is no number or rows differ in length.
-    """
+    """As floats, without a copy where they are floats: whoever keeps them takes a copy."""
     try:
         return np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -414,11 +391,7 @@ def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
 def calibration_arrays(
     features: npt.ArrayLike, success_scores: npt.ArrayLike, cap: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Checked copies of (N, d) features and (N,) success scores.
-
-    Raises:
-        InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
-    """
+    """Checked copies of (N, d) features and (N,) success scores."""
     x = float_array(features, "features")
     s = float_array(success_scores, "success scores")
     matrix = x.ndim == 2 and x.shape[1] > 0  # noqa: PLR2004 - rows and columns

@@ -55,21 +55,13 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a certificate is about.
+    """What a certificate is about."""
 
-    Attributes:
-        rows: Calibration prompts one by one.
-        rest: Sums of all others.
-        tau: Target coverage.
-        penalty: (d,) ridge penalties; zeros without a ridge.
-        phi: (d,) reduced features of the prompt.
-    """
-
-    rows: Rows
-    rest: Rest
-    tau: float
-    penalty: FloatArray
-    phi: FloatArray
+    rows: Rows  # Calibration prompts one by one
+    rest: Rest  # Sums of all others
+    tau: float  # Target coverage
+    penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
+    phi: FloatArray  # (d,) reduced features of the prompt
 
     def primal(self, beta: FloatArray) -> float:
         """Objective of coefficients (d,)."""
@@ -107,18 +99,7 @@ class Problem:
 def certificate_of(
     problem: Problem, vertex: Vertex, on_basis: FloatArray, beta: FloatArray, value: tuple[float, float]
 ) -> Certificate:
-    """The certificate of a fit and of dual variables.
-
-    Args:
-        problem: What it is about.
-        vertex: Rows on the fit, and the sides of all rows of the problem.
-        on_basis: Dual variables of the rows on the fit.
-        beta: (d,) coefficients.
-        value: The fit at the prompt, and a bound on its round-off.
-
-    Returns:
-        The certificate.
-    """
+    """The certificate of a fit and of dual variables."""
     rows, (basis, below) = problem.rows, vertex
     eta = problem.eta(vertex, on_basis)
     free = np.ones(len(rows), dtype=np.bool_)

@@ -321,11 +321,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
 
 def _positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.inf) -> FloatArray:
-    """(size,) numbers above 0 and below a bound.
-
-    Raises:
-        InputError: If there are more or fewer, or one is out of range.
-    """
+    """(size,) numbers above 0 and below a bound."""
     given = float_array(numbers, name)
     if given.shape != (size,) or not ((given > 0.0) & (given < below)).all():
         most = "" if below == np.inf else f" and below {below:g}"
@@ -335,11 +331,7 @@ def _positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.in
 
 
 def _units(features: npt.ArrayLike, d: int) -> FloatArray:
-    """(M, d) features that units are taken from.
-
-    Raises:
-        InputError: If there are none, a number is not finite, or they have another number of columns.
-    """
+    """(M, d) features that units are taken from."""
     given = float_array(features, "units_of")
     rows = given.ndim == 2 and given.shape[1] == d and len(given) > 0  # noqa: PLR2004 - rows and columns
     if not (rows and np.abs(given).max() < LARGEST):

@@ -54,19 +54,12 @@ class Ridge:
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """What a fitted conditional rule knows.
+    """What a fitted conditional rule knows."""
 
-    Attributes:
-        columns: Independent columns of the features, which say what prompts are within reach.
-        units: Features as a ridge wants them; None without one.
-        near: The neighbourhood of the fit, in independent columns or in these units.
-        tau: Target coverage.
-    """
-
-    columns: Columns
-    units: Standardised | None
-    near: Neighbourhood
-    tau: Fraction
+    columns: Columns  # Independent columns of the features, which say what prompts are within reach
+    units: Standardised | None  # Features as a ridge wants them; None without one
+    near: Neighbourhood  # The neighbourhood of the fit, in independent columns or in these units
+    tau: Fraction  # Target coverage
 
     @classmethod
     def on(
@@ -131,16 +124,6 @@ class Calibrated:
 
         The parts below the fit balance the penalty: summed over all N + 1 prompts, f_i eta_i makes gamma' D
         beta, D = (N + 1) lambda up to the powers of two in the units of gamma and beta.
-
-        Args:
-            coefficients: (d,) f in the columns as they are.
-            prompts: The calibration prompts.
-
-        Returns:
-            lambda gamma' beta / E f; 0 without a ridge, and where E f is.
-
-        Raises:
-            InputError: If f is negative for a prompt, or uses a column that the ridge leaves out.
         """
         f, total = prompts.features @ coefficients, float(prompts.weights.sum())
         size = float((np.abs(prompts.features) @ np.abs(coefficients)).max(initial=0.0))
@@ -175,11 +158,7 @@ class Calibrated:
     def from_arrays(
         cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool
     ) -> Calibrated:
-        """From named arrays, which may come from a file that anyone wrote.
-
-        Raises:
-            InputError: If an array is missing or has an impossible shape or value.
-        """
+        """From named arrays, which may come from a file that anyone wrote."""
         check_state(data, {**AXES, **RIDGE_AXES} if ridge else AXES)
         units = Standardised.from_arrays(data, len(data["scale"])) if ridge else None
         impossible = _impossible(data, cap, units)
