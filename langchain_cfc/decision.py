@@ -1,7 +1,7 @@
-"""The decision: from scores, answers and metadata to a threshold, and a set or an abstention.
+"""The decision: from scores, answers and metadata to a threshold, and an answer set or an abstention.
 
-This is the one place where it is made. The runnable, evaluation, certification and monitoring all call it,
-so that what is measured is what is served.
+The runnable, evaluation, certification and monitoring all call `decide`, so that what is measured is what is
+served.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class AnswerSets:
 
     Attributes:
         draws: The candidates of these prompts.
-        accepted: (N, n) the answer sets; empty where the prompt is flagged, and else only where empty sets
-            are allowed.
+        accepted: (N, n) the answer sets; empty for flagged prompts, and otherwise only if empty sets are
+            allowed.
         not_certifiable: (N,) whether the prompt is flagged.
     """
 
@@ -53,18 +53,18 @@ class AnswerSets:
     def within(
         cls, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool
     ) -> Self:
-        """The sets that thresholds make of entry levels.
+        """Build the answer sets from (N, n) entry levels and N thresholds; a threshold of `inf` flags.
 
         With `never_empty`, a prompt that is not flagged and whose candidates all lie above its threshold gets
-        the set of its best candidate: the one of smallest level, the earliest of several in draw order. Sets
-        only grow by that and flags stay, so whatever is promised about coverage still holds. Sets stay nested
-        in the threshold as well, for every set that is not empty holds the best candidate.
+        the set of its best candidate: the one of smallest level, the earliest of several in draw order. This
+        only enlarges sets and changes no flag, so every guarantee of coverage still holds. Sets stay nested
+        in the threshold as well, because every non-empty set holds the best candidate.
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
         inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
         empty = ~(inside.any(axis=1) | flagged)
         if never_empty and empty.any():
-            # Where all answers are blank there is no best one: no level is finite, and the set stays empty.
+            # If all answers are blank, no level is finite and the set stays empty.
             rows = np.flatnonzero(empty & np.isfinite(levels).any(axis=1))
             inside[rows, levels[rows].argmin(axis=1)] = True
         return cls(draws, inside, flagged)
@@ -77,7 +77,7 @@ class AnswerSets:
 
     @cached_property
     def distinct_answers(self) -> IntArray:
-        """(N,) number of distinct answers of the sets; of accepted candidates where answers are unknown."""
+        """(N,) number of distinct answers in the sets; of accepted candidates if answers are unknown."""
         codes = self.draws.answer_codes
         if codes is None:
             return np.asarray(self.accepted.sum(axis=1), dtype=np.int64)
@@ -88,10 +88,10 @@ class AnswerSets:
 
     @cached_property
     def agreement(self) -> IntArray:
-        """(N,) how many of the n candidates, accepted or not, give the best answer; 0 for an empty set."""
+        """(N,) number of the n candidates, accepted or not, with the best answer; 0 for an empty set."""
         codes = self.draws.answer_codes
         if codes is None:
-            msg = "agreement needs the candidates' answers; these draws have scores only"
+            msg = "agreement needs the candidates' answers; these candidates have scores only"
             raise InputError(msg)
         same = codes == np.take_along_axis(codes, self.best[:, np.newaxis], axis=1)
         return np.asarray(same.sum(axis=1) * self.accepted.any(axis=1), dtype=np.int64)
@@ -99,15 +99,15 @@ class AnswerSets:
 
 @dataclass(frozen=True)
 class Decisions(AnswerSets):
-    """What was decided for N prompts.
+    """The decisions for N prompts.
 
     Attributes:
         features: (N, d) features.
-        thresholds: (N,) unclipped thresholds; `inf` where none can be certified.
+        thresholds: (N,) unclipped thresholds; `inf` if none can be certified.
         refused: (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts
-            to know its threshold.
+            to determine its threshold.
         levels: (N, n) entry levels.
-        policy: Which sets are answered.
+        policy: The policy that decides which sets are answered.
     """
 
     features: FloatArray
@@ -127,7 +127,7 @@ class Decisions(AnswerSets):
         return answered
 
     def reason(self, row: int) -> Reason:
-        """Why prompt `row` was answered or abstained on."""
+        """Return why prompt `row` was answered or abstained on."""
         if self.not_certifiable[row]:
             return "not_certifiable"
         if self.answered[row]:
@@ -137,11 +137,11 @@ class Decisions(AnswerSets):
         if not self.accepted[row].any():
             return "no_candidate_accepted"
         most = self.policy.max_answers
-        crowded = most is not None and self.distinct_answers[row] > most
-        return "too_many_answers" if crowded else "too_little_agreement"
+        too_many = most is not None and self.distinct_answers[row] > most
+        return "too_many_answers" if too_many else "too_little_agreement"
 
     def best_first(self, row: int) -> IntArray:
-        """Slots of the answer set of prompt `row`, by score and then by draw order."""
+        """Return the slots of the answer set of prompt `row`, by score and then by draw order."""
         slots = np.flatnonzero(self.accepted[row])
         return slots[np.argsort(self.draws.scores[row, slots], kind="stable")]
 
@@ -155,28 +155,26 @@ def decide(
     uniforms: FloatArray | None = None,
     marginal: bool = False,
 ) -> Decisions:
-    """Decide for one prompt or for many.
+    """Compute the decisions for one or more prompts.
 
     Args:
         artifact: The calibration artifact.
         draws: N >= 1 prompts with the artifact's number of candidates each.
-        alpha: Error level, chosen before the candidates were drawn; may be left out where the artifact holds
-            only one.
-        policy: Which sets are answered; by default all that are not empty.
-        uniforms: (N,) independent uniform random numbers in (0, 1), for an artifact whose thresholds are
-            randomised, and for no other.
-        marginal: Whether to use the marginal rule instead of the artifact's own, to compare with. Its sets
-            are made in the same way, never empty where the artifact's are not: the two differ in their
-            thresholds alone.
+        alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
+        policy: The policy that decides which sets are answered; by default all non-empty ones.
+        uniforms: (N,) independent uniform random numbers in (0, 1); required for an artifact with randomised
+            thresholds, and rejected for any other.
+        marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
+            differ only in their thresholds.
 
     Returns:
         The decisions, in the order of the draws.
 
     Raises:
-        InputError: If the number of candidates is not the artifact's, the level is not held, uniforms are
-            missing or not wanted, or a prompt has no weight where the artifact's promise is for a shift.
-        FeatureError: If the feature map misses metadata. A prompt of a category that it does not know is
-            flagged.
+        InputError: If the number of candidates is not the artifact's, the artifact does not have the level,
+            uniforms are missing or unexpected, or a prompt has no weight although the artifact's guarantee is
+            for a covariate shift.
+        FeatureError: If metadata for the feature map is missing. A prompt of an unknown category is flagged.
     """
     if draws.n != artifact.n:
         msg = f"the artifact was calibrated with n = {artifact.n} candidates per prompt, got {draws.n}"

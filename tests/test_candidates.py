@@ -125,7 +125,7 @@ def test_weights_go_with_their_prompts() -> None:
     for wrong, said in refused:
         with pytest.raises(InputError, match=said):
             LabelledBatch.of(["p", "q"], weights=wrong, **given)
-    with pytest.raises(InputError, match="prompts of a cluster have no weights"):
+    with pytest.raises(InputError, match="prompts in clusters cannot have weights"):
         LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
 
 
@@ -134,5 +134,5 @@ def test_labels_that_do_not_fit_the_draws_are_refused(part: str) -> None:
     whole = labelled()
     parts: dict[str, Any] = {"correct": whole.correct, "ids": whole.ids, "clusters": whole.clusters}
     parts[part] = parts[part][:1]
-    with pytest.raises(InputError, match="must match the draws in number"):
+    with pytest.raises(InputError, match="as many entries as the candidates"):
         LabelledBatch(whole.draws, **parts)

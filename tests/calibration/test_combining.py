@@ -315,7 +315,7 @@ def test_a_combination_needs_a_fit_split() -> None:
 
 @pytest.mark.parametrize("combine", [[], "judge", ["judge", "judge"], ["judge", ""]])
 def test_names_that_do_not_tell_verifiers_apart_are_refused(combine: Any) -> None:
-    with pytest.raises(InputError, match="expected a list of different names of verifiers"):
+    with pytest.raises(InputError, match="expected a list of distinct verifier names"):
         combined_artifact(recorded(8, 60), combine=combine)
 
 
