@@ -221,9 +221,9 @@ def parse_set_rule(text: str) -> SetRule:
     """Parse the name of a set rule.
 
     Args:
-        text: `all`, `best_prefix` or `rank`, optionally inside `unique(...)`, `at_least_one(...)` or both. Their
-            order does not matter; the canonical form is `unique(at_least_one(...))`. Without brackets they
-            wrap `all`.
+        text: `all`, `best_prefix` or `rank`, or one of these inside `unique(...)`, `at_least_one(...)` or
+            both. The order of the two does not matter; the canonical form is `unique(at_least_one(...))`.
+            Without brackets they wrap `all`.
 
     Returns:
         The rule.

@@ -27,11 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
 from langchain_cfc.certificates.bounds import rare_p_value
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Level, conformal_rank, delta_text, exact_tau
-from langchain_cfc.thresholds.base import float_array
 
 CUTS = 20
 
@@ -394,7 +393,7 @@ def _front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _scores(values: npt.ArrayLike) -> FloatArray:
-    scores = float_array(values, "scores")
+    scores = to_float_array(values, "scores")
     if scores.ndim != 2 or scores.shape[1] == 0:  # noqa: PLR2004 - rows and columns
         msg = f"scores must be an (N, n) array with n >= 1, got shape {scores.shape}"
         raise InputError(msg)

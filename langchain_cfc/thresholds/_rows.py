@@ -204,8 +204,27 @@ class Columns:
         root = triangular(factor[:, kept]) / np.sqrt(len(features))
         return cls(kept, dropped, scale, mixture.astype(np.float64, copy=False)), root
 
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Return the choice as named arrays."""
+        return {"kept": self.kept.astype(np.float64), "scale": self.scale, "mixture": self.mixture}
+
+    @classmethod
+    def from_arrays(cls, data: Mapping[str, FloatArray]) -> Columns:
+        """Rebuild the choice from named arrays, which may be untrusted; an InputError if they do not fit."""
+        kept, scale, mixture = data["kept"], data["scale"], data["mixture"]
+        d, rank = len(scale), len(kept)
+        # `independent_columns` returns strictly ascending whole numbers in range.
+        if (np.diff(kept, prepend=-1.0, append=float(d)) < 1.0).any() or (kept % 1.0 != 0.0).any():
+            msg = "array 'kept' of the state is not a choice of columns"
+            raise InputError(msg)
+        if d == 0 or mixture.shape != (rank, d - rank) or (scale <= 0.0).any():
+            msg = "arrays 'scale' and 'mixture' of the state do not fit 'kept' or hold an impossible value"
+            raise InputError(msg)
+        numbers = kept.astype(np.int64)
+        return cls(numbers, np.setdiff1d(np.arange(d), numbers), scale, mixture)
+
     def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:
-        """Kept, scaled columns, and which rows the calibration data can speak for.
+        """Return the kept, scaled columns, and for each row whether it lies in their row space.
 
         A row whose dropped entries differ from what its kept entries imply lies outside the row space of the
         calibration features: no linear function of the features is determined there, and no threshold exists.

@@ -32,7 +32,7 @@ from langchain_cfc.thresholds import (
     delta_text,
     exact_tau,
 )
-from langchain_cfc.thresholds.base import ROUND_OFF, _tails
+from langchain_cfc.thresholds.base import ROUND_OFF, _binomial_tails
 
 FALSE_ALARM = 1e-6
 # Tails this near to delta, relative to it, may count as above it: 2^-42 per count is less up to N = 1e6.
@@ -125,7 +125,7 @@ def test_more_confidence_takes_a_larger_rank(size: int, alpha: str, deltas: tupl
 def test_tails_are_as_accurate_as_they_say() -> None:
     # Against whole numbers: P(Bin(N, 9/10) >= k) 10^N is a sum of binomial coefficients times powers of nine.
     size, delta = 3000, Fraction(1, 10**6)
-    first, tails = _tails(size, Fraction(9, 10), delta)
+    first, tails = _binomial_tails(size, Fraction(9, 10), delta)
     exact, total, coefficient = {}, 0, 1
     for count in range(size, first - 1, -1):
         total += coefficient * 9**count
