@@ -43,7 +43,7 @@ from langchain_cfc.thresholds import (
     Thresholds,
     exact_tau,
 )
-from langchain_cfc.thresholds._rows import unique_rows
+from langchain_cfc.thresholds._rows import find_unique_rows
 
 # `development` is all that is not `test`: the paper calibrates on all of it, feature maps included.
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class Split:
 
         def make() -> tuple[FloatArray, IntArray]:
             features = self.features(text, fitted_on)[self.test]
-            first, place = unique_rows(features)
+            first, place = find_unique_rows(features)
             return features[first], place
 
         return self.once(("distinct features", text, fitted_on), make)

@@ -55,38 +55,38 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds._ridge import RidgeRegression, RidgeWindows, _Point, _Step
-from langchain_cfc.thresholds._simplex import Box, Fit, Leaving, QuantileSimplex, Search
+from langchain_cfc.thresholds._simplex import Box, Fit, LeavingRow, QuantileSimplex, Search
 from langchain_cfc.thresholds._windows import PlainWindows
 
 # In place of zero: round-off in any balance, but with the direction in which the face is searched.
-HARDLY = 2.0**-100
+TINY_FACTOR = 2.0**-100
 
 
-def parts(uniforms: FloatArray, tau: Fraction) -> FloatArray:
+def compute_factors(uniforms: FloatArray, tau: Fraction) -> FloatArray:
     """(m,) U / tau, by which prompts are multiplied, for (m,) uniforms u in (0, 1) and U = tau - 1 + u."""
     drawn = uniforms - float(1 - tau)  # exact where it is small
-    return np.where(drawn == 0.0, -HARDLY, drawn / float(tau))
+    return np.where(drawn == 0.0, -TINY_FACTOR, drawn / float(tau))
 
 
 class NegativeSimplex(QuantileSimplex):
     """For multiples a = c phi with c < 0: of the optimal face the largest a' beta, the smallest phi' beta."""
 
-    def _leaving(
+    def _choose_leaving(
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
-    ) -> Leaving | None:
-        return super()._leaving(search, balance, size, -phi)
+    ) -> LeavingRow | None:
+        return super()._choose_leaving(search, balance, size, -phi)
 
-    def box(self, fit: Fit) -> Box:
+    def build_box(self, fit: Fit) -> Box:
         """The prompts strictly inside: edges belong to the other vertex here."""
-        box = super().box(fit)
+        box = super().build_box(fit)
         return box._replace(ties=np.full_like(box.ties, -1.0))
 
 
 class NegativeRidge(RidgeRegression):
     """The same with a penalty."""
 
-    def _out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
-        return super()._out(point, solution, -phi)
+    def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
+        return super()._step_out(point, solution, -phi)
 
 
 class NegativePlainWindows(PlainWindows):
@@ -94,7 +94,7 @@ class NegativePlainWindows(PlainWindows):
 
     solver: ClassVar[type[QuantileSimplex]] = NegativeSimplex
     shares: ClassVar[tuple[float, ...]] = ()
-    endless: ClassVar[float] = -np.inf
+    unbounded_value: ClassVar[float] = -np.inf
 
 
 class NegativeRidgeWindows(RidgeWindows):
@@ -102,4 +102,4 @@ class NegativeRidgeWindows(RidgeWindows):
 
     solver: ClassVar[type[RidgeRegression]] = NegativeRidge
     shares: ClassVar[tuple[float, ...]] = ()
-    endless: ClassVar[float] = -np.inf
+    unbounded_value: ClassVar[float] = -np.inf

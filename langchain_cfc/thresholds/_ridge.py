@@ -57,18 +57,24 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._locality import Neighbourhood
-from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
+from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, Unbounded, Vertex
-from langchain_cfc.thresholds._warm_start import FIRST, Base, band_size, bounded, nearest
+from langchain_cfc.thresholds._warm_start import (
+    FIRST,
+    BaseFit,
+    compute_band_size,
+    flag_nearest,
+    require_bounded,
+)
 from langchain_cfc.thresholds._windows import Start, Windows
-from langchain_cfc.thresholds.certificate import Certificate, certificate_of
+from langchain_cfc.thresholds.certificate import Certificate, build_certificate
 
 # While steps are taken, residuals below this share of the numbers they come from have no sign.
-BLURRED = 64 * EPS
+SIGN_TOLERANCE = 64 * EPS
 
 
 @dataclass(frozen=True)
-class Active:
+class ActiveSet:
     """A start: numbers of the (k,) rows on the fit, (N,) flags of rows below it, (d,) coefficients."""
 
     rows: IntArray
@@ -82,7 +88,7 @@ class System(NamedTuple):
     matrix: FloatArray
     inverse: FloatArray
 
-    def solved(self, right: FloatArray) -> FloatArray:
+    def solve(self, right: FloatArray) -> FloatArray:
         """The solution; one refinement makes the residual of each equation small by itself (Skeel 1980)."""
         solution = self.inverse @ right
         return solution + self.inverse @ (right - self.matrix @ solution)
@@ -102,7 +108,7 @@ class RidgeFit:
     """An optimal fit in numbers."""
 
     beta: FloatArray  # (d,) coefficients
-    active: Active  # Where it was found
+    active: ActiveSet  # Where it was found
     scores: FloatArray  # (k,) success scores S_A of the rows on the fit
     eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
     system: System  # Their equations
@@ -116,7 +122,7 @@ class RidgeFit:
         return Vertex(self.active.rows, self.active.below)
 
     @cached_property
-    def blur(self) -> FloatArray:
+    def rounding_error(self) -> FloatArray:
         """(d,) bound on the round-off in beta."""
         return self.system.round_off(np.eye(len(self.beta)), self.beta, self.sizes)
 
@@ -163,7 +169,7 @@ class RidgeRegression:
         tau: Fraction,
         penalty: FloatArray,
         rest: Rest | None = None,
-        start: Active | None = None,
+        start: ActiveSet | None = None,
     ) -> None:
         self._x, self._s = rows.features, rows.scores
         largest = tau.denominator * float(penalty.max(initial=0.0))
@@ -171,7 +177,7 @@ class RidgeRegression:
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
         self._pull = self._tops[:, None] * self._x
-        own = Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
+        own = Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         low, total, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.total, rest.mass)
         self._upper = self._p * (own.total + total) - self._q * low
         self._mass = (self._p + self._q) * (own.mass + mass)
@@ -180,31 +186,31 @@ class RidgeRegression:
         # It keeps the order of scores, so that order statistics are found to the bit.
         noise = np.sort(np.random.default_rng(0).uniform(-self._spread, self._spread, len(rows)))
         self._noise = noise[np.argsort(np.argsort(self._s, kind="stable"))]
-        self._start = self._at(start or self._crash(penalty), NOISE[0])
+        self._start = self._build_point(start or self._crash_basis(penalty), NOISE[0])
 
     def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
         """The minimiser with the smallest phi' beta."""
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE:
             if noise != NOISE[0]:
-                point = self._at(Active(point.rows, point.side < 0.0, point.beta), noise)
+                point = self._build_point(ActiveSet(point.rows, point.side < 0.0, point.beta), noise)
             ray = self._descend(point, phi)
             if ray is not None:
                 return Unbounded(ray)
-            if (fit := self._proven(point, phi, noise)) is not None:
+            if (fit := self._prove(point, phi, noise)) is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash(self, penalty: FloatArray) -> Active:
+    def _crash_basis(self, penalty: FloatArray) -> ActiveSet:
         """A first state: rows that leave no unpenalised direction free, and no use of penalised columns."""
         free = np.flatnonzero(penalty == 0.0)
-        rows = independent_columns(self._x[:, free].T)
+        rows = find_independent_columns(self._x[:, free].T)
         if len(rows) < len(free):
             raise ThresholdError(TOO_DEPENDENT)
-        return Active(rows, np.zeros(len(self._s), dtype=np.bool_), np.zeros(len(penalty)))
+        return ActiveSet(rows, np.zeros(len(self._s), dtype=np.bool_), np.zeros(len(penalty)))
 
-    def _at(self, start: Active, noise: float) -> _Point:
+    def _build_point(self, start: ActiveSet, noise: float) -> _Point:
         """The fit nearest to a start that meets the scores of its rows, sides by the signs of residuals."""
         scores, rows, d = self._s + noise * self._noise, np.sort(start.rows), len(start.beta)
         system, x, met = self._system(rows), self._x[rows], scores[rows]
@@ -227,17 +233,17 @@ class RidgeRegression:
         except np.linalg.LinAlgError as singular:
             raise ThresholdError(TOO_DEPENDENT) from singular
 
-    def _right(self, point: _Point, scores: FloatArray, phi: FloatArray) -> FloatArray:
+    def _right_hand_side(self, point: _Point, scores: FloatArray, phi: FloatArray) -> FloatArray:
         upper = self._upper + self._p * phi - (point.side < 0.0) @ self._pull
         return np.concatenate((upper, scores[point.rows]))
 
-    def _sizes(self, point: _Point, solution: FloatArray, phi: FloatArray) -> FloatArray:
+    def _equation_sizes(self, point: _Point, solution: FloatArray, phi: FloatArray) -> FloatArray:
         """(d + k,) absolute values of the numbers in each equation."""
         sums = self._mass + (self._p + self._q) * np.abs(phi)
         own = np.concatenate((sums, np.abs(self._s[point.rows])))
         return np.asarray(own + np.abs(point.system.matrix) @ np.abs(solution), dtype=np.float64)
 
-    def _felt(self, steps: FloatArray) -> FloatArray:
+    def _curvature(self, steps: FloatArray) -> FloatArray:
         """The curvature along directions (d,) or (d, m); exactly zero where they feel no penalty."""
         size = np.abs(steps)
         return np.asarray(self._cost @ np.where(size > STILL * size.max(axis=0), size, 0.0) ** 2)
@@ -245,36 +251,36 @@ class RidgeRegression:
     def _descend(self, point: _Point, phi: FloatArray) -> FloatArray | None:
         """Move until the fit is optimal; the ray if the problem is unbounded."""
         for _ in range(200 + 20 * len(self._s)):
-            solution = point.system.solved(self._right(point, point.scores, phi))
+            solution = point.system.solve(self._right_hand_side(point, point.scores, phi))
             beta = solution[: len(phi)]
             after = point.scores - self._x @ beta
             after[point.rows] = 0.0
             # Through d rows there is one fit only.
-            step = self._towards(point, beta, after) if len(point.rows) < len(phi) else None
+            step = self._step_towards(point, beta, after) if len(point.rows) < len(phi) else None
             if step is None:
                 point.beta, point.residuals = beta, after
-                step = self._out(point, solution, phi)
+                step = self._step_out(point, solution, phi)
             if step is None:
                 return None
             if not self._move(point, step):
                 return step.beta
         raise ThresholdError(TOO_DEPENDENT)
 
-    def _towards(self, point: _Point, beta: FloatArray, after: FloatArray) -> _Step | None:
+    def _step_towards(self, point: _Point, beta: FloatArray, after: FloatArray) -> _Step | None:
         """The step to a fit through the same rows; None if no row is in its way."""
-        blur = BLURRED * (self._spread + float(self._widest @ np.abs(beta)))
-        if float((point.side * after).min(initial=0.0)) >= -blur:
+        rounding_error = SIGN_TOLERANCE * (self._spread + float(self._widest @ np.abs(beta)))
+        if float((point.side * after).min(initial=0.0)) >= -rounding_error:
             return None
         step, moved = beta - point.beta, after - point.residuals
-        still = blur + STILL * float(self._widest @ np.abs(step))
-        crossing = np.flatnonzero((point.side * after < -blur) & (point.side * moved < -still))
+        still = rounding_error + STILL * float(self._widest @ np.abs(step))
+        crossing = np.flatnonzero((point.side * after < -rounding_error) & (point.side * moved < -still))
         curvature = float(step @ (self._cost * step))
         return _Step(step, moved, crossing, curvature, curvature) if len(crossing) else None
 
-    def _out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
+    def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
         """The step that lets go of a row; None at the optimum."""
         d, inverse = len(phi), point.system.inverse
-        noise = 8 * EPS * (np.abs(inverse[d:]) @ self._sizes(point, solution, phi))
+        noise = 8 * EPS * (np.abs(inverse[d:]) @ self._equation_sizes(point, solution, phi))
         above, under = -solution[d:], solution[d:] - self._tops[point.rows]
         excess = np.maximum(above, under)
         if float((excess + noise).max(initial=-1.0)) < 0.0:
@@ -283,7 +289,7 @@ class RidgeRegression:
         k, rate = int((excess - noise).argmax()), float((excess - noise).max())
         if rate <= 0.0:
             w = inverse[d:, :d] @ phi
-            w[(np.abs(w) <= STILL * np.abs(w).max()) | (self._felt(inverse[:d, d:]) > 0.0)] = 0.0
+            w[(np.abs(w) <= STILL * np.abs(w).max()) | (self._curvature(inverse[:d, d:]) > 0.0)] = 0.0
             above, under = np.where(np.abs(above) <= noise, w, 0.0), np.where(np.abs(under) <= noise, -w, 0.0)
             k, rate = int(np.maximum(above, under).argmax()), 0.0
             if max(above[k], under[k]) <= 0.0:
@@ -295,7 +301,7 @@ class RidgeRegression:
         crossing = np.flatnonzero(point.side * moved < -STILL * float(self._widest @ np.abs(step)))
         moved[row] = point.side[row] = sign
         point.rows = np.delete(point.rows, k)
-        return _Step(step, moved, crossing, rate, float(self._felt(step)))
+        return _Step(step, moved, crossing, rate, float(self._curvature(step)))
 
     def _move(self, point: _Point, step: _Step) -> bool:
         """Go along a direction as far as the objective falls; False if it falls without end."""
@@ -321,11 +327,16 @@ class RidgeRegression:
         point.system = self._system(point.rows)
         return True
 
-    def _proven(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
+    def _prove(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
         """The fit of a state on the true scores; None if sides, box, or face rule fail on them."""
-        d, rows, system, right = len(phi), point.rows, point.system, self._right(point, self._s, phi)
-        solution = system.solved(right)
-        beta, sizes = solution[:d], self._sizes(point, solution, phi)
+        d, rows, system, right = (
+            len(phi),
+            point.rows,
+            point.system,
+            self._right_hand_side(point, self._s, phi),
+        )
+        solution = system.solve(right)
+        beta, sizes = solution[:d], self._equation_sizes(point, solution, phi)
         wrong = -point.side * (self._s - self._x @ beta)
         doubtful = np.flatnonzero(wrong > 0.0)
         if len(doubtful):
@@ -333,14 +344,14 @@ class RidgeRegression:
             bounds = system.round_off(self._x[doubtful], beta, sizes, 0 if noise == 0.0 else d)
             if (wrong[doubtful] > bounds + 4 * EPS * np.abs(self._s[doubtful])).any():
                 return None
-        if self._out(replace(point, side=point.side.copy()), solution, phi) is not None:
+        if self._step_out(replace(point, side=point.side.copy()), solution, phi) is not None:
             return None
         solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
         failed = np.abs(system.matrix @ solution - right)
         # A column of zeros has an equation without numbers; scores of zero are exact only to their order.
         failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
         eta = (self._p / self._q * self._tops[rows] - solution[d:]) / self._q
-        active, residual = Active(rows, point.side < 0.0, beta), float(failed.max(initial=0.0))
+        active, residual = ActiveSet(rows, point.side < 0.0, beta), float(failed.max(initial=0.0))
         return RidgeFit(beta, active, self._s[rows], eta, system, sizes, residual)
 
 
@@ -348,46 +359,48 @@ class RidgeRegression:
 RIDGE_GROWTH = 20
 
 
-def penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> Base:
+def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:
     """The penalised regression without a linear term, grown from a subsample as the plain one is."""
     size, penalty = len(rows), (rows.weights.sum() + 1.0) * ridge
     if size <= 2 * FIRST:
-        return _ridge_base(rows, bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge)))))
+        return _build_base(
+            rows, require_bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge))))
+        )
     known = FIRST if size <= 2 * RIDGE_GROWTH * FIRST else size // RIDGE_GROWTH
     # Seeded, so that equal data give equal bits; with a row of every column, however rare.
     sample = np.random.default_rng(0).choice(size, known, replace=False)
     sample = np.union1d(sample, np.abs(rows.features).argmax(axis=0))
-    return _ridge_on_more_rows(rows, tau, penalty, penalised_base(rows.take(sample), tau, ridge), sample)
+    return _extend_ridge_fit(rows, tau, penalty, fit_penalised_base(rows.take(sample), tau, ridge), sample)
 
 
-def _ridge_base(rows: Rows, fit: RidgeFit) -> Base:
+def _build_base(rows: Rows, fit: RidgeFit) -> BaseFit:
     residuals = rows.scores - rows.features @ fit.beta
-    return Base(fit.beta, fit.vertex, residuals, Rest.of(rows, fit.vertex.below))
+    return BaseFit(fit.beta, fit.vertex, residuals, Rest.from_rows(rows, fit.vertex.below))
 
 
-def _ridge_on_more_rows(
-    rows: Rows, tau: Fraction, penalty: FloatArray, before: Base, sample: IntArray
-) -> Base:
+def _extend_ridge_fit(
+    rows: Rows, tau: Fraction, penalty: FloatArray, before: BaseFit, sample: IntArray
+) -> BaseFit:
     """The fit on all rows, from the fit on a sample of them."""
     residuals = rows.scores - rows.features @ before.beta
-    start = Active(sample[before.vertex.basis], residuals < 0.0, before.beta)
-    band = nearest(residuals, band_size(len(rows), len(sample), len(penalty), tau))
+    start = ActiveSet(sample[before.vertex.basis], residuals < 0.0, before.beta)
+    band = flag_nearest(residuals, compute_band_size(len(rows), len(sample), len(penalty), tau))
     while True:
         band[start.rows] = True
         inside, below = np.flatnonzero(band), start.below.copy()
-        rest = Rest.of(rows, below) - Rest.of(rows.take(inside), below[inside])
-        near = Active(np.searchsorted(inside, start.rows), below[inside], start.beta)
+        rest = Rest.from_rows(rows, below) - Rest.from_rows(rows.take(inside), below[inside])
+        near = ActiveSet(np.searchsorted(inside, start.rows), below[inside], start.beta)
         found = RidgeRegression(rows.take(inside), tau, penalty, rest, near).minimise(np.zeros(len(penalty)))
         if not isinstance(found, RidgeFit):
             # The rows that would end the descent lie outside the band: all rows say what does.
             everyone = RidgeRegression(rows, tau, penalty, start=start)
-            return _ridge_base(rows, bounded(everyone.minimise(np.zeros(len(penalty)))))
+            return _build_base(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
         below[inside] = found.active.below
-        start = Active(inside[found.active.rows], below, found.beta)
+        start = ActiveSet(inside[found.active.rows], below, found.beta)
         residuals = rows.scores - rows.features @ found.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            return Base(found.beta, Vertex(start.rows, below), residuals, Rest.of(rows, below))
+            return BaseFit(found.beta, Vertex(start.rows, below), residuals, Rest.from_rows(rows, below))
         band |= crossed  # it grows, so this ends
 
 
@@ -398,24 +411,24 @@ class RidgeWindows(Windows[RidgeRegression]):
 
     def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray) -> None:
         super().__init__(near, tau)
-        self._given = penalty
+        self._penalties = penalty
 
     def __reduce__(self) -> tuple[type[RidgeWindows], tuple[object, ...]]:
         """Copies start anew."""
-        return type(self), (self._near, self._tau, self._given)
+        return type(self), (self._near, self._tau, self._penalties)
 
     def certificate(self, phi: FloatArray) -> Certificate | None:
         """What proves the answer to one prompt; None unless that is a fit."""
         fit = self.find(phi)
         if not isinstance(fit, RidgeFit):
             return None
-        vertex = Vertex(fit.vertex.basis, self._sides(fit))
-        return certificate_of(self._problem(phi), vertex, fit.eta, fit.beta, fit.value(phi))
+        vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
+        return build_certificate(self._build_problem(phi), vertex, fit.eta, fit.beta, fit.value(phi))
 
     @property
     def _penalty(self) -> FloatArray:
-        return self._given
+        return self._penalties
 
-    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
-        active = None if start is None else Active(*start.vertex, start.beta)
-        return self.solver(rows, self._tau, self._given, rest, active)
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
+        active = None if start is None else ActiveSet(*start.vertex, start.beta)
+        return self.solver(rows, self._tau, self._penalties, rest, active)

@@ -74,18 +74,18 @@ class Rows:
         return np.asarray((self.weights @ self.features) / self.weights.sum(), dtype=np.float64)
 
     @property
-    def repetitive(self) -> bool:
+    def is_repetitive(self) -> bool:
         """Whether fewer than half of the rows are different, as far as a sample tells."""
         sample = self.take(slice(None, None, max(1, len(self) // SAMPLE)))
-        return 2 * len(sample.merged()) < len(sample)
+        return 2 * len(sample.merge_equal()) < len(sample)
 
-    def merged(self) -> Rows:
+    def merge_equal(self) -> Rows:
         """Equal rows made one that carries their weights, in order of first appearance."""
         starts = range(0, len(self), CHUNK)
-        parts = [_merged(self.take(slice(start, start + CHUNK))) for start in starts]
+        parts = [_merge_equal(self.take(slice(start, start + CHUNK))) for start in starts]
         if len(parts) == 1:
             return parts[0]
-        return _merged(
+        return _merge_equal(
             Rows(
                 np.concatenate([part.features for part in parts]),
                 np.concatenate([part.scores for part in parts]),
@@ -93,9 +93,9 @@ class Rows:
             )
         )
 
-    def groups(self) -> IntArray:
+    def group_equal(self) -> IntArray:
         """(N,) numbers that equal rows share, counted from 0 in order of first appearance."""
-        first, group = unique_rows(np.column_stack([self.features, self.scores]))
+        first, group = find_unique_rows(np.column_stack([self.features, self.scores]))
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
         return rank[group]
@@ -112,14 +112,14 @@ class Rest:
     all_scores: float = 0.0  # Weighted sum of all their scores
 
     @classmethod
-    def nothing(cls, d: int) -> Rest:
+    def zeros(cls, d: int) -> Rest:
         """No rows."""
         return cls(np.zeros(d), np.zeros(d), np.zeros(d))
 
     @classmethod
-    def of(cls, rows: Rows, below: BoolArray) -> Rest:
+    def from_rows(cls, rows: Rows, below: BoolArray) -> Rest:
         """The sums of some rows with their (N,) sides."""
-        rest = cls.nothing(rows.features.shape[1])
+        rest = cls.zeros(rows.features.shape[1])
         for start in range(0, len(rows), BLOCK):
             part = slice(start, start + BLOCK)
             x, s, w = rows.features[part], rows.scores[part], rows.weights[part]
@@ -148,14 +148,14 @@ class Rest:
         )
 
 
-def _merged(rows: Rows) -> Rows:
-    groups = rows.groups()
+def _merge_equal(rows: Rows) -> Rows:
+    groups = rows.group_equal()
     _, first = np.unique(groups, return_index=True)
     weights = np.bincount(groups, weights=rows.weights)
     return Rows(rows.features[first], rows.scores[first], np.asarray(weights, dtype=np.float64))
 
 
-def unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
+def find_unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
     """First row of each kind of an (N, d) table, and the (N,) kind of each row.
 
     Rows are sorted by a hash of their bits, which is many times quicker than by their numbers; if a hash ever
@@ -192,16 +192,16 @@ class Columns:
     mixture: FloatArray
 
     @classmethod
-    def of(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
+    def choose(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
         """Choose columns of an (N, d) matrix."""
-        largest = np.maximum(_column_maxima(features), -_column_maxima(features, np.minimum))
-        scale = power_of_two(largest)
+        largest = np.maximum(_reduce_columns(features), -_reduce_columns(features, np.minimum))
+        scale = round_up_to_power_of_two(largest)
         # Lengths and angles of the columns are those of the triangular factor's, which is small.
-        factor = triangular(features) / scale
-        kept = independent_columns(factor)
+        factor = triangularize(features) / scale
+        kept = find_independent_columns(factor)
         dropped = np.setdiff1d(np.arange(features.shape[1]), kept)
         mixture = np.linalg.lstsq(factor[:, kept], factor[:, dropped], rcond=None)[0]
-        root = triangular(factor[:, kept]) / np.sqrt(len(features))
+        root = triangularize(factor[:, kept]) / np.sqrt(len(features))
         return cls(kept, dropped, scale, mixture.astype(np.float64, copy=False)), root
 
     def to_arrays(self) -> dict[str, FloatArray]:
@@ -213,7 +213,7 @@ class Columns:
         """Rebuild the choice from named arrays, which may be untrusted; an InputError if they do not fit."""
         kept, scale, mixture = data["kept"], data["scale"], data["mixture"]
         d, rank = len(scale), len(kept)
-        # `independent_columns` returns strictly ascending whole numbers in range.
+        # `find_independent_columns` returns strictly ascending whole numbers in range.
         if (np.diff(kept, prepend=-1.0, append=float(d)) < 1.0).any() or (kept % 1.0 != 0.0).any():
             msg = "array 'kept' of the state is not a choice of columns"
             raise InputError(msg)
@@ -234,7 +234,7 @@ class Columns:
             return features if same else features / self.scale, np.ones(len(features), dtype=np.bool_)
         scaled = features / self.scale
         kept = np.ascontiguousarray(scaled[:, self.kept])
-        return kept, self._spans(kept, scaled)
+        return kept, self._is_in_row_space(kept, scaled)
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
         """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
@@ -244,23 +244,23 @@ class Columns:
         if len(self.dropped) == 0:
             return scaled
         kept = scaled[self.kept]
-        return kept if self._spans(kept[np.newaxis], scaled[np.newaxis])[0] else None
+        return kept if self._is_in_row_space(kept[np.newaxis], scaled[np.newaxis])[0] else None
 
-    def _spans(self, kept: FloatArray, scaled: FloatArray) -> BoolArray:
+    def _is_in_row_space(self, kept: FloatArray, scaled: FloatArray) -> BoolArray:
         """(m,) whether the dropped entries of scaled rows are what the kept ones imply."""
         dropped = scaled[:, self.dropped]
         size = np.maximum(
-            np.abs(dropped) + np.abs(kept) @ self._sizes, np.abs(scaled).max(axis=1)[:, np.newaxis]
+            np.abs(dropped) + np.abs(kept) @ self._abs_mixture, np.abs(scaled).max(axis=1)[:, np.newaxis]
         )
         return np.asarray((np.abs(dropped - kept @ self.mixture) <= DEPENDENT * size).all(axis=1))
 
     @cached_property
-    def _sizes(self) -> FloatArray:
+    def _abs_mixture(self) -> FloatArray:
         """(r, d - r) absolute values of the mixture."""
         return np.abs(self.mixture)
 
 
-def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
+def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
     """Numbers of linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice)."""
     rest = matrix.copy()
     lengths = np.linalg.norm(matrix, axis=0)
@@ -280,7 +280,7 @@ def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> Int
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def triangular(matrix: FloatArray) -> FloatArray:
+def triangularize(matrix: FloatArray) -> FloatArray:
     """The upper triangular factor R of a QR decomposition, by blocks of rows."""
     blocks = [matrix[start : start + COLUMN_BLOCK] for start in range(0, len(matrix), COLUMN_BLOCK)] or [
         matrix
@@ -290,12 +290,12 @@ def triangular(matrix: FloatArray) -> FloatArray:
     return np.asarray(factor, dtype=np.float64)
 
 
-def power_of_two(sizes: FloatArray) -> FloatArray:
+def round_up_to_power_of_two(sizes: FloatArray) -> FloatArray:
     """The smallest powers of two not below (d,) sizes; 1 for a size of zero."""
     return np.asarray(np.exp2(np.ceil(np.log2(np.where(sizes > 0.0, sizes, 1.0)))), dtype=np.float64)
 
 
-def _column_maxima(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
+def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
     """Largest (or smallest) entry of each column; taken over long rows first, which memory likes better."""
     size, d = matrix.shape
     whole = size - size % WIDE
@@ -323,17 +323,17 @@ class Standardised:
     penalty: FloatArray  # (r,) penalties of the new columns; the first is 0 if that is the constant
 
     @classmethod
-    def of(
+    def fit(
         cls, features: FloatArray, penalty: float, penalised: Penalised, units_of: FloatArray | None = None
     ) -> Standardised:
         """For (N, d) calibration features."""
         others = None if penalised == "all" else units_of
         source = features if others is None else others
         # Powers of two first: squares of the features as they are may be too large or too small.
-        base = _sizes(source)
+        base = _column_scales(source)
         scaled = source / base
         constant = penalised == "slopes" and spans_constant(scaled)
-        if others is not None and not constant and spans_constant(features / _sizes(features)):
+        if others is not None and not constant and spans_constant(features / _column_scales(features)):
             # To free it because of the calibration features would make it depend on them; to penalise it
             # would break the promise over all prompts in silence.
             msg = (
@@ -350,10 +350,10 @@ class Standardised:
             unit = np.where(varies, np.sqrt(np.mean((scaled - middle) ** 2, axis=0)), 1.0)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # refused below
             largest = np.abs(features / base - middle).max(axis=0)
-            power = power_of_two(np.where(varies, largest / unit, 0.0))
+            power = round_up_to_power_of_two(np.where(varies, largest / unit, 0.0))
             penalties = penalty / power[varies] ** 2
             spread = np.where(varies, unit * power * base, 0.0)
-        if not (np.isfinite(spread).all() and _in_range(penalties)):
+        if not (np.isfinite(spread).all() and _is_in_range(penalties)):
             msg = "a ridge on these features is out of floating point: give them units of a comparable size"
             raise InputError(msg)
         return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
@@ -366,14 +366,14 @@ class Standardised:
             return scaled
         return np.column_stack([np.ones(len(features)), scaled])
 
-    def coordinates(self, values: FloatArray, features: FloatArray) -> FloatArray:
+    def compute_coordinates(self, values: FloatArray, features: FloatArray) -> FloatArray:
         """The coefficients of a function in the new units.
 
         Where several do, any will: those of a penalised fit balance whichever combination a function is.
         """
         scaled = self.apply(features)
         # Lengths and angles of the columns are those of the triangular factor, which is small.
-        factor = triangular(np.column_stack([scaled, values]))
+        factor = triangularize(np.column_stack([scaled, values]))
         found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENT)[0]
         if (np.abs(values - scaled @ found) > NEGLIGIBLE * np.abs(values).max(initial=0.0)).any():
             msg = (
@@ -383,14 +383,14 @@ class Standardised:
             raise InputError(msg)
         return np.asarray(found, dtype=np.float64)
 
-    def root(self, features: FloatArray) -> FloatArray:
+    def compute_root(self, features: FloatArray) -> FloatArray:
         """(r, r) triangular root of a metric for (N, r) features in the new units.
 
         Penalised columns need not be independent; a thousandth of the identity makes the root regular.
         """
         width, size = features.shape[1], len(features)
-        factor = np.vstack([triangular(features), LEAST * np.sqrt(size) * np.eye(width)])
-        return np.asarray(triangular(factor) / np.sqrt(size), dtype=np.float64)
+        factor = np.vstack([triangularize(features), LEAST * np.sqrt(size) * np.eye(width)])
+        return np.asarray(triangularize(factor) / np.sqrt(size), dtype=np.float64)
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """As named arrays."""
@@ -404,7 +404,7 @@ class Standardised:
         fits = (
             shift.shape == spread.shape == (d,)
             and bool((spread >= 0.0).all())
-            and _in_range(penalty[len(penalty) - columns :])
+            and _is_in_range(penalty[len(penalty) - columns :])
             and (len(penalty) == columns or (len(penalty) == columns + 1 and penalty[0] == 0.0))
         )
         if not fits:
@@ -413,18 +413,18 @@ class Standardised:
         return cls(shift, spread, penalty)
 
 
-def _in_range(penalties: FloatArray) -> bool:
+def _is_in_range(penalties: FloatArray) -> bool:
     """Whether penalties are above zero, and products of two neither overflow nor vanish."""
     return bool(((penalties > 1.0 / LARGEST) & (penalties < LARGEST)).all())
 
 
-def _sizes(features: FloatArray) -> FloatArray:
+def _column_scales(features: FloatArray) -> FloatArray:
     """(d,) powers of two that bring the columns of (N, d) features to order one."""
-    return power_of_two(np.abs(features).max(axis=0))
+    return round_up_to_power_of_two(np.abs(features).max(axis=0))
 
 
 def spans_constant(features: FloatArray) -> bool:
     """Whether some combination of the (N, d) features is one for every row."""
-    factor = triangular(np.column_stack([features, np.ones(len(features))]))
+    factor = triangularize(np.column_stack([features, np.ones(len(features))]))
     last = np.abs(factor[-1, -1]) if len(factor) > features.shape[1] else 0.0
     return bool(last <= DEPENDENT * np.sqrt(len(features)))

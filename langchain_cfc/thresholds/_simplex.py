@@ -70,7 +70,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
+from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 
 EPS = float(np.finfo(np.float64).eps)
 # Rates below this share of the largest possible are round-off of rows that do not move.
@@ -141,7 +141,7 @@ class Solution(NamedTuple):
     size: FloatArray  # (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation
 
     @classmethod
-    def through(cls, rows: FloatArray, scores: FloatArray) -> Solution:
+    def solve(cls, rows: FloatArray, scores: FloatArray) -> Solution:
         """The fit through (d, d) rows with (d,) scores.
 
         Without the refinement the round-off of the inverse enters, for which no bound in terms of the entries
@@ -149,7 +149,7 @@ class Solution(NamedTuple):
         was allowed, and no vertex could be proven. One step makes the residual of each equation small by
         itself (Skeel 1980).
         """
-        inverse = inverted(rows)
+        inverse = invert(rows)
         beta = inverse.dot(scores)
         beta += inverse.dot(scores - rows.dot(beta))
         large, right = np.abs(inverse), np.abs(scores)
@@ -186,8 +186,8 @@ class Fit:
     inverse: FloatArray  # (d, d) inverse of the rows of the basis
     vertex: Vertex  # Where it was found
     low: FloatArray  # (d,) weighted sum of all rows below it
-    shared: bool  # Whether every search that ends at this fit finds the same solution
-    alone: bool  # Whether no row but the basis lies on it
+    is_shared: bool  # Whether every search that ends at this fit finds the same solution
+    is_isolated: bool  # Whether no row but the basis lies on it
 
     @property
     def beta(self) -> FloatArray:
@@ -195,7 +195,7 @@ class Fit:
         return self.solution.beta
 
     @property
-    def blur(self) -> FloatArray:
+    def rounding_error(self) -> FloatArray:
         """(d,) bound on their round-off."""
         return self.solution.unit * self.solution.size
 
@@ -210,16 +210,16 @@ class Fit:
         solution = self.solution
         w = phi.dot(solution.inverse)
         value = w.dot(solution.scores) + (phi - w.dot(solution.rows)).dot(solution.beta)
-        return float(value), float(self._error(np.abs(w), np.abs(phi)))
+        return float(value), float(self._bound_error(np.abs(w), np.abs(phi)))
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The same for (m, d) prompts: (m,) thresholds, bit by bit those of `value`, and (m,) bounds."""
         solution, each = self.solution, phis[:, np.newaxis, :]  # vector times matrix for each, as in `value`
         w = each @ solution.inverse
         value = w @ solution.scores + (each - w @ solution.rows) @ solution.beta
-        return value[:, 0], self._error(np.abs(w), np.abs(each))[:, 0]
+        return value[:, 0], self._bound_error(np.abs(w), np.abs(each))[:, 0]
 
-    def _error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
+    def _bound_error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
         """Bounds on round-off for |w| and |phi|, (d,) or (m, 1, d)."""
         on_basis, on_prompt = self._round_off
         return np.asarray(w @ on_basis + phi @ on_prompt)
@@ -234,7 +234,7 @@ class Fit:
         return solution.unit * (np.abs(solution.scores) + rows.dot(beta)), solution.unit * (beta + missed)
 
 
-def inverted(matrix: FloatArray) -> FloatArray:
+def invert(matrix: FloatArray) -> FloatArray:
     """The inverse of a (d, d) matrix."""
     try:
         return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
@@ -258,7 +258,7 @@ SMALL_PIVOT = 1e-6
 FIRST_PART = 64
 
 
-class Leaving(NamedTuple):
+class LeavingRow(NamedTuple):
     """The row to let go of a basis: its position, the sign f, and q times the rate of descent."""
 
     position: int
@@ -298,49 +298,49 @@ class QuantileSimplex:
         plain = bool((self._weights == 1.0).all())
         self._weighted = self._x if plain else self._weights[:, np.newaxis] * self._x
         self._unit = 8 * EPS * (self._p + self._q)
-        self._rest = Rest.nothing(self._x.shape[1]) if rest is None else rest
-        everything = self._rest + Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
+        self._rest = Rest.zeros(self._x.shape[1]) if rest is None else rest
+        everything = self._rest + Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         self._total, self._mass = everything.total, everything.mass
         self._mean = self._total / max(1.0, float(np.abs(self._total).max(initial=0.0)))
         # Round-off grows with phi, so a box holds no prompt beyond this reach.
         reach, one = 1.0 + self._mass, np.eye(self._x.shape[1])
-        self._box_noise = 2.0 * self._noise_of(reach)
+        self._box_noise = 2.0 * self._bound_noise(reach)
         self._box_sides = np.hstack([one, one, one, -one])
         self._box_ends = self._p * np.tile(reach, 4)
         self._spread = max(1.0, float(np.abs(self._s).max()))
         self._noise = self._spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
-        self._start = self._search(start or self._crash(), NOISE[0])
+        self._start = self._start_search(start or self._crash_basis(), NOISE[0])
 
     def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         """The minimiser with the smallest phi' beta."""
-        search = self._start.copy() if start is None else self._search(start, NOISE[0])
+        search = self._start.copy() if start is None else self._start_search(start, NOISE[0])
         for attempt, noise in enumerate(NOISE):
             if attempt > 0:
-                search = self._search(Vertex(search.basis, search.side < 0.0), noise)
+                search = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
             ray = self._descend(search, noise, phi)
             if ray is not None:
                 return Unbounded(ray)
-            fit = self._proven(search, phi)
+            fit = self._prove(search, phi)
             if fit is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash(self) -> Vertex:
+    def _crash_basis(self) -> Vertex:
         """A first vertex: d rows as independent as can be had."""
-        basis = independent_columns(self._x.T, dependent=16 * EPS)
+        basis = find_independent_columns(self._x.T, dependent=16 * EPS)
         if len(basis) < self._x.shape[1]:
             msg = TOO_DEPENDENT
             raise ThresholdError(msg)
         return Vertex(basis, np.zeros(len(self._s), dtype=np.bool_))
 
-    def _search(self, vertex: Vertex, noise: float) -> Search:
+    def _start_search(self, vertex: Vertex, noise: float) -> Search:
         """A search that starts at a vertex, on scores perturbed by noise.
 
         Sides follow from the signs of the residuals; rows on the fit within round-off keep theirs.
         """
         scores = self._s + noise * self._noise
-        solution = Solution.through(self._x[vertex.basis], scores[vertex.basis])
+        solution = Solution.solve(self._x[vertex.basis], scores[vertex.basis])
         residuals = scores - self._x.dot(solution.beta)
         off = np.abs(residuals) > solution.round_off(self._x, scores)
         below = np.where(off, residuals < 0.0, vertex.below)
@@ -350,13 +350,13 @@ class QuantileSimplex:
 
     def _descend(self, search: Search, noise: float, phi: FloatArray) -> FloatArray | None:
         """Pivot until the vertex is optimal for these scores; the ray if the problem is unbounded."""
-        linear, size = self._p * (phi + self._total), self._noise_of(phi)
+        linear, size = self._p * (phi + self._total), self._bound_noise(phi)
         for count in range(1, 200 + 20 * len(self._s)):
             if count % REFRESH == 0:
-                fresh = self._search(Vertex(search.basis, search.side < 0.0), noise)
+                fresh = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
                 search.side, search.distance = fresh.side, fresh.distance
-            low = self._low(search.side < 0.0)
-            leaving = self._leaving(search, self._q * low - linear, size, phi)
+            low = self._sum_below(search.side < 0.0)
+            leaving = self._choose_leaving(search, self._q * low - linear, size, phi)
             if leaving is None:
                 return None
             if not self._pivot(search, leaving):
@@ -365,19 +365,19 @@ class QuantileSimplex:
         msg = f"the simplex did not settle: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _low(self, below: BoolArray) -> FloatArray:
+    def _sum_below(self, below: BoolArray) -> FloatArray:
         """The (d,) weighted sum of all rows below the fit."""
         low: FloatArray = self._rest.low + below.astype(np.float64).dot(self._weighted)
         return low
 
-    def _noise_of(self, phi: FloatArray) -> FloatArray:
+    def _bound_noise(self, phi: FloatArray) -> FloatArray:
         """Round-off in the balance of a basis, for each unit of its inverse."""
         size: FloatArray = self._unit * (self._mass + np.abs(phi))
         return size
 
-    def _leaving(
+    def _choose_leaving(
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
-    ) -> Leaving | None:
+    ) -> LeavingRow | None:
         """Which row to let go; None at the optimum."""
         if len(phi) == 0:  # all features are zero, and so is every fit
             return None
@@ -387,20 +387,20 @@ class QuantileSimplex:
         excess = np.maximum(above, under) - noise
         k = int(excess.argmax())
         if excess[k] > 0.0:
-            return Leaving(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k] + noise[k]))
+            return LeavingRow(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k] + noise[k]))
         if (excess < -2.0 * noise).all():
             return None  # strictly inside the box
         at_top, at_bottom = np.abs(above) <= noise, np.abs(under) <= noise
         w = phi @ search.inverse
         still = STILL * float(np.abs(w).max())
-        leaving = _on_edge(at_top & (w > still), at_bottom & (w < -still), w)
+        leaving = _choose_on_edge(at_top & (w > still), at_bottom & (w < -still), w)
         if leaving is not None or still == 0.0:  # without a linear term any fit will do
             return leaving
         u, flat = self._mean @ search.inverse, np.abs(w) <= still
         still = STILL * float(np.abs(u).max())
-        return _on_edge(at_top & flat & (u < -still), at_bottom & flat & (u > still), u)
+        return _choose_on_edge(at_top & flat & (u < -still), at_bottom & flat & (u > still), u)
 
-    def _pivot(self, search: Search, leaving: Leaving) -> bool:
+    def _pivot(self, search: Search, leaving: LeavingRow) -> bool:
         """Let a row of the basis go; the row that ends the descent takes its place. False if none does."""
         k, f, rate = leaving
         column = search.inverse[:, k]
@@ -413,7 +413,7 @@ class QuantileSimplex:
         rates = toward[moving]
         steps = np.maximum(search.distance[moving], 0.0) / rates
         slowing = -self._lowest[moving] * rates
-        passed, last = _long_step(steps, slowing, rate)
+        passed, last = _find_long_step(steps, slowing, rate)
         if last < 0:
             return False
         passed = moving[passed]
@@ -425,50 +425,50 @@ class QuantileSimplex:
         search.side[left], search.distance[left] = f, steps[last]
         search.side[entering] = search.distance[entering] = 0.0
         search.basis[k] = entering
-        search.inverse = self._exchanged(search, k)
+        search.inverse = self._exchange(search, k)
         return True
 
-    def _exchanged(self, search: Search, k: int) -> FloatArray:
+    def _exchange(self, search: Search, k: int) -> FloatArray:
         """The inverse after row k of the basis was exchanged."""
         inverse = search.inverse
         w = self._x[search.basis[k]].dot(inverse)
         pivot = w[k]
         if abs(pivot) < SMALL_PIVOT:
-            return inverted(self._x[search.basis])
+            return invert(self._x[search.basis])
         w[k] -= 1.0
         updated: FloatArray = inverse - (inverse[:, k] / pivot)[:, np.newaxis] * w
         return updated
 
-    def _proven(self, search: Search, phi: FloatArray) -> Fit | None:
+    def _prove(self, search: Search, phi: FloatArray) -> Fit | None:
         """The vertex in numbers if sides, box and face rule hold on the true scores, all computed afresh."""
         basis = np.sort(search.basis)
-        solution = Solution.through(self._x[basis], self._s[basis])
+        solution = Solution.solve(self._x[basis], self._s[basis])
         towards = search.side * (self._s - self._x.dot(solution.beta))
         bound = solution.round_off(self._x, self._s)
         alone = int(np.count_nonzero(towards > bound)) == len(bound) - len(basis)
         if not alone and (towards < -bound).any():
             return None
         below = search.side < 0.0
-        low = self._low(below)
+        low = self._sum_below(below)
         fresh = Search(basis, search.side, search.distance, solution.inverse)
         balance = self._q * low - self._p * (phi + self._total)
-        if self._leaving(fresh, balance, self._noise_of(phi), phi) is not None:
+        if self._choose_leaving(fresh, balance, self._bound_noise(phi), phi) is not None:
             return None
-        fixed = solution if alone else self._through_fixed_rows(np.abs(towards), float(bound.max()))
+        fixed = solution if alone else self._solve_fixed_rows(np.abs(towards), float(bound.max()))
         vertex, inverse = Vertex(basis, below), solution.inverse
-        return Fit(fixed or solution, inverse, vertex, low, shared=fixed is not None, alone=alone)
+        return Fit(fixed or solution, inverse, vertex, low, is_shared=fixed is not None, is_isolated=alone)
 
-    def _through_fixed_rows(self, residuals: FloatArray, bound: float) -> Solution | None:
+    def _solve_fixed_rows(self, residuals: FloatArray, bound: float) -> Solution | None:
         """The same fit through rows that depend on the fit alone; None if that is not certain."""
         on, off = ON * self._spread, OFF * self._spread
         near = residuals <= on
         if 4.0 * bound > on or int(np.count_nonzero(residuals < off)) > int(np.count_nonzero(near)):
             return None
         rows = np.flatnonzero(near)
-        rows = rows[independent_columns(self._x[rows].T, dependent=INDEPENDENT)]
-        return Solution.through(self._x[rows], self._s[rows]) if len(rows) == self._x.shape[1] else None
+        rows = rows[find_independent_columns(self._x[rows].T, dependent=INDEPENDENT)]
+        return Solution.solve(self._x[rows], self._s[rows]) if len(rows) == self._x.shape[1] else None
 
-    def box(self, fit: Fit) -> Box:
+    def build_box(self, fit: Fit) -> Box:
         """The prompts for which a vertex that was proven here is the one that answers."""
         inverse, lowest = fit.inverse, self._lowest[fit.vertex.basis]
         balance = (self._q * fit.low - self._p * self._total).dot(inverse)
@@ -478,14 +478,14 @@ class QuantileSimplex:
         ends = self._box_ends.copy()
         ends[:d], ends[d : 2 * d] = balance - lowest - noise, -balance - noise
         # What is a tie here must be one for every prompt, whose own round-off is larger than none.
-        tie = 0.5 * self._noise_of(np.zeros(d)).dot(np.abs(inverse)) / self._p
+        tie = 0.5 * self._bound_noise(np.zeros(d)).dot(np.abs(inverse)) / self._p
         u = self._mean @ inverse
         certain = 2.0 * STILL * float(np.abs(u).max(initial=0.0))
         edges = np.concatenate([balance - lowest, -balance]) / self._p
         owned = np.concatenate([u < -certain, u > certain])
         return Box(sides, ends / self._p, edges, np.tile(tie, 2), owned)
 
-    def loss(self, fit: Fit) -> float:
+    def compute_loss(self, fit: Fit) -> float:
         """The pinball loss of a fit over all rows, those that take part by their sums included."""
         tau, below = self._p / self._q, fit.vertex.below
         residuals = self._s - self._x @ fit.beta
@@ -494,14 +494,14 @@ class QuantileSimplex:
         return float(inside + tau * everyone - (self._rest.below_scores - self._rest.low @ fit.beta))
 
 
-def _on_edge(top: BoolArray, bottom: BoolArray, rates: FloatArray) -> Leaving | None:
+def _choose_on_edge(top: BoolArray, bottom: BoolArray, rates: FloatArray) -> LeavingRow | None:
     """The row at an edge of its box, top or bottom, that leaves it fastest; None if none does."""
     outward = np.where(top | bottom, np.abs(rates), 0.0)
     k = int(outward.argmax())
-    return Leaving(k, 1.0 if top[k] else -1.0, 0.0) if outward[k] > 0.0 else None
+    return LeavingRow(k, 1.0 if top[k] else -1.0, 0.0) if outward[k] > 0.0 else None
 
 
-def _long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[IntArray, int]:
+def _find_long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[IntArray, int]:
     """The breakpoints that a descent passes, and the one at which it ends; -1 if it never does.
 
     Few breakpoints are passed as a rule, so no more than a first part of them is put in order.

@@ -16,7 +16,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangular
+from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangularize
 from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
 
 FIRST = 2000
@@ -25,7 +25,7 @@ BASE_GROWTH = 25
 F = TypeVar("F")
 
 
-class Base(NamedTuple):
+class BaseFit(NamedTuple):
     """A regression without linear term on all rows, the centre of every search."""
 
     beta: FloatArray  # (d,) its coefficients
@@ -34,32 +34,32 @@ class Base(NamedTuple):
     sums: Rest  # Sums over all rows with these sides
 
 
-def base_regression(rows: Rows, tau: Fraction) -> Base:
+def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
     """Plain quantile regression on any number of rows."""
     nothing = np.zeros(rows.features.shape[1])
     if len(rows) <= FIRST:
-        fit = bounded(QuantileSimplex(rows, tau).minimise(nothing))
+        fit = require_bounded(QuantileSimplex(rows, tau).minimise(nothing))
         residuals = rows.scores - rows.features @ fit.beta
-        return Base(fit.beta, fit.vertex, residuals, Rest.of(rows, fit.vertex.below))
+        return BaseFit(fit.beta, fit.vertex, residuals, Rest.from_rows(rows, fit.vertex.below))
     steps = math.ceil(math.log(len(rows) / FIRST) / math.log(BASE_GROWTH))
     sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
     # Seeded, so that equal data give equal bits.
     sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
-    needed = _spanning(rows.features, sample[:FIRST])
+    needed = _find_spanning_rows(rows.features, sample[:FIRST])
     sample = np.concatenate([needed, sample[~np.isin(sample, needed)]])
-    fit = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
+    fit = require_bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
     beta, basis, known = fit.beta, fit.vertex.basis, FIRST
     for size in sizes[1:]:
-        beta, (basis, _), _, _ = _on_more_rows(rows.take(sample[:size]), tau, beta, basis, known)
+        beta, (basis, _), _, _ = _extend_fit(rows.take(sample[:size]), tau, beta, basis, known)
         known = size
-    return _on_more_rows(rows, tau, beta, sample[basis], known)
+    return _extend_fit(rows, tau, beta, sample[basis], known)
 
 
-def _spanning(features: FloatArray, sample: IntArray) -> IntArray:
+def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
     """Numbers of rows that the sample needs for full column rank: a rare group may be missing in it."""
     needed = np.empty(0, dtype=np.int64)
     while len(needed) < features.shape[1]:
-        _, sizes, directions = np.linalg.svd(triangular(features[np.append(sample, needed)]))
+        _, sizes, directions = np.linalg.svd(triangularize(features[np.append(sample, needed)]))
         if len(sizes) == 0 or sizes[-1] > DEPENDENT * sizes[0]:
             break
         # The direction that the sample does not feel, and the row that feels it most.
@@ -67,7 +67,7 @@ def _spanning(features: FloatArray, sample: IntArray) -> IntArray:
     return np.unique(needed)
 
 
-def bounded(found: F | Unbounded) -> F:
+def require_bounded(found: F | Unbounded) -> F:
     """A regression on all rows without linear term: its loss is never negative, so it has a minimiser."""
     if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
@@ -75,41 +75,41 @@ def bounded(found: F | Unbounded) -> F:
     return found
 
 
-def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> Base:
+def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> BaseFit:
     """The fit on all rows, from the fit on `known` of them."""
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
-    everyone = Rest.of(rows, below)
-    count = band_size(len(rows), known, len(beta), tau)
-    band = nearest(residuals, count)
+    everyone = Rest.from_rows(rows, below)
+    count = compute_band_size(len(rows), known, len(beta), tau)
+    band = flag_nearest(residuals, count)
     while True:
         band[basis] = True
         inside = np.flatnonzero(band)
         near = rows.take(inside)
-        rest = everyone - Rest.of(near, below[inside])
+        rest = everyone - Rest.from_rows(near, below[inside])
         start = Vertex(np.searchsorted(inside, basis), below[inside])
         found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
         if isinstance(found, Unbounded) and not band.all():
             # The rows that would end the descent lie outside a band so narrow.
             count *= BASE_GROWTH
-            band |= nearest(residuals, count)
+            band |= flag_nearest(residuals, count)
             continue
-        fit = bounded(found)
+        fit = require_bounded(found)
         residuals = rows.scores - rows.features @ fit.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            sums = rest + Rest.of(near, fit.vertex.below)
+            sums = rest + Rest.from_rows(near, fit.vertex.below)
             below[inside] = fit.vertex.below
-            return Base(fit.beta, Vertex(inside[fit.vertex.basis], below), residuals, sums)
+            return BaseFit(fit.beta, Vertex(inside[fit.vertex.basis], below), residuals, sums)
         band |= crossed  # it grows, so this ends
 
 
-def band_size(size: int, known: int, d: int, tau: Fraction) -> int:
+def compute_band_size(size: int, known: int, d: int, tau: Fraction) -> int:
     """How many rows may lie between the fit on `known` rows and that on `size`: four standard deviations."""
     return math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known))
 
 
-def nearest(residuals: FloatArray, count: int) -> BoolArray:
+def flag_nearest(residuals: FloatArray, count: int) -> BoolArray:
     """(N,) flags of the `count` rows with the smallest residuals, and of those with equal ones."""
     if count >= len(residuals):
         return np.ones(len(residuals), dtype=np.bool_)

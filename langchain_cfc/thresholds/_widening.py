@@ -30,9 +30,9 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
-from langchain_cfc.thresholds._rows import Rows, triangular
+from langchain_cfc.thresholds._rows import Rows, triangularize
 from langchain_cfc.thresholds._simplex import Unbounded
-from langchain_cfc.thresholds._warm_start import Base
+from langchain_cfc.thresholds._warm_start import BaseFit
 from langchain_cfc.thresholds._windows import Windows
 
 # Prompts that are asked, besides those with the largest entry of each feature.
@@ -61,9 +61,9 @@ def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
     return np.unique(prompts.weights[asked, np.newaxis] * prompts.features[asked], axis=0)
 
 
-def wide_neighbourhood(
+def build_wide_neighbourhood(
     rows: Rows,
-    base: Base,
+    base: BaseFit,
     root: FloatArray,
     keep: int | None,
     *,
@@ -71,7 +71,7 @@ def wide_neighbourhood(
     windows_of: Callable[[Neighbourhood], Windows[Any]],
 ) -> Neighbourhood:
     """The neighbourhood of the base fit that proves the answers to some prompts, with room to spare."""
-    near = Neighbourhood.of(rows, base, root, keep)
+    near = Neighbourhood.build(rows, base, root, keep)
     if keep is None:
         return near
     moves = Moves(base.beta, root)
@@ -79,14 +79,14 @@ def wide_neighbourhood(
         if near.radius == np.inf:
             return near
         asked = moves.measure(near, windows_of(near), asked)
-        if moves.all_within(near):
+        if moves.are_all_within(near):
             return near
-        ball = _ball(rows, Centre(base.beta, root), keep)
+        ball = _find_ball_radius(rows, Centre(base.beta, root), keep)
         if near.radius == 0.0:  # more rows on the fit than were kept: no move is known yet
-            near = Neighbourhood.of(rows, base, root, keep, ball)
+            near = Neighbourhood.build(rows, base, root, keep, ball)
         else:
-            near = Neighbourhood.of(rows, base, moves.metric(ball), keep, 1.0)
-    return Neighbourhood.of(rows, base, root, None)
+            near = Neighbourhood.build(rows, base, moves.fit_metric(ball), keep, 1.0)
+    return Neighbourhood.build(rows, base, root, None)
 
 
 class Moves:
@@ -95,59 +95,59 @@ class Moves:
     def __init__(self, beta: FloatArray, root: FloatArray) -> None:
         self._beta, self._root = beta, root
         self._proven: list[FloatArray] = []
-        self._open: list[FloatArray] = []
+        self._unproven: list[FloatArray] = []
 
     def measure(self, near: Neighbourhood, windows: Windows[Any], asked: FloatArray) -> FloatArray:
         """Ask prompts, and return those whose answers are not proven."""
-        self._open, again = [], []
+        self._unproven, again = [], []
         for phi in asked:
             found = windows.find(phi)
             if found is None:
-                guess = windows.unproven(phi)
+                guess = windows.solve_unproven(phi)
                 again.append(phi)
-                self._open.append(self._way(near, guess))
+                self._unproven.append(self._estimate_move(near, guess))
             elif not isinstance(found, Unbounded):
                 self._proven.append(found.beta - self._beta)
             else:
                 again.append(phi)  # what proves it depends on the rows that are left out
         return np.array(again).reshape(-1, asked.shape[1])
 
-    def all_within(self, near: Neighbourhood) -> bool:
+    def are_all_within(self, near: Neighbourhood) -> bool:
         """Whether all answers are proven, with a factor of `HEADROOM` to spare."""
-        if self._open:
+        if self._unproven:
             return False
-        length = near.centre.lengths(np.array(self._proven).reshape(-1, len(self._beta)))
+        length = near.centre.compute_lengths(np.array(self._proven).reshape(-1, len(self._beta)))
         return bool(HEADROOM * length.max(initial=0.0) <= near.radius * (1.0 + 1e-9))
 
-    def metric(self, ball: float) -> FloatArray:
+    def fit_metric(self, ball: float) -> FloatArray:
         """(d, d) upper triangular root of the metric in which moves are at most 1 / `HEADROOM` long."""
-        moves = HEADROOM * np.array([*self._proven, *self._open]) @ self._root.T
+        moves = HEADROOM * np.array([*self._proven, *self._unproven]) @ self._root.T
         ball = max(ball, float(np.abs(moves).max()) / LONGEST)
         weights, within = np.ones(len(moves)), ball**2 * np.eye(len(self._beta))
         for _ in range(UPDATES):
-            weights *= _lengths(moves, weights, within)
+            weights *= _compute_squared_lengths(moves, weights, within)
         # All of it grows until the longest move is within.
-        longest = max(1.0, float(_lengths(moves, weights, within).max()))
+        longest = max(1.0, float(_compute_squared_lengths(moves, weights, within).max()))
         lower = np.linalg.cholesky(longest * (moves.T @ (weights[:, np.newaxis] * moves) + within))
-        return triangular(np.linalg.solve(lower, self._root))
+        return triangularize(np.linalg.solve(lower, self._root))
 
-    def _way(self, near: Neighbourhood, guess: Any) -> FloatArray:
+    def _estimate_move(self, near: Neighbourhood, guess: Any) -> FloatArray:
         """The move to an answer that is not proven; beyond the radius where it has no end."""
         if isinstance(guess, Unbounded):
-            length = float(near.centre.lengths(guess.ray[np.newaxis])[0])
+            length = float(near.centre.compute_lengths(guess.ray[np.newaxis])[0])
             return guess.ray * (2.0 * near.radius / length)
         return np.asarray(guess.beta - self._beta)
 
 
-def _lengths(moves: FloatArray, weights: FloatArray, within: FloatArray) -> FloatArray:
+def _compute_squared_lengths(moves: FloatArray, weights: FloatArray, within: FloatArray) -> FloatArray:
     """(m,) squares of the lengths of moves in the metric that they make themselves."""
     sigma = moves.T @ (weights[:, np.newaxis] * moves) + within
     return np.asarray(np.einsum("ij,ji->i", moves, np.linalg.solve(sigma, moves.T)))
 
 
-def _ball(rows: Rows, centre: Centre, keep: int) -> float:
+def _find_ball_radius(rows: Rows, centre: Centre, keep: int) -> float:
     """The radius within which half of the rows kept lie, those on the fit not counted."""
-    distances = centre.distances(rows)
+    distances = centre.compute_distances(rows)
     off = distances[(distances > 0.0) & (distances < np.inf)]
     rank = min(keep // 2, len(off) - 1)
     return float(np.partition(off, rank)[rank]) if len(off) else 1.0

@@ -54,10 +54,10 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
-from langchain_cfc.thresholds._rows import Rest, Rows, unique_rows
+from langchain_cfc.thresholds._rows import Rest, Rows, find_unique_rows
 from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Unbounded, Vertex
-from langchain_cfc.thresholds._warm_start import bounded
-from langchain_cfc.thresholds.certificate import Certificate, Problem, certificate_of
+from langchain_cfc.thresholds._warm_start import require_bounded
+from langchain_cfc.thresholds.certificate import Certificate, Problem, build_certificate
 
 # Clusters for each set of features that are not zero in the coarsest division, and how many times more in the
 # next.
@@ -75,12 +75,12 @@ class Clusters:
     highs: FloatArray  # (C, d) the largest
 
     @classmethod
-    def of(cls, rows: Rows, parts: int) -> Clusters:
+    def build(cls, rows: Rows, parts: int) -> Clusters:
         """Divide rows, those with the same features that are not zero into so many parts at most."""
-        _, kinds = unique_rows((rows.features != 0.0).astype(np.float64))
+        _, kinds = find_unique_rows((rows.features != 0.0).astype(np.float64))
         order = np.argsort(kinds, kind="stable")
         kind_ends = np.flatnonzero(np.diff(kinds[order])) + 1
-        groups = [part for kind in np.split(order, kind_ends) for part in _divided(rows, kind, parts)]
+        groups = [part for kind in np.split(order, kind_ends) for part in _divide(rows, kind, parts)]
         members = rows.take(np.concatenate(groups))
         starts = np.cumsum([0, *(len(group) for group in groups[:-1])])
         lows = np.minimum.reduceat(members.features, starts)
@@ -110,7 +110,7 @@ class Clusters:
         return True
 
 
-def _divided(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
+def _divide(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
     """Rows in so many parts at most, halved again and again along the feature that varies most."""
     if parts < 2 or len(numbers) < 2:  # noqa: PLR2004 - halves
         return [numbers]
@@ -122,16 +122,16 @@ def _divided(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
     order = np.argsort(features[:, column], kind="stable")
     middle = len(order) // 2
     halves = numbers[order[:middle]], numbers[order[middle:]]
-    return [part for half in halves for part in _divided(rows, half, parts // 2)]
+    return [part for half in halves for part in _divide(rows, half, parts // 2)]
 
 
 SMALLEST, FACTOR = 64, 4
 # Rows on the base fit for each feature from which on they are taken together in clusters.
-CROWD = 32
+MIN_CLUSTERED = 32
 # Rows in the smallest window for each feature.
-ROOM = 10
+ROWS_PER_FEATURE = 10
 # Answers that are remembered, a few kilobytes each.
-MEMORY = 2048
+CACHE_SIZE = 2048
 # Parts of a prompt's weight that are tried where all of it leads outside the certified region.
 SHARES = (0.0, 0.25, 0.5)
 
@@ -143,7 +143,7 @@ class Start(NamedTuple):
     beta: FloatArray
 
 
-class Found(Protocol):
+class OptimalFit(Protocol):
     """An optimal fit."""
 
     @property
@@ -155,7 +155,7 @@ class Found(Protocol):
         """(d,) coefficients."""
 
     @property
-    def blur(self) -> FloatArray:
+    def rounding_error(self) -> FloatArray:
         """(d,) bound on their round-off."""
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
@@ -166,13 +166,13 @@ class Found(Protocol):
 
 
 # The optimal fit, a direction in which the problem is unbounded, or None outside the certified region.
-Answer: TypeAlias = Found | Unbounded | None
+Answer: TypeAlias = OptimalFit | Unbounded | None
 
 
 class Regression(Protocol):
     """Regressions on one data set that differ in their linear term only."""
 
-    def minimise(self, phi: FloatArray) -> Found | Unbounded:
+    def minimise(self, phi: FloatArray) -> OptimalFit | Unbounded:
         """The minimiser with the smallest phi' beta."""
 
 
@@ -193,29 +193,29 @@ class Window(Generic[R]):
     # The rows on the base fit that the first of the rows stand for; None if each row stands for itself.
     clusters: Clusters | None = None
 
-    def proves(self, found: Found | Unbounded, phi: FloatArray) -> bool:
+    def proves(self, found: OptimalFit | Unbounded, phi: FloatArray) -> bool:
         """Whether what was found for the window and a prompt holds for all rows."""
         if self.clusters is not None and not self._leaves_whole(self.clusters, found):
             return False
         if self.radius == np.inf:
             return True
         if isinstance(found, Unbounded):
-            return self._falls_forever(found.ray, phi)
-        if self.centre.way(found.beta, found.blur) < self.radius:
+            return self._is_unbounded_along(found.ray, phi)
+        if self.centre.bound_move(found.beta, found.rounding_error) < self.radius:
             return True
         # The base fit itself, near which there may be rows at any distance, or more on it than were kept.
         basis = found.vertex.basis
         return len(basis) == len(phi) and not self.distances[basis].any()
 
-    def _leaves_whole(self, clusters: Clusters, found: Found | Unbounded) -> bool:
+    def _leaves_whole(self, clusters: Clusters, found: OptimalFit | Unbounded) -> bool:
         """Whether a fit or a ray leads no two rows of a cluster to different sides."""
         if isinstance(found, Unbounded):
             return clusters.are_whole(found.ray, 8 * EPS * float(np.abs(found.ray).sum()))
         size = np.abs(found.beta).sum() + np.abs(self.centre.beta).sum() + np.abs(self.rows.scores).max()
-        tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.blur.sum())
+        tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.rounding_error.sum())
         return clusters.are_whole(found.beta - self.centre.beta, tolerance)
 
-    def _falls_forever(self, ray: FloatArray, phi: FloatArray) -> bool:
+    def _is_unbounded_along(self, ray: FloatArray, phi: FloatArray) -> bool:
         """Whether the objective over all rows falls along a ray, wherever the rows left out come to lie.
 
         Far out row i adds rho_tau(-x_i' ray). For the rows left out that is known where all of them move to
@@ -236,15 +236,15 @@ class Windows(ABC, Generic[R]):
 
     Attributes:
         shares: Parts of a linear term at which the fit bounds that at all of it from below.
-        endless: What an unbounded problem makes of the fit at the prompt.
+        unbounded_value: What an unbounded problem makes of the fit at the prompt.
     """
 
     shares: ClassVar[tuple[float, ...]] = SHARES
-    endless: ClassVar[float] = np.inf
+    unbounded_value: ClassVar[float] = np.inf
 
     def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
         self._near, self._tau = near, tau
-        self._made: dict[int, Window[R]] = {}
+        self._windows: dict[int, Window[R]] = {}
         self._answers: dict[bytes, Answer] = {}
         self._lock = threading.Lock()
 
@@ -259,7 +259,7 @@ class Windows(ABC, Generic[R]):
             return answers[prompt]
         answer = self._search(phi)
         with self._lock:
-            if len(self._answers) >= MEMORY:  # the first half is forgotten
+            if len(self._answers) >= CACHE_SIZE:  # the first half is forgotten
                 self._answers = dict(list(self._answers.items())[len(self._answers) // 2 + 1 :])
             self._answers[prompt] = answer
         return answer
@@ -271,11 +271,11 @@ class Windows(ABC, Generic[R]):
         _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
-    def unproven(self, phi: FloatArray) -> Found | Unbounded:
+    def solve_unproven(self, phi: FloatArray) -> OptimalFit | Unbounded:
         """What the rows kept say of a prompt outside the certified region, right or wrong."""
-        return self._window(len(self._sizes) - 1).regression.minimise(phi)
+        return self._get_window(len(self._window_sizes) - 1).regression.minimise(phi)
 
-    def at_least(self, linear: FloatArray, phi: FloatArray) -> float:
+    def bound_below(self, linear: FloatArray, phi: FloatArray) -> float:
         """A lower bound on the fit at a prompt outside the certified region, `linear` its weighted features.
 
         The optimal value is concave in theta and has slope -phi' beta, so phi' beta never falls as theta
@@ -296,15 +296,15 @@ class Windows(ABC, Generic[R]):
         """What proves the answer to one prompt; None unless that is a fit."""
 
     @abstractmethod
-    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
         """The regression on some rows and the sums of all others."""
 
     def _search(self, phi: FloatArray) -> Answer:
         """What the first window to prove anything says."""
         failed: ThresholdError | None = None
-        for number in range(len(self._sizes)):
+        for number in range(len(self._window_sizes)):
             try:
-                found = self._ask(number, phi)
+                found = self._query(number, phi)
             except ThresholdError as error:  # more rows may be easier
                 failed = error
                 continue
@@ -314,82 +314,82 @@ class Windows(ABC, Generic[R]):
             raise failed
         return None  # with more of the calibration prompts it might be known
 
-    def _ask(self, number: int, phi: FloatArray) -> Answer:
+    def _query(self, number: int, phi: FloatArray) -> Answer:
         """What one window can prove."""
-        window = self._window(number)
+        window = self._get_window(number)
         found = window.regression.minimise(phi)
         return found if window.proves(found, phi) else None
 
     @cached_property
-    def _sizes(self) -> list[int]:
+    def _window_sizes(self) -> list[int]:
         """Rows in each window, those on the base fit not counted where they are in clusters."""
-        kept, sizes = len(self._near.rows), [max(SMALLEST, ROOM * len(self._near.centre.root))]
+        kept, sizes = len(self._near.rows), [max(SMALLEST, ROWS_PER_FEATURE * len(self._near.centre.root))]
         while sizes[-1] < kept:
             sizes.append(FACTOR * sizes[-1])
         return [*sizes[:-1], kept]
 
     @cached_property
-    def _crowd(self) -> int:
+    def _n_clustered(self) -> int:
         """How many rows lie on the base fit, if so many that they are taken together; they come first."""
         rows, d = self._base[0], len(self._near.centre.root)
-        on = int(np.count_nonzero(self._near.centre.distances(rows) == 0.0))
-        return on if on > CROWD * d and len(self._sizes) > 1 else 0
+        on = int(np.count_nonzero(self._near.centre.compute_distances(rows) == 0.0))
+        return on if on > MIN_CLUSTERED * d and len(self._window_sizes) > 1 else 0
 
     @cached_property
     def _base(self) -> tuple[Rows, Start]:
         """All rows, those first that the base fit goes through, and the base fit."""
         rows, d = self._near.rows, len(self._near.centre.root)
-        regression = self._regression(rows, self._near.rest, self._first(rows))
-        found = bounded(regression.minimise(np.zeros(d)))
+        regression = self._build_regression(rows, self._near.rest, self._initial_start(rows))
+        found = require_bounded(regression.minimise(np.zeros(d)))
         basis, below = found.vertex
         # By distance, so that those on the fit come next.
-        nearest = np.argsort(self._near.centre.distances(rows), kind="stable")
+        nearest = np.argsort(self._near.centre.compute_distances(rows), kind="stable")
         order = np.concatenate([basis, nearest[~np.isin(nearest, basis)]])
         return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
 
-    def _first(self, rows: Rows) -> Start | None:  # noqa: ARG002 - of use where rows make a fit
+    def _initial_start(self, rows: Rows) -> Start | None:  # noqa: ARG002 - of use where rows make a fit
         """Where to find the base fit from."""
         return None
 
-    def _window(self, number: int) -> Window[R]:
-        if number not in self._made:
-            self._made[number] = self._make(number)
-        return self._made[number]
+    def _get_window(self, number: int) -> Window[R]:
+        if number not in self._windows:
+            self._windows[number] = self._make(number)
+        return self._windows[number]
 
     def _make(self, number: int) -> Window[R]:
-        if self._crowd and number < len(self._sizes) - 1:
+        if self._n_clustered and number < len(self._window_sizes) - 1:
             return self._clustered(number)
-        (rows, ((basis, below), beta)), size = self._base, self._sizes[number]
+        (rows, ((basis, below), beta)), size = self._base, self._window_sizes[number]
         centre, inside, beyond = self._near.centre, slice(size), slice(size, None)
-        distances = centre.distances(rows)
+        distances = centre.compute_distances(rows)
         radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
-        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
+        rest = self._near.rest + Rest.from_rows(rows.take(beyond), below[beyond])
         part, start = rows.take(inside), Start(Vertex(basis, below[inside]), beta)
-        regression = self._from_mean(part, rest, start)
+        regression = self._build_from_mean(part, rest, start)
         return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
 
     def _clustered(self, number: int) -> Window[R]:
         """A window with the rows on the base fit in clusters, and the nearest of the others one by one."""
         (rows, ((_, below), _)), centre = self._base, self._near.centre
-        clusters = Clusters.of(rows.take(slice(self._crowd)), COARSEST * FINER**number)
-        end = self._crowd + self._sizes[number]
-        inside, beyond = slice(self._crowd, end), slice(end, None)
-        distances = centre.distances(rows)
+        clusters = Clusters.build(rows.take(slice(self._n_clustered)), COARSEST * FINER**number)
+        end = self._n_clustered + self._window_sizes[number]
+        inside, beyond = slice(self._n_clustered, end), slice(end, None)
+        distances = centre.compute_distances(rows)
         radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
-        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
+        rest = self._near.rest + Rest.from_rows(rows.take(beyond), below[beyond])
         part = clusters.means + rows.take(inside)
         away = np.concatenate([np.zeros(len(clusters.means)), distances[inside]])
-        regression = self._from_mean(part, rest, None)
+        regression = self._build_from_mean(part, rest, None)
         return Window(regression, part, rest, float(self._tau), away, radius, centre, clusters)
 
-    def _from_mean(self, part: Rows, rest: Rest, start: Start | None) -> R:
+    def _build_from_mean(self, part: Rows, rest: Rest, start: Start | None) -> R:
         """The regression on some rows, started where most prompts are near: at the mean of the rows."""
-        mean = self._regression(part, rest, start).minimise(part.mean())
+        mean = self._build_regression(part, rest, start).minimise(part.mean())
         if not isinstance(mean, Unbounded):
             start = Start(mean.vertex, mean.beta)
-        return self._regression(part, rest, start)
+        return self._build_regression(part, rest, start)
 
-    def _problem(self, phi: FloatArray) -> Problem:
+    def _build_problem(self, phi: FloatArray) -> Problem:
         """What a certificate for a prompt is about."""
         rest, tau = self._near.rest, float(self._tau)
         return Problem(self._base[0], rest, tau, self._penalty, phi)
@@ -399,7 +399,7 @@ class Windows(ABC, Generic[R]):
         """(d,) ridge penalties."""
         return np.zeros(len(self._near.centre.root))
 
-    def _sides(self, found: Found) -> BoolArray:
+    def _find_sides(self, found: OptimalFit) -> BoolArray:
         """(K,) which of the kept rows lie below a fit: those beyond its window have not changed sides."""
         below = self._base[1].vertex.below
         return np.concatenate([found.vertex.below, below[len(found.vertex.below) :]])
@@ -409,7 +409,7 @@ class Windows(ABC, Generic[R]):
 LOOKUPS = 1 << 20
 
 
-class Known(NamedTuple):
+class KnownVertex(NamedTuple):
     """A vertex that may answer other prompts: its numbers, its prompts, and whether it holds for all rows."""
 
     fit: Fit
@@ -417,15 +417,15 @@ class Known(NamedTuple):
     is_proven: bool
 
 
-class Vertices:
-    """Known vertices, and which of them has the smallest value at a prompt.
+class VertexCache:
+    """KnownVertex vertices, and which of them has the smallest value at a prompt.
 
     Safe to read while another thread adds: entries are written before the view that covers them.
     """
 
     def __init__(self, d: int) -> None:
         self._lock = threading.Lock()
-        self._known: list[list[Known]] = []
+        self._known: list[list[KnownVertex]] = []
         self._numbers: dict[bytes, int] = {}
         self._slopes = np.empty((SMALLEST, d))
         self._losses = np.empty(SMALLEST)
@@ -437,20 +437,20 @@ class Vertices:
         return len(self._view[1])
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether there is no room for another."""
-        return len(self._bases) >= MEMORY
+        return len(self._bases) >= CACHE_SIZE
 
-    def __getitem__(self, number: int) -> Sequence[Known]:
+    def __getitem__(self, number: int) -> Sequence[KnownVertex]:
         """The vertices of one fit: several where more rows than a basis lie on it."""
         return self._known[number]
 
-    def nearest(self, phi: FloatArray) -> Sequence[Known]:
+    def find_nearest(self, phi: FloatArray) -> Sequence[KnownVertex]:
         """The vertices of the fit with the smallest value at one prompt."""
         slopes, losses = self._view
         return self._known[int((losses - slopes.dot(phi)).argmin())] if len(losses) else ()
 
-    def nearest_each(self, phis: FloatArray) -> IntArray:
+    def find_nearest_each(self, phis: FloatArray) -> IntArray:
         """Numbers of the vertices with the smallest value at (m, d) prompts, where there is a vertex."""
         slopes, losses = self._view
         size = max(1, LOOKUPS // len(losses))
@@ -460,11 +460,11 @@ class Vertices:
         ]
         return np.concatenate(parts)
 
-    def add(self, known: Known, slope: FloatArray, loss: float) -> None:
+    def add(self, known: KnownVertex, slope: FloatArray, loss: float) -> None:
         """Add a vertex with value loss - slope' phi, unless it is known or there is no room."""
         basis, beta = known.fit.vertex.basis.tobytes(), known.fit.beta.tobytes()
         with self._lock:
-            if self.full or basis in self._bases:
+            if self.is_full or basis in self._bases:
                 return
             self._bases.add(basis)
             if beta in self._numbers:
@@ -489,7 +489,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         super().__init__(near, tau)
         # Edges cost time, and continuous features never come to lie on them. No answer depends on this.
         self._has_ties = False
-        self._vertices = defaultdict[int, Vertices](lambda: Vertices(len(near.centre.root)))
+        self._vertices = defaultdict[int, VertexCache](lambda: VertexCache(len(near.centre.root)))
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
         """The proven answers to (m, d) prompts: different ones, and for each prompt the number of its own."""
@@ -518,46 +518,46 @@ class PlainWindows(Windows[QuantileSimplex]):
         if not isinstance(fit, Fit):
             return None
         value = fit.value(phi)
-        if self._crowd:
-            fit = bounded(self._window(len(self._sizes) - 1).regression.minimise(phi))
-        problem, vertex = self._problem(phi), Vertex(fit.vertex.basis, self._sides(fit))
-        others = problem.pull(problem.eta(vertex, np.zeros(len(phi))))
+        if self._n_clustered:
+            fit = require_bounded(self._get_window(len(self._window_sizes) - 1).regression.minimise(phi))
+        problem, vertex = self._build_problem(phi), Vertex(fit.vertex.basis, self._find_sides(fit))
+        others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(len(phi))))
         basis = problem.rows.features[fit.vertex.basis]
         on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)
-        return certificate_of(problem, vertex, on_basis, fit.beta, value)
+        return build_certificate(problem, vertex, on_basis, fit.beta, value)
 
-    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
         return self.solver(rows, self._tau, rest, None if start is None else start.vertex)
 
-    def _first(self, rows: Rows) -> Start:
+    def _initial_start(self, rows: Rows) -> Start:
         d = rows.features.shape[1]
         return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
 
-    def _of_larger_windows(self) -> Iterator[Vertices]:
-        """Vertices of all windows but the first, where a fit without further rows on it is of every window.
+    def _iterate_larger_windows(self) -> Iterator[VertexCache]:
+        """VertexCache of all windows but the first, where a fit without further rows on it is of every window.
 
         Smaller windows that cannot answer need not be asked then. What a smaller one can prove is the same
         fit, on edges as well: who owns an edge follows from the basis and from sums over all rows. Clusters
         differ from window to window.
         """
-        for number in range(1, 0 if self._crowd else len(self._sizes)):
+        for number in range(1, 0 if self._n_clustered else len(self._window_sizes)):
             if len(self._vertices[number]):
                 yield self._vertices[number]
 
-    def _ask(self, number: int, phi: FloatArray) -> Answer:
-        nearest = self._vertices[number].nearest(phi)
+    def _query(self, number: int, phi: FloatArray) -> Answer:
+        nearest = self._vertices[number].find_nearest(phi)
         for known in nearest:
             if self._is_held(known.box, phi):
                 return known.fit if known.is_proven else None
-        for vertices in self._of_larger_windows() if number == 0 else ():
-            for known in vertices.nearest(phi):
-                if known.is_proven and known.fit.alone and self._is_held(known.box, phi):
+        for vertices in self._iterate_larger_windows() if number == 0 else ():
+            for known in vertices.find_nearest(phi):
+                if known.is_proven and known.fit.is_isolated and self._is_held(known.box, phi):
                     return known.fit
         return self._solve(number, phi, nearest[0].fit.vertex if nearest else None)
 
     def _solve(self, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
         """What one window can prove, by a search from a vertex that may be near."""
-        window, vertices = self._window(number), self._vertices[number]
+        window, vertices = self._get_window(number), self._vertices[number]
         simplex = window.regression
         try:
             found: Fit | Unbounded | None = simplex.minimise(phi, start)
@@ -565,12 +565,12 @@ class PlainWindows(Windows[QuantileSimplex]):
             if start is None:
                 raise
             found = None  # from elsewhere it may be proven
-        if isinstance(found, Fit) and found.shared and not (start is None and vertices.full):
-            box = simplex.box(found)
+        if isinstance(found, Fit) and found.is_shared and not (start is None and vertices.is_full):
+            box = simplex.build_box(found)
             if box.owns(phi):
                 is_proven = window.proves(found, phi)
                 slope = float(self._tau) * found.beta
-                vertices.add(Known(found, box, is_proven), slope, simplex.loss(found))
+                vertices.add(KnownVertex(found, box, is_proven), slope, simplex.compute_loss(found))
                 return found if is_proven else None
         if start is not None:
             found = simplex.minimise(phi)
@@ -585,19 +585,19 @@ class PlainWindows(Windows[QuantileSimplex]):
         return tied
 
     def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
-        """Known vertices with the pending prompts that they answer."""
-        for vertices in self._of_larger_windows():
+        """KnownVertex vertices with the pending prompts that they answer."""
+        for vertices in self._iterate_larger_windows():
             unanswered = np.ones(len(pending), dtype=np.bool_)
-            for fit, held in self._held_alone(vertices, phis[pending]):
+            for fit, held in self._recall_isolated(vertices, phis[pending]):
                 unanswered[held] = False
                 if len(held):
                     yield fit, pending[held]
             pending = pending[unanswered]
-        for number in range(len(self._sizes)):
+        for number in range(len(self._window_sizes)):
             vertices = self._vertices[number]
             if len(vertices) == 0 or len(pending) == 0:
                 return
-            numbers = vertices.nearest_each(phis[pending])
+            numbers = vertices.find_nearest_each(phis[pending])
             order = np.argsort(numbers, kind="stable")
             ends = np.flatnonzero(np.diff(numbers[order])) + 1
             further = [pending[:0]]
@@ -612,15 +612,15 @@ class PlainWindows(Windows[QuantileSimplex]):
                     rows = rows[~inside]
             pending = np.concatenate(further)
 
-    def _held_alone(self, vertices: Vertices, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
+    def _recall_isolated(self, vertices: VertexCache, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
         """Proven fits without further rows on them, with the numbers of (m, d) prompts that they answer."""
         if len(phis) == 0:
             return
-        numbers = vertices.nearest_each(phis)
+        numbers = vertices.find_nearest_each(phis)
         for number in np.unique(numbers):
             rows = np.flatnonzero(numbers == number)
             for known in vertices[int(number)]:
-                if known.is_proven and known.fit.alone:
+                if known.is_proven and known.fit.is_isolated:
                     held = self._are_held(known.box, phis[rows])
                     yield known.fit, rows[held]
                     rows = rows[~held]

@@ -198,19 +198,19 @@ class Thresholds:
     errors: FloatArray
     outside: BoolArray
 
-    def known(self) -> FloatArray:
+    def require_known(self) -> FloatArray:
         """Return the values; an OutsideCertifiedRegionError if one is not determined."""
         if self.outside.any():
             raise OutsideCertifiedRegionError(np.flatnonzero(self.outside).tolist())
         return self.values
 
     @staticmethod
-    def reaches(values: FloatArray, errors: FloatArray, cap: float) -> BoolArray:
+    def reaches_cap(values: FloatArray, errors: FloatArray, cap: float) -> BoolArray:
         """Return for (m,) values whether they reach the cap, within their error bounds."""
         return np.asarray(~(values < cap - errors))  # NaN counts as reaching it, so it certifies nothing
 
     @classmethod
-    def capped(
+    def apply_cap(
         cls, values: FloatArray, errors: FloatArray, cap: float, outside: BoolArray | None = None
     ) -> Thresholds:
         """Turn thresholds that reach the cap, within their error bound, into `inf`.
@@ -218,7 +218,7 @@ class Thresholds:
         A prompt without a correct candidate has success score `cap`, so a threshold there certifies nothing.
         If the exact value is the cap, floats fall below it half of the time, hence the bound.
         """
-        reached = cls.reaches(values, errors, cap)
+        reached = cls.reaches_cap(values, errors, cap)
         unknown = np.zeros(len(values), dtype=np.bool_) if outside is None else outside
         return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors), unknown)
 
@@ -313,7 +313,7 @@ class ThresholdRule(ABC, Generic[State]):
             InputError: If the shape does not fit the calibration data or a number is not finite.
             OutsideCertifiedRegionError: If a threshold is not determined; `solve` marks it instead.
         """
-        return self.solve(features).known()
+        return self.solve(features).require_known()
 
     def threshold(self, phi: npt.ArrayLike) -> float:
         """Compute the threshold of one prompt.

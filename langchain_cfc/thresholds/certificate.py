@@ -63,7 +63,7 @@ class Problem:
     penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
     phi: FloatArray  # (d,) reduced features of the prompt
 
-    def primal(self, beta: FloatArray) -> float:
+    def compute_primal(self, beta: FloatArray) -> float:
         """Compute the primal objective of coefficients (d,)."""
         residuals = self.rows.scores - self.rows.features @ beta
         pinball = self.rows.weights * np.maximum(self.tau * residuals, (self.tau - 1.0) * residuals)
@@ -72,44 +72,44 @@ class Problem:
         linear = self.tau * float(self.phi @ beta)
         return float(pinball.sum() + self.tau * everyone - low - linear + 0.5 * self.penalty @ beta**2)
 
-    def pull(self, eta: FloatArray) -> FloatArray:
+    def compute_imbalance(self, eta: FloatArray) -> FloatArray:
         """Compute the (d,) imbalance X' eta + tau phi over all prompts, for (K,) dual variables."""
         others = self.tau * self.rest.total - self.rest.low
         return np.asarray(eta @ self.rows.features + others + self.tau * self.phi, dtype=np.float64)
 
-    def dual(self, eta: FloatArray) -> float:
+    def compute_dual(self, eta: FloatArray) -> float:
         """Compute the dual objective: S' eta less half the squared imbalance over the penalty."""
         shrunk = self.penalty > 0.0
-        cost = 0.5 * float((self.pull(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
+        cost = 0.5 * float((self.compute_imbalance(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
         return float(eta @ self.rows.scores + self.tau * self.rest.all_scores - self.rest.below_scores) - cost
 
-    def balance(self, eta: FloatArray) -> float:
+    def compute_balance(self, eta: FloatArray) -> float:
         """Compute the largest relative imbalance along columns without a penalty: zero if feasible."""
         size = np.abs(eta) @ np.abs(self.rows.features) + self.rest.mass + self.tau * np.abs(self.phi)
-        left = np.abs(self.pull(eta)) / np.where(size > 0.0, size, 1.0)
+        left = np.abs(self.compute_imbalance(eta)) / np.where(size > 0.0, size, 1.0)
         return float(left[self.penalty == 0.0].max(initial=0.0))
 
-    def eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
+    def compute_eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
         """Compute the (K,) dual variables from the sides of the rows and those of the basis."""
         eta = self.rows.weights * (self.tau - vertex.below)
         eta[vertex.basis] = on_basis
         return eta
 
 
-def certificate_of(
+def build_certificate(
     problem: Problem, vertex: Vertex, on_basis: FloatArray, beta: FloatArray, value: tuple[float, float]
 ) -> Certificate:
     """Build the certificate of a fit, from its vertex, dual variables, coefficients, value and error."""
     rows, (basis, below) = problem.rows, vertex
-    eta = problem.eta(vertex, on_basis)
+    eta = problem.compute_eta(vertex, on_basis)
     free = np.ones(len(rows), dtype=np.bool_)
     free[basis] = False
     return Certificate(
         value=value[0],
         error=value[1],
-        primal=problem.primal(beta),
-        dual=problem.dual(eta),
-        balance=problem.balance(eta),
+        primal=problem.compute_primal(beta),
+        dual=problem.compute_dual(eta),
+        balance=problem.compute_balance(eta),
         basis_features=rows.features[basis],
         basis_scores=rows.scores[basis],
         basis_dual=on_basis,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds._randomized import parts
+from langchain_cfc.thresholds._randomized import compute_factors
 from langchain_cfc.thresholds._rows import LARGEST, Penalised, Rows
 from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._windows import Windows
@@ -141,7 +141,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         """
         vector, state = to_float_array(phi, "features"), self.fitted
         if uniform is not None:
-            return float(self.solve(vector[np.newaxis], [weight], [uniform]).known()[0])
+            return float(self.solve(vector[np.newaxis], [weight], [uniform]).require_known()[0])
         reduced = state.reduce_one(vector)
         if reduced is not None and 0.0 < weight < np.inf:
             answer = state.windows.find(reduced if weight == 1.0 else weight * reduced)
@@ -151,7 +151,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
                 value, error = answer.value(reduced)
                 return value if value < self.cap - error else np.inf
         # Out of reach, not determined, or invalid features.
-        return float(self.solve(vector[np.newaxis], [weight]).known()[0])
+        return float(self.solve(vector[np.newaxis], [weight]).require_known()[0])
 
     def solve(
         self,
@@ -185,7 +185,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         state, x = self.fitted, self._check_features(features)
         factors = None if weights is None else _check_positive(weights, "weights", len(x))
         if uniforms is not None:
-            drawn = parts(_check_positive(uniforms, "uniforms", len(x), below=1.0), state.tau)
+            drawn = compute_factors(_check_positive(uniforms, "uniforms", len(x), below=1.0), state.tau)
             factors = drawn if factors is None else factors * drawn
         return (self._compute_one(state, x) if factors is None else None) or self._compute(state, x, factors)
 
@@ -280,7 +280,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         if reduced is None or answer is None or isinstance(answer, Unbounded):
             return None
         value, error = answer.value(reduced)
-        return Thresholds.capped(np.array([value]), np.array([error]), self.cap)
+        return Thresholds.apply_cap(np.array([value]), np.array([error]), self.cap)
 
     def _compute(
         self, state: Calibrated, features: FloatArray, factors: FloatArray | None = None
@@ -300,14 +300,14 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             for number, answer in enumerate(answers):
                 rows = inside[which == number]
                 if isinstance(answer, Unbounded):
-                    values[rows] = windows.endless
+                    values[rows] = windows.unbounded_value
                 elif answer is not None:
                     values[rows], errors[rows] = answer.values(reduced[rows])
                 else:
                     # Prompts of equal weighted features share an answer, but not the bounds on their fits.
-                    bounds = [windows.at_least(linear[row], reduced[row]) for row in rows]
+                    bounds = [windows.bound_below(linear[row], reduced[row]) for row in rows]
                     values[rows], outside[rows] = np.inf, np.array(bounds) < self.cap
-        return Thresholds.capped(values, errors, self.cap, outside)
+        return Thresholds.apply_cap(values, errors, self.cap, outside)
 
     def _find_surely_capped(self, windows: Windows[Any], reduced: FloatArray) -> BoolArray:
         """Find prompts at which the fit without them already reaches the cap; their own weight raises it.
@@ -318,7 +318,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         base = windows.find(np.zeros(reduced.shape[1]))
         if base is None or isinstance(base, Unbounded):
             return np.zeros(len(reduced), dtype=np.bool_)
-        return Thresholds.reaches(*base.values(reduced), self.cap)
+        return Thresholds.reaches_cap(*base.values(reduced), self.cap)
 
 
 def _check_positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.inf) -> FloatArray:

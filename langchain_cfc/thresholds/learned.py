@@ -12,7 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import EPS
-from langchain_cfc.thresholds._warm_start import base_regression
+from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_state, exact_tau
 
 
@@ -54,9 +54,9 @@ class LearnedThreshold(ThresholdRule[_LearnedState]):
         return replace(self, _state=_LearnedState(columns, data["beta"]))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> _LearnedState:
-        columns, _ = Columns.of(features)
+        columns, _ = Columns.choose(features)
         reduced, _ = columns.reduce(features)
-        base = base_regression(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
+        base = fit_base_regression(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
         return _LearnedState(columns, base.beta)
 
     def _compute(self, state: _LearnedState, features: FloatArray) -> Thresholds:
@@ -64,4 +64,4 @@ class LearnedThreshold(ThresholdRule[_LearnedState]):
         # Row by row, not by BLAS, so that a prompt gets the same bits alone and in a batch.
         values = np.where(inside, (reduced * state.beta).sum(axis=1), np.inf)
         errors = 4 * (len(state.beta) + 2) * EPS * np.abs(reduced * state.beta).sum(axis=1)
-        return Thresholds.capped(values, errors, self.cap)
+        return Thresholds.apply_cap(values, errors, self.cap)

@@ -97,7 +97,7 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
 
     def _compute(self, state: _MarginalState, features: FloatArray) -> Thresholds:
         # An order statistic is one of the data, so it has no round-off.
-        return Thresholds.capped(np.full(len(features), state.value), np.zeros(len(features)), self.cap)
+        return Thresholds.apply_cap(np.full(len(features), state.value), np.zeros(len(features)), self.cap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
 
     def _compute(self, state: _GroupedState, features: FloatArray) -> Thresholds:
         values = np.where(_is_in_one_group(features), state.values[features.argmax(axis=1)], np.inf)
-        return Thresholds.capped(values, np.zeros(len(features)), self.cap)
+        return Thresholds.apply_cap(values, np.zeros(len(features)), self.cap)
 
 
 def _order_statistic(scores: FloatArray, rank: int, beyond: float) -> float:

@@ -13,11 +13,11 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, ThresholdError
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._randomized import NegativePlainWindows, NegativeRidgeWindows
-from langchain_cfc.thresholds._ridge import RidgeWindows, penalised_base
+from langchain_cfc.thresholds._ridge import RidgeWindows, fit_penalised_base
 from langchain_cfc.thresholds._rows import DEPENDENT, NEGLIGIBLE, Columns, Penalised, Rest, Rows, Standardised
-from langchain_cfc.thresholds._simplex import inverted
-from langchain_cfc.thresholds._warm_start import base_regression
-from langchain_cfc.thresholds._widening import sample_prompts, wide_neighbourhood
+from langchain_cfc.thresholds._simplex import invert
+from langchain_cfc.thresholds._warm_start import fit_base_regression
+from langchain_cfc.thresholds._widening import build_wide_neighbourhood, sample_prompts
 from langchain_cfc.thresholds._windows import PlainWindows
 from langchain_cfc.thresholds.base import check_state
 
@@ -59,21 +59,21 @@ class Calibrated:
         units_of: FloatArray | None,
     ) -> Calibrated:
         """Calibrate on prompts with a ridge of at least 0, and keep at least `window` of them or all."""
-        columns, root = Columns.of(prompts.features)
+        columns, root = Columns.choose(prompts.features)
         size = float(prompts.weights.sum())
         units: Standardised | None = None
         if ridge > 0.0:
-            units = Standardised.of(prompts.features, (size + 1.0) * ridge, penalised, units_of)
+            units = Standardised.fit(prompts.features, (size + 1.0) * ridge, penalised, units_of)
         features = columns.reduce(prompts.features)[0] if units is None else units.apply(prompts.features)
         rows = replace(prompts, features=features)
-        lean = rows.merged() if rows.repetitive else rows
+        lean = rows.merge_equal() if rows.is_repetitive else rows
         if units is None:
-            base = base_regression(lean, tau)
+            base = fit_base_regression(lean, tau)
         else:
-            base = penalised_base(lean, tau, units.penalty / (size + 1.0))
-            root = units.root(lean.features)
+            base = fit_penalised_base(lean, tau, units.penalty / (size + 1.0))
+            root = units.compute_root(lean.features)
         asked = sample_prompts(rows, base.beta, cap)
-        near = wide_neighbourhood(
+        near = build_wide_neighbourhood(
             lean,
             base,
             root,
@@ -118,7 +118,7 @@ class Calibrated:
             raise InputError(msg)
         if self.units is None or f.max() <= DEPENDENT * size:
             return 0.0
-        gamma = self.units.coordinates(f, prompts.features)
+        gamma = self.units.compute_coordinates(f, prompts.features)
         pull = float(gamma @ (self.units.penalty * self.near.centre.beta)) / (total + 1.0)
         return pull / (float(prompts.weights @ np.maximum(f, 0.0)) / total)
 
@@ -174,7 +174,7 @@ def _build_windows(
 def _is_invertible(matrix: FloatArray) -> bool:
     """Return whether a matrix is square and has an inverse in floating point."""
     try:
-        return matrix.shape[0] == matrix.shape[1] and bool(np.isfinite(inverted(matrix)).all())
+        return matrix.shape[0] == matrix.shape[1] and bool(np.isfinite(invert(matrix)).all())
     except ThresholdError:
         return False
 

@@ -37,7 +37,7 @@ def prompts(draw: st.DrawFn) -> LabelledBatch:
 
 
 def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
-    return Thresholds.capped(np.full(size, threshold), np.full(size, error), np.inf)
+    return Thresholds.apply_cap(np.full(size, threshold), np.full(size, error), np.inf)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -49,7 +49,7 @@ def wide_cases(count: int) -> Iterator[Case]:
 
 def proven(case: Case, phi: FloatArray) -> Fraction | None:
     """The threshold of a case by a vertex that rational arithmetic proves; None where it is unbounded."""
-    columns, _ = Columns.of(case.features)
+    columns, _ = Columns.choose(case.features)
     rows, reduced = columns.reduce(case.features)[0], columns.reduce(phi[np.newaxis])[0][0]
     fit = QuantileSimplex(Rows.unweighted(rows, case.scores), exact_tau(case.alpha)).minimise(reduced)
     if not isinstance(fit, Fit):

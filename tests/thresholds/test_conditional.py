@@ -154,7 +154,7 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
     # without rounding, and the value that follows lies within the error bound of the float.
     proven = 0
     for case in cases(kind, 25):
-        columns, _ = Columns.of(case.features)
+        columns, _ = Columns.choose(case.features)
         reduced, inside = columns.reduce(case.queries[:2])
         rows, _ = columns.reduce(case.features)
         simplex = QuantileSimplex(Rows.unweighted(rows, case.scores), exact_tau(case.alpha))

@@ -270,7 +270,7 @@ def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
         (part,) = parts(np.array([0.01]), rule.fitted.tau)
         if rule.fitted.negative.find(part * reduced) is not None:
             continue
-        exact, bound = everything.threshold(phi, uniform=0.01), believing.at_least(part * reduced, reduced)
+        exact, bound = everything.threshold(phi, uniform=0.01), believing.bound_below(part * reduced, reduced)
         between = (exact + bound) / 2.0
         if bound > exact + 1e-6 and 1.0 < between < np.inf:
             wrong += 1
@@ -344,7 +344,7 @@ def test_impossible_uniforms_are_refused(uniforms: Any) -> None:
 def kept_share(kept: Callable[[float], bool]) -> float:
     """The share of uniforms for which a prompt is kept: it is kept from some uniform on.
 
-    Found to 1e-11, well above the round-off within which a uniform is at the end of a face.
+    OptimalFit to 1e-11, well above the round-off within which a uniform is at the end of a face.
     """
     low, high = 0.0, 1.0
     for _ in range(36):

@@ -14,8 +14,8 @@ import pytest
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import _ridge
-from langchain_cfc.thresholds._ridge import Active, RidgeFit, RidgeRegression
-from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
+from langchain_cfc.thresholds._ridge import ActiveSet, RidgeFit, RidgeRegression
+from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import Unbounded
 
 from .cases import KINDS, cases
@@ -60,7 +60,7 @@ def problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Proble
         features, size = case.features / units, len(case.scores)
         ridge = 10.0 ** rng.uniform(-6.0, 1.0, features.shape[1] if rng.random() < 0.3 else 1)
         penalty = (size + 1) * np.resize(ridge, features.shape[1])
-        independent = rng.permutation(independent_columns(features))
+        independent = rng.permutation(find_independent_columns(features))
         free = int(rng.integers(len(independent) + 1)) if rng.random() < 0.5 else 1
         penalty[independent[:free]] = 0.0
         weights = np.ones(size)
@@ -271,7 +271,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
 )
 def test_without_penalty_it_is_the_conditional_threshold_and_a_small_one_changes_little(kind: str) -> None:
     for case in cases(kind, 10):
-        kept = independent_columns(case.features)
+        kept = find_independent_columns(case.features)
         rows, tau = Rows.unweighted(case.features[:, kept], case.scores), 1 - Fraction(case.alpha)
         none, little = (RidgeRegression(rows, tau, np.full(len(kept), value)) for value in (0.0, 1e-11))
         for phi in case.queries[:, kept]:
@@ -299,7 +299,7 @@ def test_answers_do_not_depend_on_the_start(kind: str) -> None:
     for problem in problems(kind, 8):
         plain = list(problem.solved())
         for _, base in plain[:1]:
-            wild = Active(
+            wild = ActiveSet(
                 base.active.rows, rng.random(len(problem.rows)) < 0.5, rng.normal(size=base.beta.size)
             )
             for start in (base.active, wild):
@@ -346,8 +346,8 @@ def test_rows_may_take_part_by_their_sums(kind: str) -> None:
             outside: BoolArray = rng.random(len(problem.rows)) < 0.7
             outside[whole.active.rows] = False
             inside = np.flatnonzero(~outside)
-            rest = Rest.of(problem.rows.take(outside), whole.active.below[outside])
-            near = Active(
+            rest = Rest.from_rows(problem.rows.take(outside), whole.active.below[outside])
+            near = ActiveSet(
                 np.searchsorted(inside, whole.active.rows), whole.active.below[inside], np.zeros(len(phi))
             )
             window = problem._replace(rows=problem.rows.take(inside))
@@ -384,7 +384,7 @@ def test_the_grown_fit_is_the_direct_one(
     rows, tau, nothing = large(np.random.default_rng(size), kind, size), Fraction(9, 10), np.zeros(5)
     penalty = (rows.weights.sum() + 1) * RIDGE
     direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
-    grown = _ridge.penalised_base(rows, tau, RIDGE)
+    grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
     assert isinstance(direct, RidgeFit)
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
     if kind != "tied":
@@ -397,7 +397,7 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
     for member in range(0, 20_000, 4_000):
         alone = (np.arange(20_000) == member)[:, None]
         grouped = replace(rows, features=np.hstack([rows.features, alone]))
-        grown = _ridge.penalised_base(grouped, Fraction(1, 2), ridge)
+        grown = _ridge.fit_penalised_base(grouped, Fraction(1, 2), ridge)
         direct = RidgeRegression(grouped, Fraction(1, 2), 20_001 * ridge).minimise(np.zeros(6))
         assert isinstance(direct, RidgeFit)
         np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
@@ -406,7 +406,7 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
 def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ridge, "FIRST", 50)
     rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
-    grown = _ridge.penalised_base(rows, tau, RIDGE)
+    grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
     direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
     assert isinstance(direct, RidgeFit)
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
@@ -426,7 +426,7 @@ def test_dependent_columns_need_a_penalty() -> None:
     rows = Rows.unweighted(np.ones((5, 2)), np.linspace(0.1, 0.9, 5))
     with pytest.raises(ThresholdError, match="nearly dependent"):
         RidgeRegression(rows, Fraction(1, 2), np.zeros(2))
-    start = Active(np.array([0, 1]), np.zeros(5, dtype=np.bool_), np.zeros(2))
+    start = ActiveSet(np.array([0, 1]), np.zeros(5, dtype=np.bool_), np.zeros(2))
     with pytest.raises(ThresholdError, match="nearly dependent"):
         RidgeRegression(rows, Fraction(1, 2), np.ones(2), start=start)
     fit = RidgeRegression(rows, Fraction(1, 2), np.ones(2)).minimise(np.zeros(2))
