@@ -1,43 +1,53 @@
-"""Calibration prompts as rows of a regression, and rows that take part by their sums only.
+"""Data of a regression: calibration prompts as rows, independent columns, and units of the features.
 
-Linearly independent columns of a feature matrix, and prompts that lie outside their reach.
+*Rows.* `Rows` are calibration prompts that take part one by one, `Rest` those that take part only by sums.
 
-Feature maps may repeat themselves (two partitions both sum to one, a group nobody belongs to). A subset of
-the *original* columns is kept rather than an SVD's mixtures: indicators stay zeros and ones, so that group
-thresholds stay exact order statistics. Columns are scaled by powers of two, which changes no digit of any
-number.
+*Columns.* Features may be linearly dependent (two partitions both sum to one, a group without members). A
+subset of the *original* columns is kept rather than an SVD's mixtures: indicators stay zeros and ones, so
+that group thresholds stay exact order statistics. Columns are scaled by powers of two, which is exact in
+floating point. A prompt outside the row space of the kept columns is out of reach.
 
-Features as a ridge wants them: in comparable units, with the constant as a column of its own.
-
-A ridge depends on the units of the features. By default they are standardised, which takes units out, and the
-constant is not penalised, which keeps the coverage over all prompts exact: the parts of all rows below the
-fit still add up to tau (N + 1). The paper's form penalises every coefficient of the features as they are.
-
-*Whose units.* Exact coverage wants a regression that treats calibration prompts and the new one alike. Units
-taken from the calibration features do not, by one prompt in N. Units taken from other prompts do: then they
-are a fixed function of the features. What they fix is the mean, the spread, and which columns take part; the
-powers of two are the calibration's own, but penalties make up for them, so that no fit depends on them.
+*Units.* A ridge depends on the units of the features. By default they are standardised, which removes units,
+and the constant is not penalised, which keeps the coverage over all prompts exact: the parts of all rows
+below the fit still add up to tau (N + 1). The paper's form penalises every coefficient of the features as
+they are. Exact coverage needs a regression that treats calibration prompts and the new one alike. Units from
+the calibration features violate this by one prompt in N. Units from other prompts do not, because they are a
+fixed function of the features. They determine the mean, the spread, and which columns take part; the powers
+of two come from the calibration features, but penalties compensate for them, so that no fit depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
 
-# Rows handled at a time where all of them at once would need a second copy of the features: few enough to
-# stay in the processor's cache.
+# Rows handled at a time, to save a second copy of the features and stay in the processor's cache.
 BLOCK = 8192
-# Rows merged at a time, and rows that tell whether merging is worth it.
+# Rows merged at a time, and rows sampled to decide whether merging is worthwhile.
 CHUNK, SAMPLE = 1 << 16, 4096
-# Of the hash of a row's bits.
+# Constants of the hash of a row's bits.
 ONE, ODD, HALF = np.uint64(1), np.uint64(2), np.uint64(29)
+# A column is dependent if its residual from the kept ones is below this share of its own length. Features
+# carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
+# 1e-9 lies well above that.
+DEPENDENT = 1e-9
+# Numbers beyond this size overflow when they are multiplied.
+LARGEST = 1e150
+# Rows side by side when the largest entries of columns are computed.
+WIDE = 64
+# Share of the identity in the metric of a ridge, for directions without features.
+LEAST = 1e-3
+# Share of the largest value of a function below which a value counts as zero.
+NEGLIGIBLE = 1e-6
+Penalised: TypeAlias = Literal["slopes", "all"]
 
 
 @dataclass(frozen=True)
@@ -50,23 +60,24 @@ class Rows:
 
     @classmethod
     def unweighted(cls, features: FloatArray, scores: FloatArray) -> Rows:
-        """Rows that each count once."""
+        """Rows with weight 1 each."""
         return cls(features, scores, np.ones(len(scores)))
 
     def __len__(self) -> int:
         """The number of rows N."""
         return len(self.scores)
 
-    def __add__(self, other: Rows) -> Rows:
-        """These rows and others after them."""
-        return Rows(
-            np.concatenate([self.features, other.features]),
-            np.concatenate([self.scores, other.scores]),
-            np.concatenate([self.weights, other.weights]),
+    @classmethod
+    def concatenate(cls, parts: Sequence[Rows]) -> Rows:
+        """Concatenate the rows of several parts."""
+        return cls(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate([part.weights for part in parts]),
         )
 
     def take(self, rows: IntArray | BoolArray | slice) -> Rows:
-        """Some of the rows, by their numbers or by flags."""
+        """Select rows by number or by flag."""
         return Rows(self.features[rows], self.scores[rows], self.weights[rows])
 
     def mean(self) -> FloatArray:
@@ -75,26 +86,18 @@ class Rows:
 
     @property
     def is_repetitive(self) -> bool:
-        """Whether fewer than half of the rows are different, as far as a sample tells."""
+        """Whether fewer than half of the rows are distinct, estimated from a sample."""
         sample = self.take(slice(None, None, max(1, len(self) // SAMPLE)))
         return 2 * len(sample.merge_equal()) < len(sample)
 
     def merge_equal(self) -> Rows:
-        """Equal rows made one that carries their weights, in order of first appearance."""
+        """Merge equal rows into one with their total weight, in order of first appearance."""
         starts = range(0, len(self), CHUNK)
         parts = [_merge_equal(self.take(slice(start, start + CHUNK))) for start in starts]
-        if len(parts) == 1:
-            return parts[0]
-        return _merge_equal(
-            Rows(
-                np.concatenate([part.features for part in parts]),
-                np.concatenate([part.scores for part in parts]),
-                np.concatenate([part.weights for part in parts]),
-            )
-        )
+        return parts[0] if len(parts) == 1 else _merge_equal(Rows.concatenate(parts))
 
     def group_equal(self) -> IntArray:
-        """(N,) numbers that equal rows share, counted from 0 in order of first appearance."""
+        """Number the rows from 0 in order of first appearance, equal rows with the same number."""
         first, group = find_unique_rows(np.column_stack([self.features, self.scores]))
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
@@ -103,7 +106,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Rest:
-    """Rows that take part by their sums only, their sides fixed."""
+    """Rows that take part only by their sums, with fixed sides."""
 
     low: FloatArray  # (d,) weighted sum of those below the fit
     total: FloatArray  # (d,) weighted sum of all of them
@@ -118,7 +121,7 @@ class Rest:
 
     @classmethod
     def from_rows(cls, rows: Rows, below: BoolArray) -> Rest:
-        """The sums of some rows with their (N,) sides."""
+        """Sum rows with their (N,) sides."""
         rest = cls.zeros(rows.features.shape[1])
         for start in range(0, len(rows), BLOCK):
             part = slice(start, start + BLOCK)
@@ -128,24 +131,13 @@ class Rest:
         return rest
 
     def __add__(self, other: Rest) -> Rest:
-        """The sums over both."""
-        return Rest(
-            self.low + other.low,
-            self.total + other.total,
-            self.mass + other.mass,
-            self.below_scores + other.below_scores,
-            self.all_scores + other.all_scores,
-        )
+        return self._combine(operator.add, other)
 
     def __sub__(self, other: Rest) -> Rest:
-        """The sums without those of some of the rows."""
-        return Rest(
-            self.low - other.low,
-            self.total - other.total,
-            self.mass - other.mass,
-            self.below_scores - other.below_scores,
-            self.all_scores - other.all_scores,
-        )
+        return self._combine(operator.sub, other)
+
+    def _combine(self, combine: Callable[[Any, Any], Any], other: Rest) -> Rest:
+        return Rest(*(combine(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)))
 
 
 def _merge_equal(rows: Rows) -> Rows:
@@ -156,12 +148,12 @@ def _merge_equal(rows: Rows) -> Rows:
 
 
 def find_unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
-    """First row of each kind of an (N, d) table, and the (N,) kind of each row.
+    """Find the first of each set of equal rows of an (N, d) table, and the (N,) set of each row.
 
-    Rows are sorted by a hash of their bits, which is many times quicker than by their numbers; if a hash ever
-    joins different rows, by their numbers after all.
+    Rows are sorted by a hash of their bits, which is many times faster than by their entries; if a hash
+    collides, they are sorted by their entries.
     """
-    table = table + 0.0  # minus zero equals zero; this makes their bits alike too
+    table = table + 0.0  # turns minus zero into zero, so that equal numbers have equal bits
     factors = np.random.default_rng(0).integers(1, 2**62, table.shape[1], dtype=np.uint64) * ODD + ONE
     mixed = table.view(np.uint64) * factors
     keys = np.bitwise_xor.reduce(mixed ^ (mixed >> HALF), axis=1)
@@ -171,19 +163,9 @@ def find_unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
     return first, group.ravel()
 
 
-# A column is dependent when what the kept ones leave of it is below this share of its own length. Features
-# carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
-# 1e-9 lies well above that.
-DEPENDENT = 1e-9
-# Numbers beyond this size overflow when they are multiplied.
-LARGEST = 1e150
-# Rows of which one block is factored, and rows that are laid side by side to find the largest entries.
-COLUMN_BLOCK, WIDE = 8192, 64
-
-
 @dataclass(frozen=True)
 class Columns:
-    """The kept columns and how the others follow from them."""
+    """The kept columns, and how the others follow from them."""
 
     kept: IntArray  # (r,) numbers of the kept columns
     dropped: IntArray  # (d - r,) numbers of the others
@@ -193,10 +175,10 @@ class Columns:
 
     @classmethod
     def choose(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
-        """Choose columns of an (N, d) matrix."""
+        """Choose columns X of an (N, d) matrix; also return the triangular M with M' M = X' X / N."""
         largest = np.maximum(_reduce_columns(features), -_reduce_columns(features, np.minimum))
         scale = round_up_to_power_of_two(largest)
-        # Lengths and angles of the columns are those of the triangular factor's, which is small.
+        # The columns of the small triangular factor have the same lengths and angles.
         factor = triangularize(features) / scale
         kept = find_independent_columns(factor)
         dropped = np.setdiff1d(np.arange(features.shape[1]), kept)
@@ -237,7 +219,7 @@ class Columns:
         return kept, self._is_in_row_space(kept, scaled)
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
-        """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
+        """Return the kept, scaled columns of one prompt; None if it is invalid or out of reach."""
         if phi.shape != self.scale.shape or not np.abs(phi).max() < LARGEST:
             return None
         scaled: FloatArray = phi / self.scale
@@ -247,7 +229,7 @@ class Columns:
         return kept if self._is_in_row_space(kept[np.newaxis], scaled[np.newaxis])[0] else None
 
     def _is_in_row_space(self, kept: FloatArray, scaled: FloatArray) -> BoolArray:
-        """(m,) whether the dropped entries of scaled rows are what the kept ones imply."""
+        """Return for each scaled row whether its dropped entries are what the kept ones imply."""
         dropped = scaled[:, self.dropped]
         size = np.maximum(
             np.abs(dropped) + np.abs(kept) @ self._abs_mixture, np.abs(scaled).max(axis=1)[:, np.newaxis]
@@ -256,12 +238,12 @@ class Columns:
 
     @cached_property
     def _abs_mixture(self) -> FloatArray:
-        """(r, d - r) absolute values of the mixture."""
+        """The (r, d - r) absolute values of the mixture."""
         return np.abs(self.mixture)
 
 
 def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
-    """Numbers of linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice)."""
+    """Find linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice)."""
     rest = matrix.copy()
     lengths = np.linalg.norm(matrix, axis=0)
     threshold = dependent * lengths
@@ -281,22 +263,20 @@ def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -
 
 
 def triangularize(matrix: FloatArray) -> FloatArray:
-    """The upper triangular factor R of a QR decomposition, by blocks of rows."""
-    blocks = [matrix[start : start + COLUMN_BLOCK] for start in range(0, len(matrix), COLUMN_BLOCK)] or [
-        matrix
-    ]
+    """Compute the upper triangular factor R of a QR decomposition, by blocks of rows."""
+    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)] or [matrix]
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)
 
 
 def round_up_to_power_of_two(sizes: FloatArray) -> FloatArray:
-    """The smallest powers of two not below (d,) sizes; 1 for a size of zero."""
+    """Compute the smallest powers of two not below (d,) sizes; 1 for a size of zero."""
     return np.asarray(np.exp2(np.ceil(np.log2(np.where(sizes > 0.0, sizes, 1.0)))), dtype=np.float64)
 
 
 def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
-    """Largest (or smallest) entry of each column; taken over long rows first, which memory likes better."""
+    """Compute the largest (or smallest) entry of each column, over long rows first for locality."""
     size, d = matrix.shape
     whole = size - size % WIDE
     parts = [matrix[whole:]]
@@ -305,13 +285,6 @@ def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatAr
     else:
         parts.append(matrix[:whole])
     return np.asarray(ufunc.reduce(np.vstack(parts)), dtype=np.float64)
-
-
-# Of the identity in the metric, for directions that no feature takes.
-LEAST = 1e-3
-# Of the largest value of a function: what round-off may take a value of zero for.
-NEGLIGIBLE = 1e-6
-Penalised: TypeAlias = Literal["slopes", "all"]
 
 
 @dataclass(frozen=True)
@@ -326,7 +299,12 @@ class Standardised:
     def fit(
         cls, features: FloatArray, penalty: float, penalised: Penalised, units_of: FloatArray | None = None
     ) -> Standardised:
-        """For (N, d) calibration features."""
+        """Compute the units for (N, d) calibration features, or from `units_of` if given.
+
+        Entries of the calibration features become at most one in size, by powers of two that the penalties
+        compensate for. An InputError if the constant is in the span of the calibration features but not in
+        that of `units_of`, or if the units exceed floating point.
+        """
         others = None if penalised == "all" else units_of
         source = features if others is None else others
         # Powers of two first: squares of the features as they are may be too large or too small.
@@ -334,16 +312,15 @@ class Standardised:
         scaled = source / base
         constant = penalised == "slopes" and spans_constant(scaled)
         if others is not None and not constant and spans_constant(features / _column_scales(features)):
-            # To free it because of the calibration features would make it depend on them; to penalise it
-            # would break the promise over all prompts in silence.
+            # Not penalising it would make it depend on the calibration features; penalising it would
+            # silently break the guarantee over all prompts.
             msg = (
                 "the constant is a combination of the calibration features but not of those that the units "
-                "of the ridge come from: take them from prompts of the same kind, or from none "
-                "(units_of=None)"
+                "of the ridge come from: pass prompts of the same kind as units_of, or units_of=None"
             )
             raise InputError(msg)
         middle = scaled.mean(axis=0) if constant else np.zeros(scaled.shape[1])
-        # What round-off leaves of a constant column is no feature.
+        # A constant column varies only by round-off.
         varies = np.abs(scaled - middle).max(axis=0) > DEPENDENT
         unit = 1.0 / base
         if penalised == "slopes":
@@ -354,12 +331,12 @@ class Standardised:
             penalties = penalty / power[varies] ** 2
             spread = np.where(varies, unit * power * base, 0.0)
         if not (np.isfinite(spread).all() and _is_in_range(penalties)):
-            msg = "a ridge on these features is out of floating point: give them units of a comparable size"
+            msg = "a ridge on these features exceeds floating point: give them units of a comparable size"
             raise InputError(msg)
         return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
 
     def apply(self, features: FloatArray) -> FloatArray:
-        """(m, r) features in the new units."""
+        """Convert features to the new units, (m, r)."""
         kept = self.spread > 0.0
         scaled: FloatArray = (features[:, kept] - self.shift[kept]) / self.spread[kept]
         if len(self.penalty) == scaled.shape[1]:
@@ -367,24 +344,24 @@ class Standardised:
         return np.column_stack([np.ones(len(features)), scaled])
 
     def compute_coordinates(self, values: FloatArray, features: FloatArray) -> FloatArray:
-        """The coefficients of a function in the new units.
+        """Compute the coefficients of a function in the new units from its values at (N, d) features.
 
-        Where several do, any will: those of a penalised fit balance whichever combination a function is.
+        If they are not unique, any will do: a penalised fit balances every combination.
         """
         scaled = self.apply(features)
-        # Lengths and angles of the columns are those of the triangular factor, which is small.
+        # The columns of the small triangular factor have the same lengths and angles.
         factor = triangularize(np.column_stack([scaled, values]))
         found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENT)[0]
         if (np.abs(values - scaled @ found) > NEGLIGIBLE * np.abs(values).max(initial=0.0)).any():
             msg = (
-                "the function is no combination of the columns that the ridge works on: it uses one that "
-                "is left out, since it does not vary among the prompts that the units come from"
+                "the function is not a combination of the ridge's columns: it uses one that is left out, "
+                "because it does not vary among the prompts that the units come from"
             )
             raise InputError(msg)
         return np.asarray(found, dtype=np.float64)
 
     def compute_root(self, features: FloatArray) -> FloatArray:
-        """(r, r) triangular root of a metric for (N, r) features in the new units.
+        """Compute the (r, r) triangular root of a metric for (N, r) features in the new units.
 
         Penalised columns need not be independent; a thousandth of the identity makes the root regular.
         """
@@ -393,12 +370,12 @@ class Standardised:
         return np.asarray(triangularize(factor) / np.sqrt(size), dtype=np.float64)
 
     def to_arrays(self) -> dict[str, FloatArray]:
-        """As named arrays."""
+        """Return the units as named arrays."""
         return {"shift": self.shift, "spread": self.spread, "penalty": self.penalty}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> Standardised:
-        """From named arrays, which may come from a file that anyone wrote."""
+        """Rebuild the units from named arrays, which may be untrusted; an InputError if they do not fit."""
         shift, spread, penalty = (data[name] for name in ("shift", "spread", "penalty"))
         columns = int((spread > 0.0).sum())
         fits = (
@@ -414,17 +391,17 @@ class Standardised:
 
 
 def _is_in_range(penalties: FloatArray) -> bool:
-    """Whether penalties are above zero, and products of two neither overflow nor vanish."""
+    """Return whether penalties are positive, and products of two neither overflow nor underflow."""
     return bool(((penalties > 1.0 / LARGEST) & (penalties < LARGEST)).all())
 
 
 def _column_scales(features: FloatArray) -> FloatArray:
-    """(d,) powers of two that bring the columns of (N, d) features to order one."""
+    """Compute (d,) powers of two that bring the columns of (N, d) features to order one."""
     return round_up_to_power_of_two(np.abs(features).max(axis=0))
 
 
 def spans_constant(features: FloatArray) -> bool:
-    """Whether some combination of the (N, d) features is one for every row."""
+    """Return whether some combination of the (N, d) features is one for every row."""
     factor = triangularize(np.column_stack([features, np.ones(len(features))]))
     last = np.abs(factor[-1, -1]) if len(factor) > features.shape[1] else 0.0
     return bool(last <= DEPENDENT * np.sqrt(len(features)))
