@@ -1,4 +1,4 @@
-"""The calibration prompts near the fit, which decide every threshold, and a proof that the others do not.
+"""The calibration prompts near the fit, which determine every threshold, and a proof that others do not.
 
 Let beta0 be the regression on all N prompts without a linear term, penalised or not, and r_i their residuals.
 The fit beta that answers a prompt lies near beta0, so most rows keep their side. With any positive definite
@@ -37,9 +37,9 @@ from langchain_cfc.thresholds._rows import Rest, Rows
 from langchain_cfc.thresholds._simplex import EPS, invert
 from langchain_cfc.thresholds._warm_start import BaseFit
 
-# Relative, for round-off in norms whose root has a condition number of up to 1 / `columns.DEPENDENT`.
+# Relative round-off in norms whose root has a condition number of up to 1 / `DEPENDENT`.
 SLACK = 1e-6
-# Rows whose distances are computed for each one kept.
+# Rows whose distances are computed per row kept.
 CANDIDATES = 16
 
 
@@ -47,25 +47,25 @@ CANDIDATES = 16
 class Centre:
     """The base fit and the metric around it."""
 
-    # (d,) coefficients beta0. They are taken as they are: the proof needs no property of them.
+    # (d,) coefficients beta0; the proof needs no property of them.
     beta: FloatArray
     root: FloatArray  # (d, d) upper triangular root M of the metric
 
     @cached_property
     def dual(self) -> FloatArray:
-        """(d, d) inverse of the root: |x|_* = |x' dual|."""
+        """The (d, d) inverse of the root: |x|_* = |x' dual|."""
         return invert(self.root)
 
     def shrink_residuals(self, residuals: FloatArray, scores: FloatArray) -> FloatArray:
-        """(N,) lower bounds on how far rows lie from the base fit; 0 on it."""
+        """Bound the distance of rows from the base fit from below by their residuals; 0 on the fit."""
         off = np.abs(residuals)
-        # Entries are at most one in size, so this bounds the round-off of every row.
+        # Entries are at most one in size, so this bounds the round-off in every row.
         largest = np.abs(self.beta).sum() + np.abs(scores).max(initial=0.0)
         off -= 4 * (len(self.beta) + 2) * EPS * largest
         return np.maximum(off, 0.0, out=off)
 
     def compute_distances(self, rows: Rows) -> FloatArray:
-        """(N,) lower bounds D_i on how far a fit must go for a row to change sides; 0 on the base fit."""
+        """Bound the distances D_i that a fit must move for a row to change sides from below; 0 on the fit."""
         y = rows.features @ self.dual
         length = np.sqrt(np.einsum("ij,ij->i", y, y))
         # A row of zeros has the same residual under every fit.
@@ -76,7 +76,7 @@ class Centre:
 
     @cached_property
     def abs_root(self) -> FloatArray:
-        """(d, d) absolute values of the root."""
+        """The (d, d) absolute values of the root."""
         return np.abs(self.root)
 
     @property
@@ -85,18 +85,18 @@ class Centre:
         return max(float(np.linalg.norm(np.abs(self.dual).sum(axis=0))), EPS)
 
     def compute_lengths(self, moves: FloatArray) -> FloatArray:
-        """(m,) lengths of moves (m, d) of the coefficients."""
+        """Compute the (m,) lengths of moves (m, d) of the coefficients."""
         return np.asarray(np.linalg.norm(moves @ self.root.T, axis=1), dtype=np.float64)
 
     def bound_move(self, beta: FloatArray, rounding_error: FloatArray) -> float:
-        """An upper bound on how far a fit with (d,) round-off `rounding_error` lies from the base fit."""
+        """Bound the distance of a fit with (d,) round-off `rounding_error` from the base fit from above."""
         step = np.abs(self.root.dot(beta - self.beta)) + self.abs_root.dot(rounding_error)
         return math.sqrt(step.dot(step)) * (1.0 + SLACK)
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The rows kept, and what is known of the others."""
+    """The rows kept, the sums of the others, and their distance."""
 
     rows: Rows  # K rows; first those on the base fit that make it, then the others by distance
     rest: Rest  # Sums of the rows left out
@@ -107,7 +107,11 @@ class Neighbourhood:
     def build(
         cls, rows: Rows, base: BaseFit, root: FloatArray, keep: int | None, reach: float = -1.0
     ) -> Neighbourhood:
-        """Choose the rows to keep."""
+        """Choose the rows to keep: at least `keep` distinct ones (None for all), and all within `reach`.
+
+        `root` is the (d, d) triangular root of the metric, such as that of X' X / N. Entries of the features
+        must be at most one in size.
+        """
         centre, vertex = Centre(base.beta, root), base.vertex
         size = len(rows) if keep is None else max(keep, len(root))
         inside, radius = _select_nearest(rows, base, centre, size, reach)
@@ -146,10 +150,10 @@ def _select_nearest(
 
 
 def _select_distinct(rows: Rows, distances: FloatArray, order: IntArray, keep: int) -> IntArray:
-    """The first rows in an order by distance that make `keep` different ones, or all if there are fewer."""
+    """Select the first rows in an order by distance that hold `keep` distinct ones, or all if fewer."""
     ranked, count = distances[order], keep
     while True:
-        # Equal rows are equally far, so none is torn from its equals.
+        # Equal rows are equally far, so they are never separated.
         count = int(np.searchsorted(ranked, ranked[min(count, len(order)) - 1], side="right"))
         first = order[:count]
         groups = rows.take(first).group_equal()
@@ -159,7 +163,7 @@ def _select_distinct(rows: Rows, distances: FloatArray, order: IntArray, keep: i
 
 
 def _select_smallest(residuals: FloatArray, count: int) -> tuple[IntArray, float]:
-    """Numbers of the rows with the `count` smallest residuals or one as small, and a bound for all others."""
+    """Select the rows with the `count` smallest residuals and ties, and bound those of all others."""
     if count >= len(residuals):
         return np.arange(len(residuals)), np.inf
     cut = float(np.partition(residuals, count)[count])

@@ -1,7 +1,7 @@
 """An exact active-set method for quantile regression with a ridge penalty and one linear term.
 
-Notation as in `simplex`: rows x_i in R^d of `features` with success scores S_i and weights w_i > 0, target
-coverage tau = p / q in lowest terms, phi the features of the prompt. With penalties D_j >= 0, solved is
+Notation as in `_simplex`: rows x_i in R^d of `features` with success scores S_i and weights w_i > 0, target
+coverage tau = p / q in lowest terms, phi the features of the prompt. With penalties D_j >= 0, the problem is
 
     minimise over beta   sum_i w_i rho_tau(S_i - x_i' beta) - theta phi' beta + 1/2 sum_j D_j beta_j^2
 
@@ -38,10 +38,8 @@ times phi. If the way out of row k feels no penalty, G_k at zero with w_k > 0, o
 *Ties.* Steps run on scores perturbed by seeded noise. Sides, box, and face rule are then checked on the true
 scores; if one fails, the noise is made smaller, and at last left out.
 
-Thresholds with a ridge penalty: the regression on all rows, and windows around it.
-
-Each prompt is solved by itself: with a penalty the fit moves with every change of the prompt, so no answer is
-shared but with the same prompt.
+*No sharing.* With a penalty the fit moves with every change of the prompt, so each prompt is solved
+separately.
 """
 
 from __future__ import annotations
@@ -69,13 +67,13 @@ from langchain_cfc.thresholds._warm_start import (
 from langchain_cfc.thresholds._windows import Start, Windows
 from langchain_cfc.thresholds.certificate import Certificate, build_certificate
 
-# While steps are taken, residuals below this share of the numbers they come from have no sign.
+# During steps, residuals below this share of the numbers they are computed from have no sign.
 SIGN_TOLERANCE = 64 * EPS
 
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """A start: numbers of the (k,) rows on the fit, (N,) flags of rows below it, (d,) coefficients."""
+    """A state: numbers of the (k,) rows on the fit, (N,) flags of rows below it, (d,) coefficients."""
 
     rows: IntArray
     below: BoolArray
@@ -89,14 +87,14 @@ class System(NamedTuple):
     inverse: FloatArray
 
     def solve(self, right: FloatArray) -> FloatArray:
-        """The solution; one refinement makes the residual of each equation small by itself (Skeel 1980)."""
+        """Solve the equations; one refinement makes the residual of each equation small (Skeel 1980)."""
         solution = self.inverse @ right
         return solution + self.inverse @ (right - self.matrix @ solution)
 
     def round_off(self, x: FloatArray, beta: FloatArray, sizes: FloatArray, first: int = 0) -> FloatArray:
-        """Bounds on the round-off in x' beta for rows x: that of equations `first` and on, in such sizes."""
+        """Bound the round-off in x' beta for rows x, from equations `first` on with numbers of `sizes`."""
         d, matrix, inverse = len(beta), np.abs(self.matrix), np.abs(self.inverse)
-        # What the refinement leaves is of second order, but it may be spread over all equations.
+        # The error after the refinement is of second order, but may be spread over all equations.
         left = matrix @ (inverse @ (matrix @ (inverse @ sizes)))
         own = np.abs(beta) + EPS * float(left.max(initial=0.0)) * inverse[:d].sum(axis=1)
         reach = np.abs(x @ self.inverse[:d, first:]) @ sizes[first:]
@@ -105,7 +103,7 @@ class System(NamedTuple):
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """An optimal fit in numbers."""
+    """An optimal fit with bounds on its round-off."""
 
     beta: FloatArray  # (d,) coefficients
     active: ActiveSet  # Where it was found
@@ -123,16 +121,16 @@ class RidgeFit:
 
     @cached_property
     def rounding_error(self) -> FloatArray:
-        """(d,) bound on the round-off in beta."""
+        """The (d,) bound on the round-off in beta."""
         return self.system.round_off(np.eye(len(self.beta)), self.beta, self.sizes)
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """`value` of (m, d) prompts: (m,) thresholds and (m,) bounds."""
+        """Compute (m,) thresholds of (m, d) prompts and (m,) bounds; see `value`."""
         each = np.array([self.value(phi) for phi in phis]).reshape(-1, 2)
         return each[:, 0], each[:, 1]
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
-        """The threshold phi' beta (the score itself of a row with these features), a bound on round-off."""
+        """Compute the threshold phi' beta, or the score of an equal row on the fit, and its round-off."""
         same = (self.system.matrix[len(phi) :, : len(phi)] == phi).all(axis=1)
         value = self.scores[int(np.argmax(same))] if same.any() else phi @ self.beta
         return float(value), float(self.system.round_off(phi, self.beta, self.sizes))
@@ -140,9 +138,9 @@ class RidgeFit:
 
 @dataclass
 class _Point:
-    """A fit on its way: rows on it in ascending order, sides (1 above, -1 below, 0 on), residuals, scores."""
+    """A state of the search: rows on the fit, sides (1 above, -1 below, 0 on), residuals, scores."""
 
-    rows: IntArray
+    rows: IntArray  # Ascending
     system: System
     side: FloatArray
     beta: FloatArray
@@ -151,7 +149,7 @@ class _Point:
 
 
 class _Step(NamedTuple):
-    """A direction, the rows that may end it, and the objective along it."""
+    """A direction, the rows that may end the step, and rate and curvature of the objective along it."""
 
     beta: FloatArray
     residuals: FloatArray
@@ -161,7 +159,10 @@ class _Step(NamedTuple):
 
 
 class RidgeRegression:
-    """Penalised quantile regressions on one data set that differ in their linear term only."""
+    """Penalised quantile regressions on one data set that differ only in their linear term.
+
+    Unpenalised columns must be independent. `rest` are rows with fixed sides, `start` a state to start from.
+    """
 
     def __init__(
         self,
@@ -183,13 +184,16 @@ class RidgeRegression:
         self._mass = (self._p + self._q) * (own.mass + mass)
         self._widest = np.abs(self._x).max(axis=0, initial=0.0)
         self._spread = float(np.abs(self._s).max(initial=1.0))
-        # It keeps the order of scores, so that order statistics are found to the bit.
+        # Noise in the order of the scores, so that order statistics are found to the bit.
         noise = np.sort(np.random.default_rng(0).uniform(-self._spread, self._spread, len(rows)))
         self._noise = noise[np.argsort(np.argsort(self._s, kind="stable"))]
         self._start = self._build_point(start or self._crash_basis(penalty), NOISE[0])
 
     def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
-        """The minimiser with the smallest phi' beta."""
+        """Find the minimiser with the smallest phi' beta, or the direction without bound.
+
+        A ThresholdError if no fit could be proven optimal.
+        """
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE:
             if noise != NOISE[0]:
@@ -203,7 +207,7 @@ class RidgeRegression:
         raise ThresholdError(msg)
 
     def _crash_basis(self, penalty: FloatArray) -> ActiveSet:
-        """A first state: rows that leave no unpenalised direction free, and no use of penalised columns."""
+        """Choose a first state: rows that determine all unpenalised directions, and zero coefficients."""
         free = np.flatnonzero(penalty == 0.0)
         rows = find_independent_columns(self._x[:, free].T)
         if len(rows) < len(free):
@@ -211,7 +215,7 @@ class RidgeRegression:
         return ActiveSet(rows, np.zeros(len(self._s), dtype=np.bool_), np.zeros(len(penalty)))
 
     def _build_point(self, start: ActiveSet, noise: float) -> _Point:
-        """The fit nearest to a start that meets the scores of its rows, sides by the signs of residuals."""
+        """Build the fit nearest to a start through its rows, with sides by the signs of residuals."""
         scores, rows, d = self._s + noise * self._noise, np.sort(start.rows), len(start.beta)
         system, x, met = self._system(rows), self._x[rows], scores[rows]
         beta = start.beta + system.inverse[:d, d:] @ (met - x @ start.beta)
@@ -238,24 +242,24 @@ class RidgeRegression:
         return np.concatenate((upper, scores[point.rows]))
 
     def _equation_sizes(self, point: _Point, solution: FloatArray, phi: FloatArray) -> FloatArray:
-        """(d + k,) absolute values of the numbers in each equation."""
+        """Compute the (d + k,) sizes of the numbers in each equation."""
         sums = self._mass + (self._p + self._q) * np.abs(phi)
         own = np.concatenate((sums, np.abs(self._s[point.rows])))
         return np.asarray(own + np.abs(point.system.matrix) @ np.abs(solution), dtype=np.float64)
 
     def _curvature(self, steps: FloatArray) -> FloatArray:
-        """The curvature along directions (d,) or (d, m); exactly zero where they feel no penalty."""
+        """Compute the curvature along directions (d,) or (d, m); exactly zero without a penalty."""
         size = np.abs(steps)
         return np.asarray(self._cost @ np.where(size > STILL * size.max(axis=0), size, 0.0) ** 2)
 
     def _descend(self, point: _Point, phi: FloatArray) -> FloatArray | None:
-        """Move until the fit is optimal; the ray if the problem is unbounded."""
+        """Move until the fit is optimal; return the ray if the problem is unbounded."""
         for _ in range(200 + 20 * len(self._s)):
             solution = point.system.solve(self._right_hand_side(point, point.scores, phi))
             beta = solution[: len(phi)]
             after = point.scores - self._x @ beta
             after[point.rows] = 0.0
-            # Through d rows there is one fit only.
+            # There is only one fit through d rows.
             step = self._step_towards(point, beta, after) if len(point.rows) < len(phi) else None
             if step is None:
                 point.beta, point.residuals = beta, after
@@ -267,7 +271,7 @@ class RidgeRegression:
         raise ThresholdError(TOO_DEPENDENT)
 
     def _step_towards(self, point: _Point, beta: FloatArray, after: FloatArray) -> _Step | None:
-        """The step to a fit through the same rows; None if no row is in its way."""
+        """Compute the step to a fit through the same rows; None if no row crosses it on the way."""
         rounding_error = SIGN_TOLERANCE * (self._spread + float(self._widest @ np.abs(beta)))
         if float((point.side * after).min(initial=0.0)) >= -rounding_error:
             return None
@@ -278,14 +282,14 @@ class RidgeRegression:
         return _Step(step, moved, crossing, curvature, curvature) if len(crossing) else None
 
     def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
-        """The step that lets go of a row; None at the optimum."""
+        """Compute the step on which a row leaves the fit; None at the optimum."""
         d, inverse = len(phi), point.system.inverse
         noise = 8 * EPS * (np.abs(inverse[d:]) @ self._equation_sizes(point, solution, phi))
         above, under = -solution[d:], solution[d:] - self._tops[point.rows]
         excess = np.maximum(above, under)
         if float((excess + noise).max(initial=-1.0)) < 0.0:
             return None
-        # Less the round-off, lest a descent slip past the row that ends it exactly.
+        # Minus the round-off, so that a descent does not pass the row that ends it exactly.
         k, rate = int((excess - noise).argmax()), float((excess - noise).max())
         if rate <= 0.0:
             w = inverse[d:, :d] @ phi
@@ -304,7 +308,7 @@ class RidgeRegression:
         return _Step(step, moved, crossing, rate, float(self._curvature(step)))
 
     def _move(self, point: _Point, step: _Step) -> bool:
-        """Go along a direction as far as the objective falls; False if it falls without end."""
+        """Move along a direction as far as the objective falls; return False if it is unbounded."""
         speeds = np.abs(step.residuals[step.crossing])
         times = np.maximum((point.side * point.residuals)[step.crossing], 0.0) / speeds  # or just across
         order = times.argsort(kind="stable")
@@ -328,7 +332,7 @@ class RidgeRegression:
         return True
 
     def _prove(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
-        """The fit of a state on the true scores; None if sides, box, or face rule fail on them."""
+        """Return the fit of a state if sides, box and face rule hold on the true scores; else None."""
         d, rows, system, right = (
             len(phi),
             point.rows,
@@ -340,7 +344,7 @@ class RidgeRegression:
         wrong = -point.side * (self._s - self._x @ beta)
         doubtful = np.flatnonzero(wrong > 0.0)
         if len(doubtful):
-            # Bounds on round-off in sums can be wide enough to hide a wrong side: at first they do not count.
+            # Bounds on round-off in sums can be wide enough to hide a wrong side: they are not used at first.
             bounds = system.round_off(self._x[doubtful], beta, sizes, 0 if noise == 0.0 else d)
             if (wrong[doubtful] > bounds + 4 * EPS * np.abs(self._s[doubtful])).any():
                 return None
@@ -348,26 +352,26 @@ class RidgeRegression:
             return None
         solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
         failed = np.abs(system.matrix @ solution - right)
-        # A column of zeros has an equation without numbers; scores of zero are exact only to their order.
+        # The equation of a zero column has no numbers; scores of zero are exact only to their order.
         failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
         eta = (self._p / self._q * self._tops[rows] - solution[d:]) / self._q
         active, residual = ActiveSet(rows, point.side < 0.0, beta), float(failed.max(initial=0.0))
         return RidgeFit(beta, active, self._s[rows], eta, system, sizes, residual)
 
 
-# At most this many times more rows in one step.
+# The largest factor from one sample to the next.
 RIDGE_GROWTH = 20
 
 
 def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:
-    """The penalised regression without a linear term, grown from a subsample as the plain one is."""
+    """Fit the penalised regression without linear term, started from a subsample as the plain one is."""
     size, penalty = len(rows), (rows.weights.sum() + 1.0) * ridge
     if size <= 2 * FIRST:
         return _build_base(
             rows, require_bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge))))
         )
     known = FIRST if size <= 2 * RIDGE_GROWTH * FIRST else size // RIDGE_GROWTH
-    # Seeded, so that equal data give equal bits; with a row of every column, however rare.
+    # Seeded, so that equal data give equal bits; with a row for every column, even if rare.
     sample = np.random.default_rng(0).choice(size, known, replace=False)
     sample = np.union1d(sample, np.abs(rows.features).argmax(axis=0))
     return _extend_ridge_fit(rows, tau, penalty, fit_penalised_base(rows.take(sample), tau, ridge), sample)
@@ -381,7 +385,7 @@ def _build_base(rows: Rows, fit: RidgeFit) -> BaseFit:
 def _extend_ridge_fit(
     rows: Rows, tau: Fraction, penalty: FloatArray, before: BaseFit, sample: IntArray
 ) -> BaseFit:
-    """The fit on all rows, from the fit on a sample of them."""
+    """Compute the fit on all rows from the fit on a sample of them."""
     residuals = rows.scores - rows.features @ before.beta
     start = ActiveSet(sample[before.vertex.basis], residuals < 0.0, before.beta)
     band = flag_nearest(residuals, compute_band_size(len(rows), len(sample), len(penalty), tau))
@@ -392,7 +396,7 @@ def _extend_ridge_fit(
         near = ActiveSet(np.searchsorted(inside, start.rows), below[inside], start.beta)
         found = RidgeRegression(rows.take(inside), tau, penalty, rest, near).minimise(np.zeros(len(penalty)))
         if not isinstance(found, RidgeFit):
-            # The rows that would end the descent lie outside the band: all rows say what does.
+            # The rows that would end the descent lie outside the band, so all rows are used.
             everyone = RidgeRegression(rows, tau, penalty, start=start)
             return _build_base(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
         below[inside] = found.active.below
@@ -405,7 +409,7 @@ def _extend_ridge_fit(
 
 
 class RidgeWindows(Windows[RidgeRegression]):
-    """Answers to prompts from quantile regression with a ridge penalty."""
+    """Proven answers from quantile regression with a ridge penalty."""
 
     solver: ClassVar[type[RidgeRegression]] = RidgeRegression
 
@@ -414,11 +418,11 @@ class RidgeWindows(Windows[RidgeRegression]):
         self._penalties = penalty
 
     def __reduce__(self) -> tuple[type[RidgeWindows], tuple[object, ...]]:
-        """Copies start anew."""
+        """Copy without the caches."""
         return type(self), (self._near, self._tau, self._penalties)
 
     def certificate(self, phi: FloatArray) -> Certificate | None:
-        """What proves the answer to one prompt; None unless that is a fit."""
+        """Build the certificate of the answer to one prompt; None unless that is a fit."""
         fit = self.find(phi)
         if not isinstance(fit, RidgeFit):
             return None

@@ -188,10 +188,9 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """An optimal vertex in numbers."""
+    """The fit of an optimal vertex with bounds on its round-off."""
 
-    # The fit through rows that lie on it: those of the basis, or others that follow from the fit alone (see
-    # `simplex`).
+    # The fit through rows that lie on it: those of the basis, or others that depend only on the fit.
     solution: Solution
     inverse: FloatArray  # (d, d) inverse of the rows of the basis
     vertex: Vertex  # Where it was found
@@ -224,10 +223,8 @@ class Fit:
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Compute (m,) thresholds of (m, d) prompts, bit by bit as `value` does, and (m,) bounds."""
-        solution, each = (
-            self.solution,
-            phis[:, np.newaxis, :],
-        )  # one vector-matrix product each, as in `value`
+        # One vector-matrix product per prompt, as in `value`.
+        solution, each = self.solution, phis[:, np.newaxis, :]
         w = each @ solution.inverse
         value = w @ solution.scores + (each - w @ solution.rows) @ solution.beta
         return value[:, 0], self._bound_error(np.abs(w), np.abs(each))[:, 0]
@@ -284,7 +281,10 @@ class Search:
 
 
 class QuantileSimplex:
-    """Quantile regressions on one data set that differ in their linear term only."""
+    """Quantile regressions on one data set that differ only in their linear term.
+
+    Features must have full column rank. `rest` are rows with fixed sides, `start` a vertex to start from.
+    """
 
     def __init__(
         self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None

@@ -1,9 +1,8 @@
-"""A regression on many rows, grown from a regression on few.
+"""Quantile regression on many rows, started from the regression on a subsample.
 
-The fit on a random subsample lies near the fit on everything, so on the way to more rows most of them are
-sure of their side: they enter by their sums, and only a band around the last fit is solved for (Portnoy and
-Koenker 1997). Nothing is taken on trust: every side is checked at the end, and rows found on the other side
-join the band.
+The fit on a random subsample lies near the fit on all rows, so most rows have a known side: they take part by
+their sums, and only a band around the last fit is solved for (Portnoy and Koenker 1997). Every side is
+checked at the end, and rows on the other side join the band.
 """
 
 from __future__ import annotations
@@ -19,23 +18,24 @@ from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangularize
 from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
 
+# Rows in the first subsample.
 FIRST = 2000
-# At most this many times more rows in one step.
+# The largest factor from one sample to the next.
 BASE_GROWTH = 25
 F = TypeVar("F")
 
 
 class BaseFit(NamedTuple):
-    """A regression without linear term on all rows, the centre of every search."""
+    """The regression without linear term on all rows, from which every search starts."""
 
-    beta: FloatArray  # (d,) its coefficients
-    vertex: Vertex  # The rows that it goes through, and the sides of all others
-    residuals: FloatArray  # (N,) how far rows lie above the fit
+    beta: FloatArray  # (d,) coefficients
+    vertex: Vertex  # The rows on the fit, and the sides of all others
+    residuals: FloatArray  # (N,) residuals, positive above the fit
     sums: Rest  # Sums over all rows with these sides
 
 
 def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
-    """Plain quantile regression on any number of rows."""
+    """Fit the quantile regression to any number of rows whose features have full column rank."""
     nothing = np.zeros(rows.features.shape[1])
     if len(rows) <= FIRST:
         fit = require_bounded(QuantileSimplex(rows, tau).minimise(nothing))
@@ -56,19 +56,19 @@ def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
 
 
 def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
-    """Numbers of rows that the sample needs for full column rank: a rare group may be missing in it."""
+    """Find rows that the sample needs for full column rank, such as one of a rare group."""
     needed = np.empty(0, dtype=np.int64)
     while len(needed) < features.shape[1]:
         _, sizes, directions = np.linalg.svd(triangularize(features[np.append(sample, needed)]))
         if len(sizes) == 0 or sizes[-1] > DEPENDENT * sizes[0]:
             break
-        # The direction that the sample does not feel, and the row that feels it most.
+        # The direction that the sample does not determine, and the row with the largest component in it.
         needed = np.append(needed, np.abs(features @ directions[-1]).argmax())
     return np.unique(needed)
 
 
 def require_bounded(found: F | Unbounded) -> F:
-    """A regression on all rows without linear term: its loss is never negative, so it has a minimiser."""
+    """Require a minimiser, which a regression on all rows without linear term has: its loss is >= 0."""
     if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
@@ -76,7 +76,7 @@ def require_bounded(found: F | Unbounded) -> F:
 
 
 def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> BaseFit:
-    """The fit on all rows, from the fit on `known` of them."""
+    """Compute the fit on all rows from the fit on `known` of them."""
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
     everyone = Rest.from_rows(rows, below)
@@ -90,7 +90,7 @@ def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, kn
         start = Vertex(np.searchsorted(inside, basis), below[inside])
         found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
         if isinstance(found, Unbounded) and not band.all():
-            # The rows that would end the descent lie outside a band so narrow.
+            # The rows that would end the descent lie outside the band.
             count *= BASE_GROWTH
             band |= flag_nearest(residuals, count)
             continue
@@ -105,12 +105,12 @@ def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, kn
 
 
 def compute_band_size(size: int, known: int, d: int, tau: Fraction) -> int:
-    """How many rows may lie between the fit on `known` rows and that on `size`: four standard deviations."""
+    """Compute how many rows may lie between the fits on `known` and `size` rows: 4 standard deviations."""
     return math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known))
 
 
 def flag_nearest(residuals: FloatArray, count: int) -> BoolArray:
-    """(N,) flags of the `count` rows with the smallest residuals, and of those with equal ones."""
+    """Flag the `count` rows with the smallest residuals, and ties."""
     if count >= len(residuals):
         return np.ones(len(residuals), dtype=np.bool_)
     distances = np.abs(residuals)

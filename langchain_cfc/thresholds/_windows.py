@@ -9,7 +9,8 @@ no answer, the prompt is outside the certified region.
 
 *Clusters.* Where success scores have an atom, the base fit may lie on it over a part of the features:
 thousands of rows with residual zero, each with a dual variable of its own. Let rows i of a cluster C be
-replaced by their weighted mean, one row of weight w_C = sum_C w_i. The pinball loss is convex and positively homogeneous, so
+replaced by their weighted mean, one row of weight w_C = sum_C w_i. The pinball loss is convex and positively
+homogeneous, so
 
     w_C rho_tau(mean of S - mean of x' beta)  <=  sum_C w_i rho_tau(S_i - x_i' beta),
 
