@@ -1,7 +1,7 @@
-"""Features: what the threshold of a prompt may depend on, and the reweightings that the promise covers.
+"""Features: what the threshold of a prompt may depend on, and the reweightings that the guarantee covers.
 
-`statistics` turns the draws of a prompt into numbers, `bases` turns numbers into columns, `grammar` reads the
-text in which a user names them, `map` puts them together, and `weights` says what the columns guarantee.
+`statistics` computes numbers from the candidates of a prompt, `terms` turns them into columns and lists what
+these guarantee, `parser` reads the text in which a user names them, and `map` combines them.
 """
 
 from __future__ import annotations

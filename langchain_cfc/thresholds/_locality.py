@@ -124,10 +124,10 @@ class Neighbourhood:
 def _select_nearest(
     rows: Rows, base: BaseFit, centre: Centre, keep: int, reach: float
 ) -> tuple[IntArray, float]:
-    """Numbers of the rows within reach or among the `keep` nearest different ones, nearest first; the radius.
+    """Select the rows within reach or among the `keep` nearest distinct ones, nearest first, and the radius.
 
-    Distances are computed for rows with small residuals only; all others are at least as far as the smallest
-    of their residuals over the longest a row can be.
+    Distances are computed only for rows with small residuals; all others are at least as far as the smallest
+    of their residuals over the largest norm of a row.
     """
     residuals, basis = centre.shrink_residuals(base.residuals, rows.scores), base.vertex.basis
     residuals[basis] = 0.0

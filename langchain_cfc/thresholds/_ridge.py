@@ -333,12 +333,8 @@ class RidgeRegression:
 
     def _prove(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
         """Return the fit of a state if sides, box and face rule hold on the true scores; else None."""
-        d, rows, system, right = (
-            len(phi),
-            point.rows,
-            point.system,
-            self._right_hand_side(point, self._s, phi),
-        )
+        d, rows, system = len(phi), point.rows, point.system
+        right = self._right_hand_side(point, self._s, phi)
         solution = system.solve(right)
         beta, sizes = solution[:d], self._equation_sizes(point, solution, phi)
         wrong = -point.side * (self._s - self._x @ beta)
