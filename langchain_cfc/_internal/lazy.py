@@ -1,8 +1,8 @@
-"""Names of a package that are loaded when they are first used (PEP 562)."""
+"""Lazy loading of the names of a package (PEP 562)."""
 
 from __future__ import annotations
 
-# Type checkers know this name; to import it would cost more than all the rest here.
+# Type checkers know this name; importing it would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def lazily(
     package: dict[str, Any], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make `__getattr__` and `__dir__` of a package."""
+    """Build `__getattr__` and `__dir__` of a package from its `globals()` and the module of each name."""
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -258,7 +258,7 @@ class FeatureMap:
 
     def _require_fitted(self) -> None:
         if not self.fitted:
-            msg = f"the feature map {self.text} is not fitted; call fit with the candidates of a fit split first"
+            msg = f"the feature map {self.text} is not fitted; call fit with the prompts of a fit split first"
             raise NotFittedError(msg)
 
     def _constant_coefficients(self) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The promise as data: what is promised, what is certified, what it rests on, and the words for it."""
+"""Guarantees and certificates as data, and the sentences that state them."""
 
 from __future__ import annotations
 

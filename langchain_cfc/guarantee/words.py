@@ -1,4 +1,4 @@
-"""What a promise says: sentences for people, one place for all of them."""
+"""The sentences that state a guarantee, its assumptions and its limits."""
 
 from __future__ import annotations
 
@@ -63,16 +63,13 @@ _KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weig
 def guarantee_kind(
     threshold_rule: str, *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
 ) -> GuaranteeKind:
-    """Which theorem stands behind a threshold rule.
+    """Return the kind of guarantee of a threshold rule; `heuristic` if there is no theorem.
 
     Args:
         threshold_rule: `conditional`, `marginal`, `grouped` or `learned`.
         exchangeable: Whether calibration used at most one prompt per cluster.
-        ridge: Whether coefficients are penalised, which leaves the promise over all prompts only.
-        every_coefficient: Whether the constant is penalised as well, which leaves none.
-
-    Returns:
-        The kind; `heuristic` where there is no theorem.
+        ridge: Whether coefficients are penalised, which leaves only the guarantee over all prompts.
+        every_coefficient: Whether the constant is penalised as well, which leaves no guarantee.
     """
     if not exchangeable or every_coefficient:
         return "heuristic"
@@ -81,7 +78,7 @@ def guarantee_kind(
 
 
 def counted(weightings: Sequence[Weighting]) -> str:
-    """How many groups and soft weightings there are beside all prompts; empty where there are none.
+    """Count the groups and soft weightings besides all prompts, in words; empty if there are none.
 
     >>> counted([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
     '2 soft weightings'
@@ -101,21 +98,17 @@ def promise(
     randomised: bool = False,
     listed: bool = True,
 ) -> str:
-    """The promise in a sentence.
+    """State the guarantee in a sentence.
 
     Args:
-        kind: Which theorem stands behind it.
+        kind: The kind of guarantee.
         target_coverage: 1 - alpha.
         calibration_size: Number N of calibration prompts.
-        weightings: Those covered.
-        shift: What says how much likelier a prompt is where it is served than where it was calibrated; None
-            where it is equally likely.
+        weightings: The weightings covered.
+        shift: Name of the likelihood ratio between serving and calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether thresholds are randomised.
-        listed: Whether to list every weighting, or to say how many there are.
-
-    Returns:
-        One sentence.
+        listed: Whether to list every weighting, or only their number.
     """
     percent = share_text(target_coverage)
     if kind == "heuristic":
@@ -146,7 +139,7 @@ def promise(
 
 
 def with_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
-    """What is said beside the promise where it holds for this very artifact."""
+    """State for which of the weightings the guarantee holds with confidence 1 - delta for this artifact."""
     others = [weighting for weighting in weightings if weighting.name in confident]
     also = counted(others)
     scope = "over all prompts" + (f" and over each of {also}" if also else "")
@@ -168,7 +161,7 @@ def assumptions(
     weighted: bool = False,
     randomised: bool = False,
 ) -> tuple[str, ...]:
-    """What the promise rests on; the last one speaks of the binding."""
+    """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
         "one": "New prompts are exchangeable with the calibration prompts (one per cluster where there "
         "are any).",
@@ -213,7 +206,11 @@ def assumptions(
 def not_promised(
     kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False, never_empty: bool = False
 ) -> tuple[str, ...]:
-    """What a promise does not say."""
+    """List what a guarantee does not cover.
+
+    `confident` is whether it holds for this artifact under all weightings, `chosen` whether labels chose a
+    level or a policy, `never_empty` whether the best candidate replaces an empty set.
+    """
     if kind == "heuristic":
         return NOTHING_PROMISED
     return (
@@ -227,13 +224,13 @@ def not_promised(
 def certified_only(
     guarantee: Guarantee, certificate: CoverageCertificate, *, never_empty: bool = False
 ) -> Guarantee:
-    """The promise where nothing holds about sets but what held-out prompts certify."""
+    """Reduce a guarantee about sets to what held-out prompts certify."""
     return guarantee.model_copy(
         update={
             "kind": "certified",
             "sentence": certificate.sentence(),
             "weightings": (),
-            "assumptions": _independent(guarantee.assumptions),
+            "assumptions": _add_independence(guarantee.assumptions),
             "not_promised": not_promised("certified", confident=True, chosen=True, never_empty=never_empty),
             "failure_probability": float(certificate.delta),
             "estimated_slack": {},
@@ -242,25 +239,25 @@ def certified_only(
     )
 
 
-def _independent(assumed: tuple[str, ...]) -> tuple[str, ...]:
+def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
     return assumed if INDEPENDENT in assumed else (assumed[0], INDEPENDENT, *assumed[1:])
 
 
 def answering(
     guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
 ) -> Guarantee:
-    """The promise where a policy withholds some sets."""
+    """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers."""
     lost = (
         f"Only sets {policy.words} are answered, and the promise about sets counts those withheld as if they "
         "were not: a correct answer that such a set holds is lost, so that coverage falls by up to the share "
         "of prompts withheld."
     )
-    silent = guarantee.not_promised
+    excluded = guarantee.not_promised
     if certificate is not None:
-        silent = tuple(sentence for sentence in silent if sentence != NOTHING_ABOUT_ANSWERS)
+        excluded = tuple(sentence for sentence in excluded if sentence != NOTHING_ABOUT_ANSWERS)
     if policy.words:
-        silent = (*silent, lost)
-    rests_on = guarantee.assumptions if certificate is None else _independent(guarantee.assumptions)
+        excluded = (*excluded, lost)
+    assumed = guarantee.assumptions if certificate is None else _add_independence(guarantee.assumptions)
     return guarantee.model_copy(
-        update={"assumptions": rests_on, "not_promised": silent, "wrong_answers": certificate}
+        update={"assumptions": assumed, "not_promised": excluded, "wrong_answers": certificate}
     )
