@@ -33,16 +33,13 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
 
     A million prompts have a million mappings, but usually few different ones.
 
-    Attributes:
-        texts: Distinct JSON objects of texts, finite numbers and booleans.
-        codes: (N,) index into `texts` for each prompt.
 
     >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
     'art'
     """
 
-    texts: Sequence[str]
-    codes: IntArray
+    texts: Sequence[str]  # Distinct JSON objects of texts, finite numbers and booleans
+    codes: IntArray  # (N,) index into `texts` for each prompt
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> JsonMetadata:

@@ -36,18 +36,12 @@ EVERY_SET = AnswerPolicy()
 
 @dataclass(frozen=True)
 class AnswerSets:
-    """The answer sets of N prompts.
+    """The answer sets of N prompts."""
 
-    Attributes:
-        draws: The candidates of these prompts.
-        accepted: (N, n) the answer sets; empty for flagged prompts, and otherwise only if empty sets are
-            allowed.
-        not_certifiable: (N,) whether the prompt is flagged.
-    """
-
-    draws: CandidateBatch
+    draws: CandidateBatch  # The candidates of these prompts
+    # (N, n) the answer sets; empty for flagged prompts, and otherwise only if empty sets are allowed.
     accepted: BoolArray
-    not_certifiable: BoolArray
+    not_certifiable: BoolArray  # (N,) whether the prompt is flagged
 
     @classmethod
     def within(
@@ -99,22 +93,15 @@ class AnswerSets:
 
 @dataclass(frozen=True)
 class Decisions(AnswerSets):
-    """The decisions for N prompts.
+    """The decisions for N prompts."""
 
-    Attributes:
-        features: (N, d) features.
-        thresholds: (N,) unclipped thresholds; `inf` if none can be certified.
-        refused: (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts
-            to determine its threshold.
-        levels: (N, n) entry levels.
-        policy: The policy that decides which sets are answered.
-    """
-
-    features: FloatArray
-    thresholds: FloatArray
+    features: FloatArray  # (N, d) features
+    thresholds: FloatArray  # (N,) unclipped thresholds; `inf` if none can be certified
+    # (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts to
+    # determine its threshold.
     refused: BoolArray
-    levels: FloatArray
-    policy: AnswerPolicy
+    levels: FloatArray  # (N, n) entry levels
+    policy: AnswerPolicy  # The policy that decides which sets are answered
 
     @cached_property
     def answered(self) -> BoolArray:

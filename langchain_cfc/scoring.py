@@ -152,26 +152,17 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Discrimination:
-    """How well scores separate correct candidates from wrong ones.
+    """How well scores separate correct candidates from wrong ones."""
 
-    Attributes:
-        auroc: Probability that a correct candidate has a smaller score than a wrong one, ties counting half:
-            1 is perfect, 0.5 is chance, and below it the scores have the wrong orientation.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-        confidence: Confidence level of the two-sided interval, approximate for few prompts.
-        n_correct: Number of correct candidates.
-        n_wrong: Number of wrong candidates.
-        n_prompts: Number of prompts.
-    """
-
+    # Probability that a correct candidate has a smaller score than a wrong one, ties counting half: 1 is
+    # perfect, 0.5 is chance, and below it the scores have the wrong orientation.
     auroc: float
-    low: float
-    high: float
-    confidence: float
-    n_correct: int
-    n_wrong: int
-    n_prompts: int
+    low: float  # Lower end of its interval
+    high: float  # Upper end of its interval
+    confidence: float  # Confidence level of the two-sided interval, approximate for few prompts
+    n_correct: int  # Number of correct candidates
+    n_wrong: int  # Number of wrong candidates
+    n_prompts: int  # Number of prompts
 
 
 def discrimination(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination | None:

@@ -27,21 +27,15 @@ SKETCH_SIZE = 256
 
 
 class SplitPlan(BaseModel):
-    """The seed and the shares that divide a dataset into parts.
-
-    Attributes:
-        seed: Any text; another seed gives another split.
-        fit: Share for fitting feature maps, in [0, 1), of the prompts that the next two leave; the rest
-            calibrates.
-        test: Share of all prompts held out for evaluation, in [0, 1).
-        certification: Share of the prompts not held out for evaluation that serves certificates, in [0, 1).
-    """
+    """The seed and the shares that divide a dataset into parts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    seed: str
+    seed: str  # Any text; another seed gives another split
+    # Share for fitting feature maps, in [0, 1), of the prompts that the next two leave; the rest calibrates.
     fit: float
-    test: float
+    test: float  # Share of all prompts held out for evaluation, in [0, 1)
+    # Share of the prompts not held out for evaluation that serves certificates, in [0, 1).
     certification: float = 0.0
 
     @field_validator("fit", "test", "certification")

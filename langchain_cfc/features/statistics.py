@@ -54,78 +54,27 @@ def format_list(items: Iterable[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "") if names else "none"
 
 
-def mean_score(draws: CandidateBatch) -> FloatArray:
-    """Compute the mean of the scores: (N,), in [0, 1]. The paper's statistic T."""
-    return _mean(_sorted_scores(draws))
-
-
-def min_score(draws: CandidateBatch) -> FloatArray:
-    """Compute the smallest score: (N,), in [0, 1]."""
-    return _sorted_scores(draws)[:, 0]
-
-
-def max_score(draws: CandidateBatch) -> FloatArray:
-    """Compute the largest score: (N,), in [0, 1]. The paper's maximum loss on TriviaQA."""
-    return _sorted_scores(draws)[:, -1]
-
-
-def std_score(draws: CandidateBatch) -> FloatArray:
-    """Compute the standard deviation of the scores, divisor n: (N,); exactly 0 if all are equal."""
-    return _std(_sorted_scores(draws))
-
-
-def score_gap(draws: CandidateBatch) -> FloatArray:
-    """Compute the second smallest score minus the smallest: (N,), in [0, 1]; 0 if n is 1."""
-    ordered = _sorted_scores(draws)
-    gap: FloatArray = ordered[:, min(1, draws.n - 1)] - ordered[:, 0]
-    return gap
-
-
-def entropy(draws: CandidateBatch) -> FloatArray:
-    """Compute the entropy of the answers in nats: (N,), in [0, log n]. Used by the paper on TriviaQA."""
-    n = draws.n
-    parts = np.array([0.0, *((count / n) * math.log(n / count) for count in range(1, n + 1))])
-    return _total(parts[_sorted_counts(draws)])
-
-
-def distinct_answers(draws: CandidateBatch) -> FloatArray:
-    """Count the distinct answers: (N,), in 1..n."""
-    return np.asarray(np.count_nonzero(_sorted_counts(draws), axis=1), dtype=np.float64)
-
-
-def top_share(draws: CandidateBatch) -> FloatArray:
-    """Compute the share of candidates with the most frequent answer: (N,), in [1/n, 1]."""
-    share: FloatArray = _sorted_counts(draws)[:, -1] / draws.n
-    return share
-
-
-def mean_length(draws: CandidateBatch) -> FloatArray:
-    """Compute the mean number of characters of the answers: (N,), at least 0."""
-    return _mean(_sorted_lengths(draws))
-
-
-def min_length(draws: CandidateBatch) -> FloatArray:
-    """Compute the number of characters of the shortest answer: (N,), at least 0."""
-    return _sorted_lengths(draws)[:, 0]
-
-
-def max_length(draws: CandidateBatch) -> FloatArray:
-    """Compute the number of characters of the longest answer: (N,), at least 0."""
-    return _sorted_lengths(draws)[:, -1]
-
-
-def std_length(draws: CandidateBatch) -> FloatArray:
-    """Compute the standard deviation of the answers' lengths, divisor n: (N,), at least 0."""
-    return _std(_sorted_lengths(draws))
-
-
-def _by_name(*measures: Measure) -> Mapping[str, Measure]:
-    return {measure.__name__: measure for measure in measures}
-
-
-SCORE_STATISTICS = _by_name(mean_score, min_score, max_score, std_score, score_gap)
-_COUNT_STATISTICS = _by_name(entropy, distinct_answers, top_share)
-_LENGTH_STATISTICS = _by_name(mean_length, min_length, max_length, std_length)
+# Statistics of scores, (N,) each, in the unit of the scores.
+SCORE_STATISTICS: Mapping[str, Measure] = {
+    "mean_score": lambda draws: _mean(_sort_scores(draws)),  # The paper's statistic T
+    "min_score": lambda draws: _sort_scores(draws)[:, 0],
+    "max_score": lambda draws: _sort_scores(draws)[:, -1],  # The paper's maximum loss on TriviaQA
+    "std_score": lambda draws: _std(_sort_scores(draws)),  # Exactly 0 if all are equal
+    "score_gap": lambda draws: _score_gap(_sort_scores(draws)),
+}
+# Statistics of the distribution of answers, (N,) each.
+_COUNT_STATISTICS: Mapping[str, Measure] = {
+    "entropy": lambda draws: _entropy(_sort_counts(draws)),
+    "distinct_answers": lambda draws: np.count_nonzero(_sort_counts(draws), axis=1).astype(np.float64),
+    "top_share": lambda draws: _sort_counts(draws)[:, -1] / draws.n,  # Share of the most frequent answer
+}
+# Statistics of the numbers of characters of the answers, (N,) each.
+_LENGTH_STATISTICS: Mapping[str, Measure] = {
+    "mean_length": lambda draws: _mean(_sort_lengths(draws)),
+    "min_length": lambda draws: _sort_lengths(draws)[:, 0],
+    "max_length": lambda draws: _sort_lengths(draws)[:, -1],
+    "std_length": lambda draws: _std(_sort_lengths(draws)),
+}
 ANSWER_STATISTICS: Mapping[str, Measure] = {**_COUNT_STATISTICS, **_LENGTH_STATISTICS}
 STATISTICS: Mapping[str, Measure] = {**SCORE_STATISTICS, **ANSWER_STATISTICS}
 
@@ -218,17 +167,17 @@ def _metadata_number(row: int, entries: Mapping[str, Scalar], key: str) -> float
     return float(value)
 
 
-def _sorted_scores(draws: CandidateBatch) -> FloatArray:
+def _sort_scores(draws: CandidateBatch) -> FloatArray:
     return np.sort(np.ascontiguousarray(draws.scores), axis=1)
 
 
-def _sorted_lengths(draws: CandidateBatch) -> FloatArray:
+def _sort_lengths(draws: CandidateBatch) -> FloatArray:
     if draws.lengths is None:
         raise _no_answers()
     return np.sort(np.ascontiguousarray(draws.lengths), axis=1).astype(np.float64)
 
 
-def _sorted_counts(draws: CandidateBatch) -> IntArray:
+def _sort_counts(draws: CandidateBatch) -> IntArray:
     """Count the candidates of each answer: (N, n), ascending, with leading zeros."""
     if draws.answer_codes is None:
         raise _no_answers()
@@ -243,6 +192,19 @@ def _no_answers() -> FeatureError:
         f"{format_list(ANSWER_STATISTICS)} need the candidates' answers, and there are only scores; "
         f"statistics of the scores are: {format_list(SCORE_STATISTICS)}"
     )
+
+
+def _score_gap(ordered: FloatArray) -> FloatArray:
+    """Compute the second smallest score minus the smallest: in [0, 1]; 0 if n is 1."""
+    gap: FloatArray = ordered[:, min(1, ordered.shape[1] - 1)] - ordered[:, 0]
+    return gap
+
+
+def _entropy(counts: IntArray) -> FloatArray:
+    """Compute the entropy of the answers in nats: in [0, log n]. Used by the paper on TriviaQA."""
+    n = counts.shape[1]
+    parts = np.array([0.0, *((count / n) * math.log(n / count) for count in range(1, n + 1))])
+    return _total(parts[counts])
 
 
 def _total(rows: FloatArray) -> FloatArray:

@@ -52,9 +52,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._locality import Neighbourhood
 from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import (
@@ -69,15 +68,6 @@ from langchain_cfc.thresholds.certificate import Certificate, build_certificate
 
 # During steps, residuals below this share of the numbers they are computed from have no sign.
 SIGN_TOLERANCE = 64 * EPS
-
-
-@dataclass(frozen=True)
-class ActiveSet:
-    """A state: numbers of the (k,) rows on the fit, (N,) flags of rows below it, (d,) coefficients."""
-
-    rows: IntArray
-    below: BoolArray
-    beta: FloatArray
 
 
 class System(NamedTuple):
@@ -106,18 +96,13 @@ class RidgeFit:
     """An optimal fit with bounds on its round-off."""
 
     beta: FloatArray  # (d,) coefficients
-    active: ActiveSet  # Where it was found
+    vertex: Vertex  # The rows on the fit, and the sides of the others
     scores: FloatArray  # (k,) success scores S_A of the rows on the fit
     eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
     system: System  # Their equations
     sizes: FloatArray  # (d + k,) absolute values of the numbers in each equation
     # By how much an equation fails at most, relative to these numbers, for scores of order one.
     residual: float
-
-    @property
-    def vertex(self) -> Vertex:
-        """The rows on the fit, and the sides of the others."""
-        return Vertex(self.active.rows, self.active.below)
 
     @cached_property
     def rounding_error(self) -> FloatArray:
@@ -170,7 +155,7 @@ class RidgeRegression:
         tau: Fraction,
         penalty: FloatArray,
         rest: Rest | None = None,
-        start: ActiveSet | None = None,
+        start: Start | None = None,
     ) -> None:
         self._x, self._s = rows.features, rows.scores
         largest = tau.denominator * float(penalty.max(initial=0.0))
@@ -197,7 +182,7 @@ class RidgeRegression:
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE:
             if noise != NOISE[0]:
-                point = self._build_point(ActiveSet(point.rows, point.side < 0.0, point.beta), noise)
+                point = self._build_point(Start(Vertex(point.rows, point.side < 0.0), point.beta), noise)
             ray = self._descend(point, phi)
             if ray is not None:
                 return Unbounded(ray)
@@ -206,24 +191,24 @@ class RidgeRegression:
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash_basis(self, penalty: FloatArray) -> ActiveSet:
+    def _crash_basis(self, penalty: FloatArray) -> Start:
         """Choose a first state: rows that determine all unpenalised directions, and zero coefficients."""
         free = np.flatnonzero(penalty == 0.0)
         rows = find_independent_columns(self._x[:, free].T)
         if len(rows) < len(free):
             raise ThresholdError(TOO_DEPENDENT)
-        return ActiveSet(rows, np.zeros(len(self._s), dtype=np.bool_), np.zeros(len(penalty)))
+        return Start(Vertex(rows, np.zeros(len(self._s), dtype=np.bool_)), np.zeros(len(penalty)))
 
-    def _build_point(self, start: ActiveSet, noise: float) -> _Point:
+    def _build_point(self, start: Start, noise: float) -> _Point:
         """Build the fit nearest to a start through its rows, with sides by the signs of residuals."""
-        scores, rows, d = self._s + noise * self._noise, np.sort(start.rows), len(start.beta)
+        scores, rows, d = self._s + noise * self._noise, np.sort(start.vertex.basis), len(start.beta)
         system, x, met = self._system(rows), self._x[rows], scores[rows]
         beta = start.beta + system.inverse[:d, d:] @ (met - x @ start.beta)
         residuals = scores - self._x @ beta
         sizes = np.append(np.zeros(d), np.abs(met) + np.abs(x) @ np.abs(beta))
         # Rows on the fit within round-off keep their side.
         unsure = np.abs(residuals) <= system.round_off(self._x, beta, sizes)
-        side = np.where(np.where(unsure, start.below, residuals < 0.0), -1.0, 1.0)
+        side = np.where(np.where(unsure, start.vertex.below, residuals < 0.0), -1.0, 1.0)
         side[rows] = residuals[rows] = 0.0
         return _Point(rows, system, side, beta, residuals, scores)
 
@@ -351,8 +336,8 @@ class RidgeRegression:
         # The equation of a zero column has no numbers; scores of zero are exact only to their order.
         failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
         eta = (self._p / self._q * self._tops[rows] - solution[d:]) / self._q
-        active, residual = ActiveSet(rows, point.side < 0.0, beta), float(failed.max(initial=0.0))
-        return RidgeFit(beta, active, self._s[rows], eta, system, sizes, residual)
+        vertex, residual = Vertex(rows, point.side < 0.0), float(failed.max(initial=0.0))
+        return RidgeFit(beta, vertex, self._s[rows], eta, system, sizes, residual)
 
 
 # The largest factor from one sample to the next.
@@ -383,24 +368,24 @@ def _extend_ridge_fit(
 ) -> BaseFit:
     """Compute the fit on all rows from the fit on a sample of them."""
     residuals = rows.scores - rows.features @ before.beta
-    start = ActiveSet(sample[before.vertex.basis], residuals < 0.0, before.beta)
+    start = Start(Vertex(sample[before.vertex.basis], residuals < 0.0), before.beta)
     band = flag_nearest(residuals, compute_band_size(len(rows), len(sample), len(penalty), tau))
     while True:
-        band[start.rows] = True
-        inside, below = np.flatnonzero(band), start.below.copy()
+        band[start.vertex.basis] = True
+        inside, below = np.flatnonzero(band), start.vertex.below.copy()
         rest = Rest.from_rows(rows, below) - Rest.from_rows(rows.take(inside), below[inside])
-        near = ActiveSet(np.searchsorted(inside, start.rows), below[inside], start.beta)
+        near = Start(Vertex(np.searchsorted(inside, start.vertex.basis), below[inside]), start.beta)
         found = RidgeRegression(rows.take(inside), tau, penalty, rest, near).minimise(np.zeros(len(penalty)))
         if not isinstance(found, RidgeFit):
             # The rows that would end the descent lie outside the band, so all rows are used.
             everyone = RidgeRegression(rows, tau, penalty, start=start)
             return _build_base(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
-        below[inside] = found.active.below
-        start = ActiveSet(inside[found.active.rows], below, found.beta)
+        below[inside] = found.vertex.below
+        start = Start(Vertex(inside[found.vertex.basis], below), found.beta)
         residuals = rows.scores - rows.features @ found.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            return BaseFit(found.beta, Vertex(start.rows, below), residuals, Rest.from_rows(rows, below))
+            return BaseFit(found.beta, start.vertex, residuals, Rest.from_rows(rows, below))
         band |= crossed  # it grows, so this ends
 
 
@@ -408,14 +393,6 @@ class RidgeWindows(Windows[RidgeRegression]):
     """Proven answers from quantile regression with a ridge penalty."""
 
     solver: ClassVar[type[RidgeRegression]] = RidgeRegression
-
-    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray) -> None:
-        super().__init__(near, tau)
-        self._penalties = penalty
-
-    def __reduce__(self) -> tuple[type[RidgeWindows], tuple[object, ...]]:
-        """Copy without the caches."""
-        return type(self), (self._near, self._tau, self._penalties)
 
     def certificate(self, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer to one prompt; None unless that is a fit."""
@@ -425,10 +402,5 @@ class RidgeWindows(Windows[RidgeRegression]):
         vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
         return build_certificate(self._build_problem(phi), vertex, fit.eta, fit.beta, fit.value(phi))
 
-    @property
-    def _penalty(self) -> FloatArray:
-        return self._penalties
-
     def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
-        active = None if start is None else ActiveSet(*start.vertex, start.beta)
-        return self.solver(rows, self._tau, self._penalties, rest, active)
+        return self.solver(rows, self._tau, self._penalty, rest, start)

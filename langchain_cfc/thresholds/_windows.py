@@ -237,15 +237,16 @@ class Windows(ABC, Generic[R]):
     shares: ClassVar[tuple[float, ...]] = SHARES
     unbounded_value: ClassVar[float] = np.inf
 
-    def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
+    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None) -> None:
         self._near, self._tau = near, tau
+        self._penalty = np.zeros(len(near.centre.root)) if penalty is None else penalty
         self._windows: dict[int, Window[R]] = {}
         self._answers: dict[bytes, Answer] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Windows[R]], tuple[object, ...]]:
         """Copy without the caches, which change no answer, and without the lock."""
-        return type(self), (self._near, self._tau)
+        return type(self), (self._near, self._tau, self._penalty)
 
     def find(self, phi: FloatArray) -> Answer:
         """Find the proven answer to one prompt of (d,) features."""
@@ -381,11 +382,6 @@ class Windows(ABC, Generic[R]):
         rest, tau = self._near.rest, float(self._tau)
         return Problem(self._base[0], rest, tau, self._penalty, phi)
 
-    @property
-    def _penalty(self) -> FloatArray:
-        """(d,) ridge penalties."""
-        return np.zeros(len(self._near.centre.root))
-
     def _find_sides(self, found: OptimalFit) -> BoolArray:
         """Return for each kept row whether it lies below a fit; rows beyond its window keep their sides."""
         below = self._base[1].vertex.below
@@ -468,8 +464,8 @@ class PlainWindows(Windows[QuantileSimplex]):
 
     solver: ClassVar[type[QuantileSimplex]] = QuantileSimplex
 
-    def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
-        super().__init__(near, tau)
+    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None) -> None:
+        super().__init__(near, tau, penalty)
         # Checking edges costs time, and continuous features never lie on one. No answer depends on this.
         self._has_ties = False
         self._vertices = defaultdict[int, VertexCache](lambda: VertexCache(len(near.centre.root)))
