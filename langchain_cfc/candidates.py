@@ -49,7 +49,7 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
         return cls(tuple(known), np.array(codes, dtype=np.int64))
 
     @classmethod
-    def joined(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
+    def concatenate(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
         """Concatenate the metadata of several parts of a dataset."""
         known: dict[str, int] = {}
         codes: list[IntArray] = []
@@ -100,7 +100,7 @@ class CandidateBatch:
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
+    def concatenate(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
         """Concatenate parts of a dataset; answers are kept only if all parts have them."""
         return cls(
             np.concatenate([part.scores for part in parts]),
@@ -145,8 +145,8 @@ class CandidateBatch:
             if len(answers) != size or any(len(row_) != n for row_ in answers):
                 msg = f"answers must be {size} lists of {n} texts, like the scores"
                 raise InputError(msg)
-            codes = np.array([answer_codes(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
-            lengths = np.array([[answer_length(a) for a in row_] for row_ in answers], dtype=np.int64)
+            codes = np.array([encode_answers(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
+            lengths = np.array([[measure_answer(a) for a in row_] for row_ in answers], dtype=np.int64)
             lengths = lengths.reshape(size, n)
         if metadata is not None and len(metadata) != size:
             msg = f"metadata must hold {size} mappings, got {len(metadata)}"
@@ -184,12 +184,12 @@ class CandidateBatch:
         )
 
 
-def kinds_of_prompts(inputs: Iterable[object]) -> frozenset[PromptKind]:
+def find_prompt_kinds(inputs: Iterable[object]) -> frozenset[PromptKind]:
     """Return the kinds of prompts that records hold: texts, lists of messages or JSON objects."""
     return frozenset(_KINDS[kind] for kind in {type(one) for one in inputs})
 
 
-def kinds_of_json_prompts(inputs: Iterable[str]) -> frozenset[PromptKind]:
+def find_json_prompt_kinds(inputs: Iterable[str]) -> frozenset[PromptKind]:
     """Return the kinds of prompts that are serialized as JSON."""
     return frozenset(_KINDS_OF_JSON[first] for first in {one.lstrip()[:1] for one in inputs})
 
@@ -257,7 +257,7 @@ class LabelledBatch:
             raw: (N, n) finite raw outputs of verifiers, by name.
             extracted: Whether the answers come from an extractor; None if only some do.
             weights: N numbers in (0, 1], see the attribute; None for equal probabilities.
-            prompt_kinds: The kinds of the prompts, see `kinds_of_prompts`; None if unknown.
+            prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:
             The batch, with all candidates counted as recorded.
@@ -288,7 +288,7 @@ class LabelledBatch:
         return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, shares, prompt_kinds)
 
     @classmethod
-    def joined(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
+    def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
         """Concatenate one or more parts of a dataset; an InputError if n or the verifiers of `raw` differ."""
         several = list(parts)
         if len({(part.draws.n, part.recorded, tuple(part.raw)) for part in several}) != 1:
@@ -299,7 +299,7 @@ class LabelledBatch:
         is_weighted = any(part.weights is not None for part in several)
         kinds = [part.prompt_kinds for part in several]
         whole = cls(
-            CandidateBatch.joined([part.draws for part in several]),
+            CandidateBatch.concatenate([part.draws for part in several]),
             np.concatenate([part.correct for part in several]),
             tuple(chain.from_iterable(part.ids for part in several)),
             tuple(chain.from_iterable(part.clusters for part in several)),
@@ -321,7 +321,7 @@ class LabelledBatch:
     @property
     def names(self) -> tuple[str, ...]:
         """Ids and cluster names, from which the prompts can be recognized later."""
-        return names_of(self.ids, self.clusters)
+        return list_ids_and_clusters(self.ids, self.clusters)
 
     def take(self, rows: IntArray) -> LabelledBatch:
         """Select prompts by (m,) row numbers."""
@@ -335,9 +335,9 @@ class LabelledBatch:
             weights=None if self.weights is None else self.weights[rows],
         )
 
-    def first_slots(self, n: int) -> LabelledBatch:
+    def keep_first_candidates(self, n: int) -> LabelledBatch:
         """Keep only the first n candidates of each prompt; `recorded` is unchanged."""
-        check_slots(n, self.draws.n)
+        check_candidate_count(n, self.draws.n)
         draws = self.draws
         fewer = CandidateBatch(
             draws.scores[:, :n].copy(),
@@ -349,7 +349,7 @@ class LabelledBatch:
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
 
 
-def check_alike(labelled: LabelledBatch) -> None:
+def check_unweighted(labelled: LabelledBatch) -> None:
     """Reject prompts with weights where the caller does not support them."""
     if labelled.weights is not None:
         msg = (
@@ -374,25 +374,25 @@ def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
         raise InputError(msg)
 
 
-def names_of(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:
+def list_ids_and_clusters(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:
     """Return ids and distinct cluster names, from which prompts can be recognized later."""
     known = dict.fromkeys(f"cluster:{cluster}" for cluster in clusters if cluster is not None)
     return (*ids, *known)
 
 
-def check_slots(n: int, recorded: int) -> None:
+def check_candidate_count(n: int, recorded: int) -> None:
     """Reject a number of candidates below 1 or above the recorded one."""
     if not 1 <= n <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
         raise InputError(msg)
 
 
-def answer_length(answer: str) -> int:
+def measure_answer(answer: str) -> int:
     """Return the number of characters of an answer, 0 if it is only whitespace."""
     return 0 if answer.isspace() else len(answer)
 
 
-def answer_codes(answers: Sequence[str]) -> list[int]:
+def encode_answers(answers: Sequence[str]) -> list[int]:
     """Return for each of n answers of a prompt the slot of the first equal answer."""
     first: dict[str, int] = {}
     return [first.setdefault(answer, slot) for slot, answer in enumerate(answers)]
@@ -409,7 +409,9 @@ def _concatenate_known(parts: Sequence[IntArray | None]) -> IntArray | None:
 
 def _concatenate_metadata(parts: Sequence[Sequence[Mapping[str, Scalar]]]) -> Sequence[Mapping[str, Scalar]]:
     as_json = [part for part in parts if isinstance(part, JsonMetadata)]
-    return JsonMetadata.joined(as_json) if len(as_json) == len(parts) else tuple(chain.from_iterable(parts))
+    return (
+        JsonMetadata.concatenate(as_json) if len(as_json) == len(parts) else tuple(chain.from_iterable(parts))
+    )
 
 
 def _check_distinct(ids: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import AnswerPolicy
-from langchain_cfc.set_rules import accepted
+from langchain_cfc.set_rules import select_candidates
 from langchain_cfc.thresholds import Level, Thresholds
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AnswerSets:
     not_certifiable: BoolArray  # (N,) whether the prompt is flagged
 
     @classmethod
-    def within(
+    def from_levels(
         cls, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool
     ) -> Self:
         """Build the answer sets from (N, n) entry levels and N thresholds; a threshold of `inf` flags.
@@ -55,7 +55,7 @@ class AnswerSets:
         in the threshold as well, because every non-empty set holds the best candidate.
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
-        inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
+        inside = select_candidates(levels, thresholds) & ~flagged[:, np.newaxis]
         empty = ~(inside.any(axis=1) | flagged)
         if never_empty and empty.any():
             # If all answers are blank, no level is finite and the set stays empty.
@@ -171,7 +171,7 @@ def decide(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
     )
     levels = artifact.parsed_set_rule.levels(draws)
-    sets = AnswerSets.within(draws, levels, thresholds, never_empty=artifact.never_empty)
+    sets = AnswerSets.from_levels(draws, levels, thresholds, never_empty=artifact.never_empty)
     return Decisions(
         draws,
         sets.accepted,

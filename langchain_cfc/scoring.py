@@ -165,7 +165,7 @@ class Discrimination:
     n_prompts: int  # Number of prompts
 
 
-def discrimination(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination | None:
+def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination | None:
     """Compute the AUROC of scores, pooled over the candidates of all prompts.
 
     Args:
@@ -181,7 +181,7 @@ def discrimination(scores: FloatArray, correct: BoolArray, confidence: float = 0
         InputError: If shapes differ, a score is not finite, a label is not a boolean, or the confidence is
             out of range.
 
-    >>> found = discrimination(np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]]))
+    >>> found = compute_auroc(np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]]))
     >>> found.auroc, found.n_correct, found.n_wrong
     (0.875, 2, 2)
     """

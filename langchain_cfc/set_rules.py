@@ -28,7 +28,16 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Thresholds
 
-__all__ = ["AcceptAll", "AtLeastOne", "BestPrefix", "Rank", "SetRule", "Unique", "accepted", "parse_set_rule"]
+__all__ = [
+    "AcceptAll",
+    "AtLeastOne",
+    "BestPrefix",
+    "Rank",
+    "SetRule",
+    "Unique",
+    "parse_set_rule",
+    "select_candidates",
+]
 
 
 class SetRule(ABC):
@@ -86,7 +95,7 @@ class SetRule(ABC):
         return f"{type(self).__name__}({self.text!r})"
 
 
-def accepted(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+def select_candidates(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
     """Select the candidates of each answer set: level <= threshold, within the threshold's error bound.
 
     Args:

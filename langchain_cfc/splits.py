@@ -140,7 +140,7 @@ def split_plan(seed: str | int, *, fit: float, test: float, certification: float
         raise InputError(msg) from error
 
 
-def ids_digest(ids: Iterable[str]) -> str:
+def digest_ids(ids: Iterable[str]) -> str:
     """Compute a SHA-256 over a set of ids that does not depend on their order."""
     hashes = b"".join(sorted(_hashes(ids)))
     # One hash per line, in hexadecimal.

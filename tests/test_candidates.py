@@ -106,11 +106,11 @@ def test_weights_go_with_their_prompts() -> None:
     weighted = LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], **given)
     other = LabelledBatch.of(["r", "s"], **given)
     assert other.weights is None
-    assert LabelledBatch.joined([other, other.take(np.array([], dtype=np.int64))]).weights is None
+    assert LabelledBatch.concatenate([other, other.take(np.array([], dtype=np.int64))]).weights is None
     for one, expected in (
         (weighted.take(np.array([1, 0, 0])), [1.0, 0.5, 0.5]),
-        (weighted.first_slots(2), [0.5, 1.0]),
-        (LabelledBatch.joined([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
+        (weighted.keep_first_candidates(2), [0.5, 1.0]),
+        (LabelledBatch.concatenate([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
     ):
         np.testing.assert_array_equal(one.weights, expected)
     refused: list[tuple[Any, str]] = [

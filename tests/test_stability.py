@@ -18,7 +18,7 @@ from scipy import stats
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.stability import DELTA, LARGEST, PaperStability
-from langchain_cfc.thresholds import ConditionalThreshold, conformal_rank, exact_tau
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 
 PAPER = PaperStability.from_constant()
 SIZE = 10_000
@@ -267,7 +267,7 @@ class Replacement(NamedTuple):
 
     def at_its_level(self) -> float:
         """The share of it that one level needs."""
-        tau = float(exact_tau(self.alpha))
+        tau = float(compute_tau(self.alpha))
         return max(tau, 1 - tau)
 
 
@@ -337,7 +337,7 @@ def test_the_claim_is_false_where_all_its_assumptions_hold() -> None:
     left = stability.effective_alpha(alpha, SIZE)
     assert float(left) == pytest.approx(0.1 - 0.0459043605, abs=1e-9)
     farthest = math.sqrt(math.log(2e6) / (2 * SIZE)) + 2 / SIZE
-    most = (float(exact_tau(left)) + farthest) / (1 + ridge)
+    most = (float(compute_tau(left)) + farthest) / (1 + ridge)
     assert most < 0.89  # the claim: at least 0.90 with probability at least 0.1
 
     scores = np.random.default_rng(21).random(SIZE)
@@ -377,7 +377,7 @@ def success_scores(rng: np.random.Generator, t: FloatArray) -> FloatArray:
 def mean_coverage(alpha: str, repetitions: int) -> float:
     """True coverage of thresholds by decile, averaged over calibration sets of 1000 prompts in each."""
     rng = np.random.default_rng(22)
-    rank = conformal_rank(MEMBERS, exact_tau(alpha))
+    rank = conformal_rank(MEMBERS, compute_tau(alpha))
     deciles = np.arange(GROUPS)[:, np.newaxis] / GROUPS
     everyone = deciles + (np.arange(200) + 0.5) / (200 * GROUPS)
     means = []
@@ -394,7 +394,7 @@ def expected_coverage(alpha: str) -> tuple[float, float]:
     In each decile success scores are continuous below 1, so coverage is Beta(k, n + 1 - k), k the rank and
     n = 1000, but for the share a of prompts with a correct candidate, which no threshold exceeds.
     """
-    rank = conformal_rank(MEMBERS, exact_tau(alpha))
+    rank = conformal_rank(MEMBERS, compute_tau(alpha))
     law, longer = (stats.beta(rank + more, MEMBERS + 1 - rank) for more in (0, 1))
     t = (np.arange(GROUPS)[:, np.newaxis] + (np.arange(200) + 0.5) / 200) / GROUPS
     attainable = coverage(t, np.ones_like(t)).mean(axis=1)

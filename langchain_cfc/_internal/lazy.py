@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def lazily(
+def make_lazy(
     package: dict[str, Any], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build `__getattr__` and `__dir__` of a package from its `globals()` and the module of each name."""

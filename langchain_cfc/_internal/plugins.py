@@ -21,7 +21,7 @@ Kind = TypeVar("Kind")
 _SCHEMED = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
 
 
-def names_no_file(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
+def is_plugin_source(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
     """Return whether a source has the form `SCHEME:REST` and is not the name of an existing file."""
     schemed = isinstance(source, str) and _SCHEMED.fullmatch(source) is not None
     return schemed and not (folder / source).exists()

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
 from langchain_cfc.certificates.bounds import rare_p_value
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Level, conformal_rank, delta_text, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_delta
 
 CUTS = 20
 
@@ -145,7 +145,7 @@ class SamplingRule:
                 f"got {len(matrix)}: bring more"
             )
             raise InputError(msg)
-        level = delta_text(delta)
+        level = format_delta(delta)
         order, test = slice(0, None, 2), slice(1, None, 2)
         # The cuts must not know the testing half.
         shares = np.linspace(0.0, 1.0, CUTS)
@@ -216,7 +216,7 @@ class SamplingRule:
 
     def _passed(self, alpha: Level) -> int:
         """How many configurations pass before the first one that does not."""
-        rate, delta = 1 - exact_tau(alpha), float(self.delta)
+        rate, delta = 1 - compute_tau(alpha), float(self.delta)
         # The p-value grows with the misses, so that it is computed for a few counts only.
         allowed = bisect_right(
             range(self.tested + 1), delta, key=lambda missed: rare_p_value(missed, self.tested, rate)
@@ -298,7 +298,7 @@ class BackOffRule:
             InputError: If alpha is no level.
         """
         # floor(alpha (N + 1)), from exact fractions.
-        rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), exact_tau(alpha))
+        rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), compute_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
     def sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:

@@ -94,7 +94,7 @@ from langchain_cfc.experiments.comparison_report import LevelComparison
 from langchain_cfc.experiments.methods import Method, Pool, Split
 from langchain_cfc.experiments.metrics import Groups, groups_of
 from langchain_cfc.experiments.splits import Measured, Progress, each_split, measure, no_progress
-from langchain_cfc.thresholds import alpha_text
+from langchain_cfc.thresholds import format_alpha
 
 DIFFICULTY = "difficulty"  # the key of T in the metadata
 
@@ -246,8 +246,8 @@ class _Cell(_Data):
     @field_validator("alpha")
     @classmethod
     def _is_canonical(cls, value: str) -> str:
-        if value != alpha_text(value):
-            msg = f"expected alpha in canonical form, {alpha_text(value)!r}, got {value!r}"
+        if value != format_alpha(value):
+            msg = f"expected alpha in canonical form, {format_alpha(value)!r}, got {value!r}"
             raise ValueError(msg)
         return value
 
@@ -736,7 +736,7 @@ def _ablated() -> tuple[Method, ...]:
 
 def _first(drawn: LabelledBatch, budget: int) -> LabelledBatch:
     """The prompts with their first candidates only, and what was measured of prompts."""
-    fewer = drawn.first_slots(budget)
+    fewer = drawn.keep_first_candidates(budget)
     return replace(fewer, draws=replace(fewer.draws, measured=drawn.draws.measured))
 
 

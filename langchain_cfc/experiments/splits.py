@@ -29,7 +29,7 @@ from langchain_cfc.experiments.metrics import (
     properties,
     slab_bins,
 )
-from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.splits import Part, SplitPlan, split_plan
 
@@ -187,7 +187,7 @@ class Comparison:
     @cached_property
     def groups(self) -> Groups:
         """The groups, cut on all prompts."""
-        with naming(self.pool.labelled.ids):
+        with name_records_in_errors(self.pool.labelled.ids):
             return groups_of(self.protocol.groups, self.pool.draws, self.pool.draws)
 
     @cached_property

@@ -62,11 +62,11 @@ from langchain_cfc.experiments.trials import (
     saying_the_same,
     tabulated,
 )
-from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.splits import split_plan
-from langchain_cfc.thresholds import Level, alpha_text, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 
 class _Data(BaseModel):
@@ -462,7 +462,7 @@ class Contest:
         pool = self.trials.pool
         try:
             self._check_answers(needed=FeatureMap.parse(feature_text).needs_answers)
-            with naming(pool.labelled.ids):
+            with name_records_in_errors(pool.labelled.ids):
                 pool.features(feature_text, np.arange(len(pool.labelled)))
         except InputError as error:
             return first_line(error)
@@ -479,7 +479,7 @@ class Contest:
         """
         trials = replace(self.trials, options=tuple(options))
         seen = each_split(trials.measured, self.splits, self.jobs, self.progress) if options else []
-        tau = float(exact_tau(trials.alpha))
+        tau = float(compute_tau(trials.alpha))
         judged = []
         for place, option in enumerate(options):
             found = [trial[place] for trial in seen]
@@ -599,7 +599,7 @@ def suggest(
         UnattainableTargetError: If the level is out of reach on the selection prompts.
         MissingExtraError: If verifiers are to be combined and SciPy is not installed.
     """
-    level = alpha_text(alpha)
+    level = format_alpha(alpha)
     plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
     if plan.fit == 0.0 or isinstance(splits, bool) or splits < 2:  # noqa: PLR2004 - an error takes two
         msg = (
@@ -643,7 +643,7 @@ def _concluded(
     contest: Contest, judged: list[Judged], prompts: SelectionPrompts, n: int | None, notes: list[str]
 ) -> Suggestion:
     trials, plan = contest.trials, prompts.plan
-    tolerance, tau = tolerance_of(judged), float(exact_tau(trials.alpha))
+    tolerance, tau = tolerance_of(judged), float(compute_tau(trials.alpha))
     order = ranked(judged, tolerance)
     choice = Choice.among(judged, tolerance)
     best = choice.best.shown

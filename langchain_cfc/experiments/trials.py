@@ -14,10 +14,10 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
 from langchain_cfc.experiments.metrics import Outcomes, groups_of, properties
-from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.features.terms import Group
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
-from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
+from langchain_cfc.splits import Part, SplitPlan, digest_ids, split_plan
 
 # Each in a word. Few, and unlike each other: the more there are, the luckier the luckiest is.
 DEFAULT_MAPS = {
@@ -153,7 +153,7 @@ class JudgedGroups:
             FeatureError: If groups cannot be made of these prompts.
         """
         draws = pool.draws
-        with naming(pool.labelled.ids):
+        with name_records_in_errors(pool.labelled.ids):
             along = properties(draws) if judge is None else [groups_of(text, draws, draws) for text in judge]
         words = ["all prompts", *(words for groups in along for words in groups.words)]
         member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
@@ -320,7 +320,7 @@ class SelectionPrompts:
         return cls(
             plan,
             Pool(alone),
-            ids_digest(part.ids),
+            digest_ids(part.ids),
             len(part) - len(alone),
             len(plan.one_per_cluster(table.take(rows["calibration"]))),
         )

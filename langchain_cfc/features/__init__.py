@@ -6,9 +6,17 @@ these guarantee, `parser` reads the text in which a user names them, and `map` c
 
 from __future__ import annotations
 
-from langchain_cfc.features.map import FeatureMap, naming
+from langchain_cfc.features.map import FeatureMap, name_records_in_errors
 from langchain_cfc.features.parser import parse_statistic
-from langchain_cfc.features.statistics import Statistic, measured
-from langchain_cfc.features.terms import GuaranteedWeight, in_short
+from langchain_cfc.features.statistics import Statistic, precompute_statistics
+from langchain_cfc.features.terms import GuaranteedWeight, shorten_words
 
-__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "in_short", "measured", "naming", "parse_statistic"]
+__all__ = [
+    "FeatureMap",
+    "GuaranteedWeight",
+    "Statistic",
+    "name_records_in_errors",
+    "parse_statistic",
+    "precompute_statistics",
+    "shorten_words",
+]

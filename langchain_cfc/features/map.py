@@ -282,7 +282,7 @@ def _embed_weight(weight: GuaranteedWeight, constant: FloatArray, start: int) ->
 
 
 @contextmanager
-def naming(ids: Sequence[str]) -> Iterator[None]:
+def name_records_in_errors(ids: Sequence[str]) -> Iterator[None]:
     """Replace row numbers in errors by the ids of records, in the block of a `with` statement.
 
     Args:

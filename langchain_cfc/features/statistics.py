@@ -126,7 +126,7 @@ class Statistic:
         return np.array(numbers, dtype=np.float64)
 
 
-def measured(draws: CandidateBatch) -> CandidateBatch:
+def precompute_statistics(draws: CandidateBatch) -> CandidateBatch:
     """Precompute all statistics, for fitting many feature maps on parts of one dataset.
 
     Args:

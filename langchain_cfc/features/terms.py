@@ -88,7 +88,7 @@ class GuaranteedWeight:
         return values
 
 
-def in_short(words: str, digits: int | None = 4) -> str:
+def shorten_words(words: str, digits: int | None = 4) -> str:
     """Shorten the words of a weighting for a table.
 
     Args:
@@ -98,8 +98,8 @@ def in_short(words: str, digits: int | None = 4) -> str:
     Returns:
         The words without "prompts whose" and the details of soft weightings.
 
-    >>> in_short("prompts whose topic is 'sums'"), in_short("prompts whose mean score is below 0.123456")
-    ("topic is 'sums'", 'mean score is below 0.1235')
+    >>> shorten_words("prompts whose mean score is below 0.123456")
+    'mean score is below 0.1235'
     """
     if digits is not None:
         words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)

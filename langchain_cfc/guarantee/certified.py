@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from langchain_cfc.thresholds import Level, alpha_text, delta_text
+from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 
 def _require_canonical(to_text: Callable[[Level], str]) -> AfterValidator:
@@ -23,8 +23,8 @@ def _require_canonical(to_text: Callable[[Level], str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-Alpha: TypeAlias = Annotated[str, _require_canonical(alpha_text)]
-Delta: TypeAlias = Annotated[str, _require_canonical(delta_text)]
+Alpha: TypeAlias = Annotated[str, _require_canonical(format_alpha)]
+Delta: TypeAlias = Annotated[str, _require_canonical(format_delta)]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -108,9 +108,9 @@ class CoverageCertificate(Certificate):
         everyone = self.shares[0]
         return (
             f"Certified on {self.prompts} held-out prompts, with confidence "
-            f"{share_text(1 - float(self.delta))} for this very artifact: a set holds a correct answer or is "
-            f"flagged with probability at least {floor_text(everyone.kept_at_least)}, holds a correct answer "
-            f"with probability at least {floor_text(everyone.coverage_at_least)}, and has at most "
+            f"{format_share(1 - float(self.delta))} for this very artifact: a set holds a correct answer or "
+            f"is flagged with probability at least {format_bound(everyone.kept_at_least)}, holds a correct "
+            f"answer with probability at least {format_bound(everyone.coverage_at_least)}, and has at most "
             f"{math.ceil(100 * self.mean_set_size_at_most) / 100:.2f} candidates on average."
         )
 
@@ -184,8 +184,8 @@ class WrongRateCertificate(Certificate):
     def brief(self) -> str:
         """State the bound in one line, for a single answer."""
         return (
-            f"Of the prompts answered, at most {share_text(float(self.max_wrong_rate))} get a wrong best "
-            f"answer, with confidence {share_text(1 - float(self.delta))}."
+            f"Of the prompts answered, at most {format_share(float(self.max_wrong_rate))} get a wrong best "
+            f"answer, with confidence {format_share(1 - float(self.delta))}."
         )
 
     def sentence(self) -> str:
@@ -195,18 +195,18 @@ class WrongRateCertificate(Certificate):
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
         asked = f" {self.policy.words}" if self.policy.words else ""
         return (
-            f"Of the prompts that are answered, at most {share_text(float(self.max_wrong_rate))} get a wrong "
-            f"best answer{also}, with confidence {share_text(1 - float(self.delta))} for this very artifact: "
-            f"answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
+            f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
+            f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
+            f"artifact: answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
             f"certification prompts, {everyone.wrong} of them wrongly."
         )
 
 
-def share_text(share: float) -> str:
+def format_share(share: float) -> str:
     """Format a share in percent, neither rounded up nor with round-off."""
     return f"{100 * share:.12g} %"
 
 
-def floor_text(share: float) -> str:
+def format_bound(share: float) -> str:
     """Format a lower bound in percent with one decimal, rounded down."""
     return f"{int(1000 * share) / 10:.1f} %"

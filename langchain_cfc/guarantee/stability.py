@@ -40,7 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.certified import Delta
-from langchain_cfc.thresholds import Level, alpha_text, delta_text
+from langchain_cfc.thresholds import Level, format_alpha, format_delta
 from langchain_cfc.thresholds.base import DECIMALS
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class PaperStability(BaseModel):
         Raises:
             InputError: If a number is out of range.
         """
-        return cls._create(delta=delta_text(delta), constant=constant)
+        return cls._create(delta=format_delta(delta), constant=constant)
 
     @classmethod
     def from_theorem(cls, radius: float, ridge: float, lipschitz: float, delta: Level = DELTA) -> Self:
@@ -151,7 +151,7 @@ class PaperStability(BaseModel):
                 msg = f"{name} must be a finite number above 0, got {number!r}"
                 raise InputError(msg)
         constant = _theorem_constant(radius, ridge, lipschitz)
-        return cls._create(delta=delta_text(delta), constant=constant, **given)
+        return cls._create(delta=format_delta(delta), constant=constant, **given)
 
     @classmethod
     def _create(cls, **fields: Any) -> Self:
@@ -179,13 +179,13 @@ class PaperStability(BaseModel):
         '0.09675407154'
         """
         with localcontext(Context(_DIGITS, ROUND_FLOOR)):
-            left = Decimal(alpha_text(alpha)) - self._slack(size)
+            left = Decimal(format_alpha(alpha)) - self._slack(size)
             unit = Decimal(1).scaleb(-DECIMALS)
-            return alpha_text(left.quantize(unit)) if left >= unit else "0"
+            return format_alpha(left.quantize(unit)) if left >= unit else "0"
 
     def statement(self, alpha: Level, size: int) -> str:
         """State the claim, why it is not proven, and the slack, in a few sentences."""
-        level, left = alpha_text(alpha), self.effective_alpha(alpha, size)
+        level, left = format_alpha(alpha), self.effective_alpha(alpha, size)
         claim = (
             "CFC-PAC, a heuristic. The paper claims: with probability at least "
             f"{_complement(self.delta)} over calibration sets (delta = {self.delta} is the probability of "

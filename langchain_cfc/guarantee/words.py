@@ -9,7 +9,7 @@ from langchain_cfc.guarantee.certified import (
     AnswerPolicy,
     CoverageCertificate,
     WrongRateCertificate,
-    share_text,
+    format_share,
 )
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 
@@ -60,7 +60,7 @@ _BINDING = {
 _KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
-def guarantee_kind(
+def find_guarantee_kind(
     threshold_rule: str, *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
 ) -> GuaranteeKind:
     """Return the kind of guarantee of a threshold rule; `heuristic` if there is no theorem.
@@ -77,17 +77,17 @@ def guarantee_kind(
     return "marginal" if ridge and proven == "conditional" else proven
 
 
-def counted(weightings: Sequence[Weighting]) -> str:
+def count_weightings(weightings: Sequence[Weighting]) -> str:
     """Count the groups and soft weightings besides all prompts, in words; empty if there are none.
 
-    >>> counted([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
+    >>> count_weightings([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
     '2 soft weightings'
     """
     number = Counter(_KINDS[one.kind] for one in weightings if one.kind != "constant")
     return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
 
 
-def promise(
+def state_guarantee(
     kind: GuaranteeKind,
     target_coverage: float,
     calibration_size: int,
@@ -110,7 +110,7 @@ def promise(
         randomised: Whether thresholds are randomised.
         listed: Whether to list every weighting, or only their number.
     """
-    percent = share_text(target_coverage)
+    percent = format_share(target_coverage)
     if kind == "heuristic":
         return (
             f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."
@@ -133,23 +133,23 @@ def promise(
     if not others:
         return f"{sentence}, on average over all prompts."
     if not listed:
-        return f"{sentence}: on average, and over each of {counted(weightings)} and any mix of them."
+        return f"{sentence}: on average, and over each of {count_weightings(weightings)} and any mix of them."
     each = "; ".join(others)
     return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {each}."
 
 
-def with_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
+def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
     """State for which of the weightings the guarantee holds with confidence 1 - delta for this artifact."""
     others = [weighting for weighting in weightings if weighting.name in confident]
-    also = counted(others)
+    also = count_weightings(others)
     scope = "over all prompts" + (f" and over each of {also}" if also else "")
     return (
-        f"With confidence {share_text(1.0 - delta)} it holds for this very artifact, not only on average "
+        f"With confidence {format_share(1.0 - delta)} it holds for this very artifact, not only on average "
         f"over calibration sets: {scope}."
     )
 
 
-def assumptions(
+def list_assumptions(
     *,
     within_clusters: str,
     binding: Binding,
@@ -203,7 +203,7 @@ def assumptions(
     )
 
 
-def not_promised(
+def list_exclusions(
     kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False, never_empty: bool = False
 ) -> tuple[str, ...]:
     """List what a guarantee does not cover.
@@ -221,7 +221,7 @@ def not_promised(
     )
 
 
-def certified_only(
+def reduce_to_certificate(
     guarantee: Guarantee, certificate: CoverageCertificate, *, never_empty: bool = False
 ) -> Guarantee:
     """Reduce a guarantee about sets to what held-out prompts certify."""
@@ -231,7 +231,9 @@ def certified_only(
             "sentence": certificate.sentence(),
             "weightings": (),
             "assumptions": _add_independence(guarantee.assumptions),
-            "not_promised": not_promised("certified", confident=True, chosen=True, never_empty=never_empty),
+            "not_promised": list_exclusions(
+                "certified", confident=True, chosen=True, never_empty=never_empty
+            ),
             "failure_probability": float(certificate.delta),
             "estimated_slack": {},
             "certificate": certificate,
@@ -243,7 +245,7 @@ def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
     return assumed if INDEPENDENT in assumed else (assumed[0], INDEPENDENT, *assumed[1:])
 
 
-def answering(
+def restrict_to_policy(
     guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
 ) -> Guarantee:
     """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers."""

@@ -32,7 +32,7 @@ from langchain_cfc._internal.optional import require
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.experiments.comparison_report import MethodComparison
-from langchain_cfc.features import in_short
+from langchain_cfc.features import shorten_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,7 +220,7 @@ def group_labels(words: Sequence[str]) -> tuple[str, list[str]]:
     ('score gap', ['below 0.123', '[0.1, 1)'])
     """
     rounded = _rounded([plain(text) for text in words])
-    texts = [in_short(text, digits=None).removesuffix(" (soft)") for text in rounded]
+    texts = [shorten_words(text, digits=None).removesuffix(" (soft)") for text in rounded]
     shared, labels = _apart(texts)
     labels = [_trimmed(label) for label in labels]
     often = Counter(labels)

@@ -19,7 +19,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
-from langchain_cfc.guarantee import share_text
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.report import tables
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
@@ -425,7 +425,7 @@ def _bot(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterato
         f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({percent(answers.answered_rate)}) are "
         f"answered, {answers.wrong:,} of them wrongly: {percent(answers.wrong_rate, 1)} (95 % interval "
         f"{percent_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
-        f"{share_text(answers.max_wrong_rate)}."
+        f"{format_share(answers.max_wrong_rate)}."
     )
     verdict = (
         "That is too many for chance: do not serve it."

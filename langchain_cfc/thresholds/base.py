@@ -37,7 +37,7 @@ State = TypeVar("State")
 Level: TypeAlias = str | float | Decimal
 
 
-def alpha_text(alpha: Level) -> str:
+def format_alpha(alpha: Level) -> str:
     """Convert an error level to canonical decimal text.
 
     Args:
@@ -51,20 +51,20 @@ def alpha_text(alpha: Level) -> str:
         InputError: If it is not a number strictly between 0 and 1, if a float rounds to 0 or 1, or if text or
             a `Decimal` has more than 12 decimals.
 
-    >>> alpha_text(0.10), alpha_text("0.050"), alpha_text(1e-3), alpha_text(1 - 0.8)
+    >>> format_alpha(0.10), format_alpha("0.050"), format_alpha(1e-3), format_alpha(1 - 0.8)
     ('0.1', '0.05', '0.001', '0.2')
     """
     return _decimal_text(alpha, "alpha")
 
 
-def delta_text(delta: Level) -> str:
+def format_delta(delta: Level) -> str:
     """Convert a failure probability to canonical decimal text.
 
     Args:
         delta: Probability that a guarantee with confidence 1 - delta fails, 0 < delta < 1.
 
     Returns:
-        Plain decimal text as from `alpha_text`.
+        Plain decimal text as from `format_alpha`.
 
     Raises:
         InputError: If it is not a number strictly between 0 and 1.
@@ -92,13 +92,13 @@ def _decimal_text(level: Level, name: str) -> str:
     return text
 
 
-def exact_tau(alpha: Level) -> Fraction:
+def compute_tau(alpha: Level) -> Fraction:
     """Compute the target coverage tau = 1 - alpha as a fraction.
 
-    >>> exact_tau(0.3)
+    >>> compute_tau(0.3)
     Fraction(7, 10)
     """
-    return 1 - Fraction(alpha_text(alpha))
+    return 1 - Fraction(format_alpha(alpha))
 
 
 def conformal_rank(size: int, tau: Fraction) -> int:
@@ -111,7 +111,7 @@ def conformal_rank(size: int, tau: Fraction) -> int:
     Returns:
         The rank, 1 ... N + 1.
 
-    >>> conformal_rank(9, exact_tau(0.1)), conformal_rank(9, exact_tau(0.3))
+    >>> conformal_rank(9, compute_tau(0.1)), conformal_rank(9, compute_tau(0.3))
     (9, 7)
     """
     return math.ceil((size + 1) * tau)
@@ -145,10 +145,10 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
     Raises:
         InputError: If delta is not a number strictly between 0 and 1.
 
-    >>> [confident_rank(size, exact_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
+    >>> [confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
     [22, 22, 186, 913, 8137]
     """
-    allowed = delta if isinstance(delta, Fraction) else Fraction(delta_text(delta))
+    allowed = delta if isinstance(delta, Fraction) else Fraction(format_delta(delta))
     if not 0 < allowed < 1:
         msg = f"delta must lie strictly between 0 and 1; got {allowed}"
         raise InputError(msg)
@@ -245,7 +245,7 @@ class ThresholdRule(ABC, Generic[State]):
 
     def __post_init__(self) -> None:
         """Convert alpha to canonical decimal text and validate the cap."""
-        object.__setattr__(self, "alpha", alpha_text(self.alpha))
+        object.__setattr__(self, "alpha", format_alpha(self.alpha))
         if not (np.isfinite(self.cap) and self.cap > 1.0):
             msg = f"cap must be a finite number above 1, the largest possible score; got {self.cap!r}"
             raise InputError(msg)
@@ -253,7 +253,7 @@ class ThresholdRule(ABC, Generic[State]):
     @property
     def tau(self) -> float:
         """Target coverage 1 - alpha."""
-        return float(exact_tau(self.alpha))
+        return float(compute_tau(self.alpha))
 
     @property
     def fitted(self) -> State:

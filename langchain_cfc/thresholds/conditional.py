@@ -15,7 +15,7 @@ from langchain_cfc.thresholds._randomized import compute_factors
 from langchain_cfc.thresholds._rows import LARGEST, Penalised, Rows
 from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._windows import Windows
-from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_calibration_arrays, exact_tau
+from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_calibration_arrays, compute_tau
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.state import Calibrated
 
@@ -255,14 +255,14 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
     def restore(self, data: Mapping[str, FloatArray]) -> ConditionalThreshold:
         """Return a fitted copy from `state_data`."""
-        tau, penalised = exact_tau(self.alpha), self.ridge > 0.0
+        tau, penalised = compute_tau(self.alpha), self.ridge > 0.0
         return replace(self, _state=Calibrated.from_arrays(data, tau, self.cap, ridge=penalised))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
         return self._calibrate(Rows.unweighted(features, success_scores))
 
     def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:
-        tau = exact_tau(self.alpha)
+        tau = compute_tau(self.alpha)
         return Calibrated.fit(
             prompts,
             tau,

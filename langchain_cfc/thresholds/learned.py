@@ -13,7 +13,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import EPS
 from langchain_cfc.thresholds._warm_start import fit_base_regression
-from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_state, exact_tau
+from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_state, compute_tau
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class LearnedThreshold(ThresholdRule[_LearnedState]):
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> _LearnedState:
         columns, _ = Columns.choose(features)
         reduced, _ = columns.reduce(features)
-        base = fit_base_regression(Rows.unweighted(reduced, success_scores), exact_tau(self.alpha))
+        base = fit_base_regression(Rows.unweighted(reduced, success_scores), compute_tau(self.alpha))
         return _LearnedState(columns, base.beta)
 
     def _compute(self, state: _LearnedState, features: FloatArray) -> Thresholds:

@@ -16,10 +16,10 @@ from langchain_cfc.thresholds.base import (
     ThresholdRule,
     Thresholds,
     check_state,
+    compute_tau,
     confident_rank,
     conformal_rank,
-    delta_text,
-    exact_tau,
+    format_delta,
 )
 
 
@@ -62,7 +62,7 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
         """Convert delta to canonical decimal text."""
         super().__post_init__()
         if self.delta is not None:
-            object.__setattr__(self, "delta", delta_text(self.delta))
+            object.__setattr__(self, "delta", format_delta(self.delta))
 
     @property
     def dimension(self) -> int:
@@ -91,7 +91,7 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
         return replace(self, _state=_MarginalState(value, int(dimension[0])))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> _MarginalState:
-        size, tau = len(success_scores), exact_tau(self.alpha)
+        size, tau = len(success_scores), compute_tau(self.alpha)
         rank = conformal_rank(size, tau) if self.delta is None else confident_rank(size, tau, self.delta)
         return _MarginalState(_order_statistic(success_scores, rank, np.inf), features.shape[1])
 
@@ -148,7 +148,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
     def __post_init__(self) -> None:
         """Convert delta to canonical decimal text."""
         super().__post_init__()
-        object.__setattr__(self, "delta", delta_text(self.delta))
+        object.__setattr__(self, "delta", format_delta(self.delta))
 
     @property
     def dimension(self) -> int:
@@ -179,7 +179,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
             raise InputError(msg)
         share = Fraction(str(self.delta)) / features.shape[1]
         members = [success_scores[column == 1.0] for column in features.T]
-        tau = exact_tau(self.alpha)
+        tau = compute_tau(self.alpha)
         ranks = [confident_rank(len(scores), tau, share) for scores in members]
         quantiles = map(_order_statistic, members, ranks, [self.cap] * len(members))
         return _GroupedState(np.array(list(quantiles)))

@@ -174,7 +174,7 @@ def test_fewer_candidates_are_the_first_slots() -> None:
     labelled = world(5, 200, 5)
     some = compare(labelled, n=2, alpha="0.4", splits=2)
     assert some.n_candidates == 2
-    assert some == compare(labelled.first_slots(2), alpha="0.4", splits=2)
+    assert some == compare(labelled.keep_first_candidates(2), alpha="0.4", splits=2)
     assert some != compare(labelled, alpha="0.4", splits=2)
 
 

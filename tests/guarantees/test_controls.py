@@ -120,8 +120,8 @@ def test_fewer_candidates_than_were_calibrated_break_the_promise(
         test = prompts(rng, TESTED, hopeless=True)
         own.append(gaps(artifact, test))
         with pytest.raises(InputError, match="n = 4 candidates"):
-            decide(artifact, test.first_slots(2).draws)
-        fewer.append(gaps(artifact.model_copy(update={"n": 2}), test.first_slots(2)))
+            decide(artifact, test.keep_first_candidates(2).draws)
+        fewer.append(gaps(artifact.model_copy(update={"n": 2}), test.keep_first_candidates(2)))
     assert worst(own, evidence) < ALARM
     assert evidence([one["1"] for one in fewer], 1.0 - TAU) > ALARM
 
