@@ -270,7 +270,8 @@ class LabelledBatch:
         if labels.dtype != np.bool_:
             msg = f"correct must hold True and False only, got an array of type {labels.dtype}"
             raise InputError(msg)
-        for name in [*ids, *(cluster for cluster in clusters or () if cluster is not None)]:
+        names: list[Any] = [*ids, *(cluster for cluster in clusters or () if cluster is not None)]
+        for name in names:
             if not isinstance(name, str) or not name:
                 msg = f"ids and clusters must be non-empty texts; got {name!r}"
                 raise InputError(msg)
@@ -283,9 +284,9 @@ class LabelledBatch:
             if not np.isfinite(values).all():
                 msg = f"raw outputs of {name!r} must be finite numbers"
                 raise InputError(msg)
-        names: tuple[str | None, ...] = (None,) * len(draws) if clusters is None else tuple(clusters)
+        all_clusters: tuple[str | None, ...] = (None,) * len(draws) if clusters is None else tuple(clusters)
         shares = None if weights is None else to_float_array(weights, "weights")
-        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, shares, prompt_kinds)
+        return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, outputs, shares, prompt_kinds)
 
     @classmethod
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:

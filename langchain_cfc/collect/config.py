@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from langchain_cfc._internal.plugins import load_object, is_plugin_source
+from langchain_cfc._internal.plugins import is_plugin_source, load_object
 from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.costs import Budget, Price
 from langchain_cfc.collect.executor import Components
@@ -244,7 +244,9 @@ class CollectionConfig(_Table):
             "columns": columns,
         }
         # Files move and grow; the name of a source with a scheme tells its version.
-        return {**settings, "source": self.source.rows.name} if is_plugin_source(self.source.path) else settings
+        return (
+            {**settings, "source": self.source.rows.name} if is_plugin_source(self.source.path) else settings
+        )
 
 
 def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:

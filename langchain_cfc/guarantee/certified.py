@@ -197,8 +197,8 @@ class WrongRateCertificate(Certificate):
         return (
             f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
             f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact: answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
-            f"certification prompts, {everyone.wrong} of them wrongly."
+            f"artifact: answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of "
+            f"{everyone.prompts} certification prompts, {everyone.wrong} of them wrongly."
         )
 
 
