@@ -119,8 +119,8 @@ def test_weights_go_with_their_prompts() -> None:
         ([0.5, np.nan], "the weight of prompt 1 is nan"),
         ([1.0], r"weights must be 2 numbers, got an array of shape \(1,\)"),
         ([[1.0], [1.0]], r"weights must be 2 numbers, got an array of shape \(2, 1\)"),
-        (["a", "b"], r"weights must be numbers in \(0, 1\]"),
-        ([[1.0], 1.0], r"weights must be numbers in \(0, 1\]"),
+        (["a", "b"], "weights must be an array of numbers"),
+        ([[1.0], 1.0], "weights must be an array of numbers"),
     ]
     for wrong, said in refused:
         with pytest.raises(InputError, match=said):
