@@ -464,9 +464,9 @@ def plan_from_pilot(
         MissingExtraError: If SciPy is not installed.
 
     >>> import numpy as np
-    >>> from langchain_cfc.candidates import Draws
+    >>> from langchain_cfc.candidates import CandidateBatch
     >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
-    >>> draws = Draws.of(np.full((60, 2), 0.5))
+    >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
     >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
     >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
     >>> overall = plan.groups[0]
