@@ -187,13 +187,13 @@ def _first(
 
 def _searches(rule: ConditionalThreshold, mean: FloatArray, prompts: FloatArray) -> list[float]:
     """Seconds per threshold of a rule that remembers nothing."""
-    memory = _windows.MEMORY
-    _windows.MEMORY = 0
+    memory = _windows.CACHE_SIZE
+    _windows.CACHE_SIZE = 0
     try:
         answer(rule, mean)
         return [seconds_of(partial(answer, rule, phi)) for phi in prompts]
     finally:
-        _windows.MEMORY = memory
+        _windows.CACHE_SIZE = memory
 
 
 def _warm(

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.results import Part
 from benchmarks.sheet import Sheet, span
 from langchain_cfc.records import PromptRecord
-from langchain_cfc.scoring import discrimination
+from langchain_cfc.scoring import compute_auroc
 
 HEAD = """\
 # What verifiers are worth on recorded candidates
@@ -133,7 +133,7 @@ def row(
 
 
 def _area(scores: np.ndarray, correct: np.ndarray) -> Area | None:
-    found = discrimination(scores, correct)
+    found = compute_auroc(scores, correct)
     return None if found is None else Area(auroc=found.auroc, low=found.low, high=found.high)
 
 

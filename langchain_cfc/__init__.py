@@ -5,7 +5,7 @@ Importing this package loads nothing; each name below is loaded when it is first
 
 from __future__ import annotations
 
-from langchain_cfc._internal.lazy import lazily
+from langchain_cfc._internal.lazy import make_lazy
 from langchain_cfc._version import __version__
 
 # Type checkers know this name; to import it would cost as much as all the rest here.
@@ -54,4 +54,4 @@ _HOMES = {
 }
 
 
-__getattr__, __dir__ = lazily(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _HOMES)

@@ -1,8 +1,8 @@
-"""`CandidateBatch`: what calibration and serving both know about prompts, as arrays.
+"""Candidates of prompts as arrays: `CandidateBatch` for serving, `LabelledBatch` for calibration.
 
-Set rules and feature maps read this and nothing else, which is what keeps calibration and serving
-exchangeable: offline the arrays hold thousands of labelled prompts, online a single one, and the code in
-between cannot tell the difference.
+Set rules and feature maps read a `CandidateBatch` and nothing else. This keeps calibration and serving
+exchangeable: offline the arrays hold thousands of labelled prompts, online a single one, and the code that
+reads them cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
 from langchain_cfc.errors import InputError
 
 Scalar: TypeAlias = str | int | float | bool
@@ -29,39 +29,28 @@ _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "
 
 @dataclass(frozen=True, eq=False)
 class JsonMetadata(Sequence[Mapping[str, Scalar]]):
-    """The metadata of N prompts as JSON, texts that come again held once; parsed only when it is looked at.
+    """The metadata of N prompts as JSON, parsed on access; equal texts are stored once.
 
-    A million prompts have a million mappings, but mostly few different ones, and features read them one by
-    one.
+    A million prompts have a million mappings, but usually few different ones.
 
-    Attributes:
-        texts: Different JSON objects of texts, finite numbers and booleans.
-        codes: (N,) position among the texts of each prompt's.
 
     >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
     'art'
     """
 
-    texts: Sequence[str]
-    codes: IntArray
+    texts: Sequence[str]  # Distinct JSON objects of texts, finite numbers and booleans
+    codes: IntArray  # (N,) index into `texts` for each prompt
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> JsonMetadata:
-        """Tell texts apart.
-
-        Args:
-            texts: N JSON objects of texts, finite numbers and booleans; whoever wrote them has checked that.
-
-        Returns:
-            The metadata of N prompts.
-        """
+        """Encode N JSON objects that are known to hold only texts, finite numbers and booleans."""
         known: dict[str, int] = {}
         codes = [known.setdefault(text, len(known)) for text in texts]
         return cls(tuple(known), np.array(codes, dtype=np.int64))
 
     @classmethod
-    def joined(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
-        """The metadata of several parts of a dataset, one after the other."""
+    def concatenate(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
+        """Concatenate the metadata of several parts of a dataset."""
         known: dict[str, int] = {}
         codes: list[IntArray] = []
         for part in parts:
@@ -81,13 +70,13 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
     def __getitem__(self, row: int | slice) -> Mapping[str, Scalar] | JsonMetadata:
         if isinstance(row, slice):
             return JsonMetadata(self.texts, self.codes[row])
-        return _parsed(self.texts[self.codes[row]])
+        return _parse_json(self.texts[self.codes[row]])
 
     def __iter__(self) -> Iterator[Mapping[str, Scalar]]:
-        return (_parsed(self.texts[code]) for code in self.codes.tolist())
+        return (_parse_json(self.texts[code]) for code in self.codes.tolist())
 
     def take(self, rows: IntArray) -> JsonMetadata:
-        """The metadata of some of the prompts; `rows` is (m,) row numbers."""
+        """Select prompts by (m,) row numbers."""
         return JsonMetadata(self.texts, self.codes[rows])
 
 
@@ -97,11 +86,11 @@ class CandidateBatch:
 
     Attributes:
         scores: (N, n) verifier scores in [0, 1], smaller is better.
-        answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None where
-            unknown.
-        lengths: (N, n) number of characters of each answer, 0 for a blank one; None where unknown.
-        metadata: N mappings of what the prompt's metadata function (or record) says.
-        measured: (N,) values of statistics, by their feature text, that need not be computed again.
+        answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None if
+            answers are unknown.
+        lengths: (N, n) number of characters of each answer, 0 for a blank one; None if answers are unknown.
+        metadata: N mappings from the prompts' metadata function or records.
+        measured: (N,) precomputed values of statistics by their feature text.
     """
 
     scores: FloatArray
@@ -111,13 +100,13 @@ class CandidateBatch:
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
-        """The draws of several parts of a dataset, one after the other; answers where all parts have them."""
+    def concatenate(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
+        """Concatenate parts of a dataset; answers are kept only if all parts have them."""
         return cls(
             np.concatenate([part.scores for part in parts]),
-            _all_or_none([part.answer_codes for part in parts]),
-            _all_or_none([part.lengths for part in parts]),
-            _metadata([part.metadata for part in parts]),
+            _concatenate_known([part.answer_codes for part in parts]),
+            _concatenate_known([part.lengths for part in parts]),
+            _concatenate_metadata([part.metadata for part in parts]),
         )
 
     @classmethod
@@ -131,24 +120,20 @@ class CandidateBatch:
 
         Args:
             scores: (N, n) verifier scores in [0, 1].
-            answers: N lists of n answers (extracted answers where there are any, else the texts).
-            metadata: N mappings; empty ones if left out.
+            answers: N lists of n answers (extracted answers if available, else the texts).
+            metadata: N mappings; empty by default.
 
         Returns:
-            The packed draws.
+            The packed batch.
 
         Raises:
             InputError: If shapes disagree, n is 0, or a score is not a finite number in [0, 1].
         """
-        try:
-            matrix = np.array(scores, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            msg = "scores must be N lists of n numbers each"
-            raise InputError(msg) from error
+        matrix = to_float_array(scores, "scores").copy()
         if matrix.ndim != 2 or matrix.shape[1] == 0:  # noqa: PLR2004 - rows and columns
             msg = f"scores must be an (N, n) array with n >= 1, got shape {matrix.shape}"
             raise InputError(msg)
-        # Written so that NaN fails it as well.
+        # NaN fails this test as well.
         bad = ~((matrix >= 0.0) & (matrix <= 1.0))
         if bad.any():
             row, slot = (int(i) for i in np.argwhere(bad)[0])
@@ -160,8 +145,8 @@ class CandidateBatch:
             if len(answers) != size or any(len(row_) != n for row_ in answers):
                 msg = f"answers must be {size} lists of {n} texts, like the scores"
                 raise InputError(msg)
-            codes = np.array([answer_codes(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
-            lengths = np.array([[answer_length(a) for a in row_] for row_ in answers], dtype=np.int64)
+            codes = np.array([encode_answers(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
+            lengths = np.array([[measure_answer(a) for a in row_] for row_ in answers], dtype=np.int64)
             lengths = lengths.reshape(size, n)
         if metadata is not None and len(metadata) != size:
             msg = f"metadata must hold {size} mappings, got {len(metadata)}"
@@ -183,58 +168,47 @@ class CandidateBatch:
 
     @property
     def blank(self) -> BoolArray | None:
-        """(N, n) whether a candidate gives no answer: its answer is blank; None where answers are unknown."""
+        """(N, n) whether a candidate's answer is blank; None if answers are unknown."""
         return None if self.lengths is None else np.asarray(self.lengths == 0, dtype=np.bool_)
 
     def take(self, rows: IntArray) -> CandidateBatch:
-        """The same draws for some of the prompts.
-
-        Args:
-            rows: (m,) row numbers.
-
-        Returns:
-            Draws of m prompts.
-        """
+        """Select prompts by (m,) row numbers."""
         return CandidateBatch(
             self.scores[rows],
             None if self.answer_codes is None else self.answer_codes[rows],
             None if self.lengths is None else self.lengths[rows],
-            self.metadata.take(rows) if isinstance(self.metadata, JsonMetadata) else _of(self.metadata, rows),
+            self.metadata.take(rows)
+            if isinstance(self.metadata, JsonMetadata)
+            else _select(self.metadata, rows),
             {name: values[rows] for name, values in self.measured.items()},
         )
 
 
-def kinds_of_prompts(inputs: Iterable[object]) -> frozenset[PromptKind]:
-    """Return the kinds of prompts as records hold them.
-
-    Args:
-        inputs: Texts, lists of messages or JSON objects.
-    """
+def find_prompt_kinds(inputs: Iterable[object]) -> frozenset[PromptKind]:
+    """Return the kinds of prompts that records hold: texts, lists of messages or JSON objects."""
     return frozenset(_KINDS[kind] for kind in {type(one) for one in inputs})
 
 
-def kinds_of_json_prompts(inputs: Iterable[str]) -> frozenset[PromptKind]:
-    """Return the kinds of prompts that are written as JSON."""
+def find_json_prompt_kinds(inputs: Iterable[str]) -> frozenset[PromptKind]:
+    """Return the kinds of prompts that are serialized as JSON."""
     return frozenset(_KINDS_OF_JSON[first] for first in {one.lstrip()[:1] for one in inputs})
 
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """Draws with what only calibration and evaluation may see.
+    """Candidates with labels, ids and clusters, which only calibration and evaluation may see.
 
     Attributes:
         draws: The candidates of N prompts.
         correct: (N, n) whether each candidate is correct (the paper's A(X, y)).
         ids: N record ids.
-        clusters: N cluster names (conversation, set of paraphrases); None where a prompt stands alone.
-        recorded: Number of candidates that were recorded; the draws hold the first n of them.
-        extracted: Whether an extractor made the answers, or they are the texts themselves; None where some
-            are the one and some the other.
-        raw: (N, n) raw outputs of each verifier that may be combined, by its name.
-        weights: (N,) in (0, 1], where prompts were chosen to be labelled with unequal probabilities: the
-            smallest of these probabilities, for whatever prompt, divided by the prompt's own; None where all
-            are equal.
-        prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None where they are unknown.
+        clusters: N cluster names (conversation, set of paraphrases); None for a prompt without a cluster.
+        recorded: Number of recorded candidates per prompt; `draws` holds the first n of them.
+        extracted: Whether the answers come from an extractor (True) or are the texts (False); None if mixed.
+        raw: (N, n) raw outputs of each verifier that may be combined, by name.
+        weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
+            smallest such probability over all prompts divided by the prompt's own; None if all are equal.
+        prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
     """
 
     draws: CandidateBatch
@@ -248,12 +222,12 @@ class LabelledBatch:
     prompt_kinds: frozenset[PromptKind] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse labels that do not fit the draws."""
+        """Reject labels whose shapes do not match the candidates."""
         if self.weights is not None:
             _check_weights(self.weights, self.clusters)
         shapes = {self.draws.scores.shape, self.correct.shape, *(one.shape for one in self.raw.values())}
         if not (len(shapes) == 1 and len(self.ids) == len(self.clusters) == len(self.draws)):
-            msg = "labels, ids, clusters and raw outputs must match the draws in number"
+            msg = "labels, ids, clusters and raw outputs must have as many entries as the candidates"
             raise InputError(msg)
 
     @classmethod
@@ -271,73 +245,74 @@ class LabelledBatch:
         weights: FloatArray | Sequence[float] | None = None,
         prompt_kinds: frozenset[PromptKind] | None = None,
     ) -> LabelledBatch:
-        """Check and pack N labelled prompts, such as a batch out of a database; see `joined`.
+        """Check and pack N labelled prompts, such as a batch read from a database.
 
         Args:
-            ids: N different ids, none empty.
+            ids: N distinct, non-empty ids.
             scores: (N, n) verifier scores in [0, 1], smaller is better.
             correct: (N, n) whether each candidate is correct.
-            answers: N lists of n answers (extracted answers where there are any, else the texts).
-            clusters: N cluster names, None where a prompt stands alone; all alone if left out.
-            metadata: N mappings, perhaps a `JsonMetadata`; empty ones if left out.
+            answers: N lists of n answers (extracted answers if available, else the texts).
+            clusters: N cluster names, None for a prompt without a cluster; none by default.
+            metadata: N mappings or a `JsonMetadata`; empty by default.
             raw: (N, n) finite raw outputs of verifiers, by name.
-            extracted: Whether an extractor made the answers; None where it made some.
-            weights: N numbers in (0, 1], where prompts were chosen to be labelled with unequal probabilities:
-                the smallest of these probabilities, for whatever prompt, divided by the prompt's own.
-            prompt_kinds: The kinds of the prompts, see `kinds_of_prompts`; None where they are unknown.
+            extracted: Whether the answers come from an extractor; None if only some do.
+            weights: N numbers in (0, 1], see the attribute; None for equal probabilities.
+            prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:
-            The prompts, all their candidates recorded.
+            The batch, with all candidates counted as recorded.
 
         Raises:
-            InputError: If anything differs in number, or a value is not what it should be.
+            InputError: If lengths differ or a value is out of range.
         """
         draws = CandidateBatch.of(scores, answers, metadata)
         labels = np.asarray(correct)
         if labels.dtype != np.bool_:
             msg = f"correct must hold True and False only, got an array of type {labels.dtype}"
             raise InputError(msg)
-        _check_named([*ids, *(cluster for cluster in clusters or () if cluster is not None)])
-        _check_different(ids)
-        outputs = {name: _finite(name, values) for name, values in (raw or {}).items()}
-        alone = (None,) * len(draws)
-        names = alone if clusters is None else tuple(clusters)
-        counted = None if weights is None else _floats(weights)
-        return cls(draws, labels, tuple(ids), names, draws.n, extracted, outputs, counted, prompt_kinds)
+        names: list[Any] = [*ids, *(cluster for cluster in clusters or () if cluster is not None)]
+        for name in names:
+            if not isinstance(name, str) or not name:
+                msg = f"ids and clusters must be non-empty texts; got {name!r}"
+                raise InputError(msg)
+        _check_distinct(ids)
+        outputs = {
+            name: to_float_array(values, f"raw outputs of {name!r}").copy()
+            for name, values in (raw or {}).items()
+        }
+        for name, values in outputs.items():
+            if not np.isfinite(values).all():
+                msg = f"raw outputs of {name!r} must be finite numbers"
+                raise InputError(msg)
+        all_clusters: tuple[str | None, ...] = (None,) * len(draws) if clusters is None else tuple(clusters)
+        shares = None if weights is None else to_float_array(weights, "weights")
+        return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, outputs, shares, prompt_kinds)
 
     @classmethod
-    def joined(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
-        """Parts of a dataset as one.
-
-        Args:
-            parts: At least one part; equal in number of candidates and in the verifiers of `raw`.
-
-        Returns:
-            All prompts in order.
-
-        Raises:
-            InputError: If there is no part, parts differ, or an id comes twice.
-        """
+    def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
+        """Concatenate one or more parts of a dataset; an InputError if n or the verifiers of `raw` differ."""
         several = list(parts)
         if len({(part.draws.n, part.recorded, tuple(part.raw)) for part in several}) != 1:
-            msg = "parts of one dataset must be at least one, with equal n and the same raw outputs"
+            msg = "a dataset needs at least one part, and all parts need the same n and the same raw outputs"
             raise InputError(msg)
         first = several[0]
         extracted = {part.extracted for part in several}
-        alike = all(part.weights is None for part in several)
+        is_weighted = any(part.weights is not None for part in several)
         kinds = [part.prompt_kinds for part in several]
         whole = cls(
-            CandidateBatch.joined([part.draws for part in several]),
+            CandidateBatch.concatenate([part.draws for part in several]),
             np.concatenate([part.correct for part in several]),
             tuple(chain.from_iterable(part.ids for part in several)),
             tuple(chain.from_iterable(part.clusters for part in several)),
             first.recorded,
             first.extracted if len(extracted) == 1 else None,
             {name: np.concatenate([part.raw[name] for part in several]) for name in first.raw},
-            None if alike else np.concatenate([_counted(part) for part in several]),
+            np.concatenate([np.ones(len(one)) if one.weights is None else one.weights for one in several])
+            if is_weighted
+            else None,
             None if None in kinds else frozenset().union(*(one for one in kinds if one is not None)),
         )
-        _check_different(whole.ids)
+        _check_distinct(whole.ids)
         return whole
 
     def __len__(self) -> int:
@@ -346,36 +321,24 @@ class LabelledBatch:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the prompts can be recognised by later: their ids, and their clusters."""
-        return names_of(self.ids, self.clusters)
+        """Ids and cluster names, from which the prompts can be recognized later."""
+        return list_ids_and_clusters(self.ids, self.clusters)
 
     def take(self, rows: IntArray) -> LabelledBatch:
-        """The same for some of the prompts; `rows` is (m,) row numbers."""
-        return LabelledBatch(
-            self.draws.take(rows),
-            self.correct[rows],
-            _of(self.ids, rows),
-            _of(self.clusters, rows),
-            self.recorded,
-            self.extracted,
-            {name: outputs[rows] for name, outputs in self.raw.items()},
-            None if self.weights is None else self.weights[rows],
-            self.prompt_kinds,
+        """Select prompts by (m,) row numbers."""
+        return replace(
+            self,
+            draws=self.draws.take(rows),
+            correct=self.correct[rows],
+            ids=_select(self.ids, rows),
+            clusters=_select(self.clusters, rows),
+            raw={name: outputs[rows] for name, outputs in self.raw.items()},
+            weights=None if self.weights is None else self.weights[rows],
         )
 
-    def first_slots(self, n: int) -> LabelledBatch:
-        """The same prompts with their first n candidates only.
-
-        Args:
-            n: Number of candidates to keep, 1 <= n <= the present one.
-
-        Returns:
-            The prompts; `recorded` stays as it is.
-
-        Raises:
-            InputError: If n is out of range.
-        """
-        check_slots(n, self.draws.n)
+    def keep_first_candidates(self, n: int) -> LabelledBatch:
+        """Keep only the first n candidates of each prompt; `recorded` is unchanged."""
+        check_candidate_count(n, self.draws.n)
         draws = self.draws
         fewer = CandidateBatch(
             draws.scores[:, :n].copy(),
@@ -387,22 +350,18 @@ class LabelledBatch:
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
 
 
-def check_alike(labelled: LabelledBatch) -> None:
-    """Refuse prompts that count differently, where nobody heeds it.
-
-    Raises:
-        InputError: If they have weights.
-    """
+def check_unweighted(labelled: LabelledBatch) -> None:
+    """Reject prompts with weights where the caller does not support them."""
     if labelled.weights is not None:
         msg = (
             "these prompts were chosen to be labelled with unequal probabilities, which only calibrate, "
-            "certify and evaluate heed: give a fair sample of them, such as SplitPlan.fair makes"
+            "certify and evaluate support: pass a fair sample of them, such as SplitPlan.fair returns"
         )
         raise InputError(msg)
 
 
 def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
-    """Refuse weights that are no shares of a probability, or of prompts that are chosen together."""
+    """Reject weights outside (0, 1], of the wrong number, or of prompts in clusters."""
     if weights.shape != (len(clusters),):
         msg = f"weights must be {len(clusters)} numbers, got an array of shape {weights.shape}"
         raise InputError(msg)
@@ -412,96 +371,59 @@ def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
         msg = f"the weight of prompt {row} is {weights[row]}; expected one in (0, 1]"
         raise InputError(msg)
     if any(cluster is not None for cluster in clusters):
-        msg = "prompts of a cluster have no weights: choose one of each cluster, and leave clusters out"
+        msg = "prompts in clusters cannot have weights: keep one prompt per cluster and leave clusters out"
         raise InputError(msg)
 
 
-def _floats(weights: Any) -> FloatArray:
-    try:
-        return np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"weights must be numbers in (0, 1]: {error}"
-        raise InputError(msg) from error
-
-
-def _counted(part: LabelledBatch) -> FloatArray:
-    return np.ones(len(part)) if part.weights is None else part.weights
-
-
-def names_of(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:
-    """What prompts can be recognised by later: their ids, and their clusters, each once."""
+def list_ids_and_clusters(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:
+    """Return ids and distinct cluster names, from which prompts can be recognized later."""
     known = dict.fromkeys(f"cluster:{cluster}" for cluster in clusters if cluster is not None)
     return (*ids, *known)
 
 
-def check_slots(n: int, recorded: int) -> None:
-    """Refuse a number of candidates to use that was not recorded.
-
-    Args:
-        n: The number to use.
-        recorded: The number that there is.
-
-    Raises:
-        InputError: If n is less than 1 or more than there is.
-    """
+def check_candidate_count(n: int, recorded: int) -> None:
+    """Reject a number of candidates below 1 or above the recorded one."""
     if not 1 <= n <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
         raise InputError(msg)
 
 
-def answer_length(answer: str) -> int:
-    """Return the number of characters of an answer, 0 for one of whitespace alone."""
+def measure_answer(answer: str) -> int:
+    """Return the number of characters of an answer, 0 if it is only whitespace."""
     return 0 if answer.isspace() else len(answer)
 
 
-def answer_codes(answers: Sequence[str]) -> list[int]:
-    """The slot of the first candidate with the same answer, for each of n answers of one prompt."""
+def encode_answers(answers: Sequence[str]) -> list[int]:
+    """Return for each of n answers of a prompt the slot of the first equal answer."""
     first: dict[str, int] = {}
     return [first.setdefault(answer, slot) for slot, answer in enumerate(answers)]
 
 
-def _of(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:
+def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:
     return tuple(map(items.__getitem__, rows.tolist()))
 
 
-def _all_or_none(parts: Sequence[IntArray | None]) -> IntArray | None:
+def _concatenate_known(parts: Sequence[IntArray | None]) -> IntArray | None:
     known = [part for part in parts if part is not None]
     return np.concatenate(known) if len(known) == len(parts) else None
 
 
-def _metadata(parts: Sequence[Sequence[Mapping[str, Scalar]]]) -> Sequence[Mapping[str, Scalar]]:
+def _concatenate_metadata(parts: Sequence[Sequence[Mapping[str, Scalar]]]) -> Sequence[Mapping[str, Scalar]]:
     as_json = [part for part in parts if isinstance(part, JsonMetadata)]
-    return JsonMetadata.joined(as_json) if len(as_json) == len(parts) else tuple(chain.from_iterable(parts))
+    return (
+        JsonMetadata.concatenate(as_json) if len(as_json) == len(parts) else tuple(chain.from_iterable(parts))
+    )
 
 
-def _check_named(names: Iterable[object]) -> None:
-    for name in names:
-        if not isinstance(name, str) or not name:
-            msg = f"ids and clusters must be texts, none of them empty; got {name!r}"
-            raise InputError(msg)
-
-
-def _check_different(ids: Sequence[str]) -> None:
+def _check_distinct(ids: Sequence[str]) -> None:
     if len(set(ids)) < len(ids):
         name, count = Counter(ids).most_common(1)[0]
-        msg = f"the id {name!r} comes {count} times; expected ids to differ"
+        msg = f"the id {name!r} occurs {count} times; ids must be distinct"
         raise InputError(msg)
-
-
-def _finite(name: str, values: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
-    try:
-        outputs = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"raw outputs of {name!r} must be N lists of n numbers each"
-        raise InputError(msg) from error
-    if not np.isfinite(outputs).all():
-        msg = f"raw outputs of {name!r} must be finite numbers"
-        raise InputError(msg)
-    return outputs
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> Mapping[str, Scalar]:
-    # Shared by all who ask, so nobody may change it.
+def _parse_json(text: str) -> Mapping[str, Scalar]:
+    # The cache shares the result between callers, so it must be read-only.
     entries: dict[str, Scalar] = json.loads(text)
     return MappingProxyType(entries)

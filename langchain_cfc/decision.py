@@ -1,7 +1,7 @@
-"""The decision: from scores, answers and metadata to a threshold, and a set or an abstention.
+"""The decision: from scores, answers and metadata to a threshold, and an answer set or an abstention.
 
-This is the one place where it is made. The runnable, evaluation, certification and monitoring all call it,
-so that what is measured is what is served.
+The runnable, evaluation, certification and monitoring all call `decide`, so that what is measured is what is
+served.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import AnswerPolicy
-from langchain_cfc.set_rules import accepted
+from langchain_cfc.set_rules import select_candidates
 from langchain_cfc.thresholds import Level, Thresholds
 
 if TYPE_CHECKING:
@@ -36,44 +36,29 @@ EVERY_SET = AnswerPolicy()
 
 @dataclass(frozen=True)
 class AnswerSets:
-    """The answer sets of N prompts.
+    """The answer sets of N prompts."""
 
-    Attributes:
-        draws: The candidates of these prompts.
-        accepted: (N, n) the answer sets; empty where the prompt is flagged, and else only where empty sets
-            are allowed.
-        not_certifiable: (N,) whether the prompt is flagged.
-    """
-
-    draws: CandidateBatch
+    draws: CandidateBatch  # The candidates of these prompts
+    # (N, n) the answer sets; empty for flagged prompts, and otherwise only if empty sets are allowed.
     accepted: BoolArray
-    not_certifiable: BoolArray
+    not_certifiable: BoolArray  # (N,) whether the prompt is flagged
 
     @classmethod
-    def within(
+    def from_levels(
         cls, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool
     ) -> Self:
-        """The sets that thresholds make of entry levels.
+        """Build the answer sets from (N, n) entry levels and N thresholds; a threshold of `inf` flags.
 
         With `never_empty`, a prompt that is not flagged and whose candidates all lie above its threshold gets
-        the set of its best candidate: the one of smallest level, the earliest of several in draw order. Sets
-        only grow by that and flags stay, so whatever is promised about coverage still holds. Sets stay nested
-        in the threshold as well, for every set that is not empty holds the best candidate.
-
-        Args:
-            draws: N prompts with n candidates each.
-            levels: (N, n) their entry levels.
-            thresholds: N thresholds; a prompt whose threshold is `inf` is flagged.
-            never_empty: Whether the best candidate is returned where no candidate reaches the threshold.
-
-        Returns:
-            The sets.
+        the set of its best candidate: the one of smallest level, the earliest of several in draw order. This
+        only enlarges sets and changes no flag, so every guarantee of coverage still holds. Sets stay nested
+        in the threshold as well, because every non-empty set holds the best candidate.
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
-        inside = accepted(levels, thresholds) & ~flagged[:, np.newaxis]
+        inside = select_candidates(levels, thresholds) & ~flagged[:, np.newaxis]
         empty = ~(inside.any(axis=1) | flagged)
         if never_empty and empty.any():
-            # Where all answers are blank there is no best one: no level is finite, and the set stays empty.
+            # If all answers are blank, no level is finite and the set stays empty.
             rows = np.flatnonzero(empty & np.isfinite(levels).any(axis=1))
             inside[rows, levels[rows].argmin(axis=1)] = True
         return cls(draws, inside, flagged)
@@ -86,7 +71,7 @@ class AnswerSets:
 
     @cached_property
     def distinct_answers(self) -> IntArray:
-        """(N,) number of distinct answers of the sets; of accepted candidates where answers are unknown."""
+        """(N,) number of distinct answers in the sets; of accepted candidates if answers are unknown."""
         codes = self.draws.answer_codes
         if codes is None:
             return np.asarray(self.accepted.sum(axis=1), dtype=np.int64)
@@ -97,14 +82,10 @@ class AnswerSets:
 
     @cached_property
     def agreement(self) -> IntArray:
-        """(N,) how many of the n candidates, accepted or not, give the best answer; 0 for an empty set.
-
-        Raises:
-            InputError: If answers are unknown.
-        """
+        """(N,) number of the n candidates, accepted or not, with the best answer; 0 for an empty set."""
         codes = self.draws.answer_codes
         if codes is None:
-            msg = "agreement needs the candidates' answers; these draws have scores only"
+            msg = "agreement needs the candidates' answers; these candidates have scores only"
             raise InputError(msg)
         same = codes == np.take_along_axis(codes, self.best[:, np.newaxis], axis=1)
         return np.asarray(same.sum(axis=1) * self.accepted.any(axis=1), dtype=np.int64)
@@ -112,22 +93,15 @@ class AnswerSets:
 
 @dataclass(frozen=True)
 class Decisions(AnswerSets):
-    """What was decided for N prompts.
+    """The decisions for N prompts."""
 
-    Attributes:
-        features: (N, d) features.
-        thresholds: (N,) unclipped thresholds; `inf` where none can be certified.
-        refused: (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts
-            to know its threshold.
-        levels: (N, n) entry levels.
-        policy: Which sets are answered.
-    """
-
-    features: FloatArray
-    thresholds: FloatArray
+    features: FloatArray  # (N, d) features
+    thresholds: FloatArray  # (N,) unclipped thresholds; `inf` if none can be certified
+    # (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts to
+    # determine its threshold.
     refused: BoolArray
-    levels: FloatArray
-    policy: AnswerPolicy
+    levels: FloatArray  # (N, n) entry levels
+    policy: AnswerPolicy  # The policy that decides which sets are answered
 
     @cached_property
     def answered(self) -> BoolArray:
@@ -140,7 +114,7 @@ class Decisions(AnswerSets):
         return answered
 
     def reason(self, row: int) -> Reason:
-        """Why prompt `row` was answered or abstained on."""
+        """Return why prompt `row` was answered or abstained on."""
         if self.not_certifiable[row]:
             return "not_certifiable"
         if self.answered[row]:
@@ -150,11 +124,11 @@ class Decisions(AnswerSets):
         if not self.accepted[row].any():
             return "no_candidate_accepted"
         most = self.policy.max_answers
-        crowded = most is not None and self.distinct_answers[row] > most
-        return "too_many_answers" if crowded else "too_little_agreement"
+        too_many = most is not None and self.distinct_answers[row] > most
+        return "too_many_answers" if too_many else "too_little_agreement"
 
     def best_first(self, row: int) -> IntArray:
-        """Slots of the answer set of prompt `row`, by score and then by draw order."""
+        """Return the slots of the answer set of prompt `row`, by score and then by draw order."""
         slots = np.flatnonzero(self.accepted[row])
         return slots[np.argsort(self.draws.scores[row, slots], kind="stable")]
 
@@ -168,28 +142,26 @@ def decide(
     uniforms: FloatArray | None = None,
     marginal: bool = False,
 ) -> Decisions:
-    """Decide for one prompt or for many.
+    """Compute the decisions for one or more prompts.
 
     Args:
         artifact: The calibration artifact.
         draws: N >= 1 prompts with the artifact's number of candidates each.
-        alpha: Error level, chosen before the candidates were drawn; may be left out where the artifact holds
-            only one.
-        policy: Which sets are answered; by default all that are not empty.
-        uniforms: (N,) independent uniform random numbers in (0, 1), for an artifact whose thresholds are
-            randomised, and for no other.
-        marginal: Whether to use the marginal rule instead of the artifact's own, to compare with. Its sets
-            are made in the same way, never empty where the artifact's are not: the two differ in their
-            thresholds alone.
+        alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
+        policy: The policy that decides which sets are answered; by default all non-empty ones.
+        uniforms: (N,) independent uniform random numbers in (0, 1); required for an artifact with randomised
+            thresholds, and rejected for any other.
+        marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
+            differ only in their thresholds.
 
     Returns:
         The decisions, in the order of the draws.
 
     Raises:
-        InputError: If the number of candidates is not the artifact's, the level is not held, uniforms are
-            missing or not wanted, or a prompt has no weight where the artifact's promise is for a shift.
-        FeatureError: If the feature map misses metadata. A prompt of a category that it does not know is
-            flagged.
+        InputError: If the number of candidates is not the artifact's, the artifact does not have the level,
+            uniforms are missing or unexpected, or a prompt has no weight although the artifact's guarantee is
+            for a covariate shift.
+        FeatureError: If metadata for the feature map is missing. A prompt of an unknown category is flagged.
     """
     if draws.n != artifact.n:
         msg = f"the artifact was calibrated with n = {artifact.n} candidates per prompt, got {draws.n}"
@@ -199,7 +171,7 @@ def decide(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
     )
     levels = artifact.parsed_set_rule.levels(draws)
-    sets = AnswerSets.within(draws, levels, thresholds, never_empty=artifact.never_empty)
+    sets = AnswerSets.from_levels(draws, levels, thresholds, never_empty=artifact.never_empty)
     return Decisions(
         draws,
         sets.accepted,

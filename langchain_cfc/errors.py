@@ -1,39 +1,39 @@
-"""Every error and warning of the package, and which is a kind of which.
+"""The hierarchy of the package's errors and warnings.
 
 A caller may catch any branch of the tree:
 
     CFCError
-    ├── InputError (ValueError)          an argument or array that cannot be used
-    │   ├── RecordError                  one line of a records file
-    │   ├── PromptKindError              text, messages or an object, other than the calibration prompts
-    │   └── FeatureError                 feature text, or metadata unknown to the feature map
-    ├── NotFittedError                   a rule or feature map used before it was fitted
+    ├── InputError (ValueError)          an invalid argument or array
+    │   ├── RecordError                  an invalid line of a records file
+    │   ├── PromptKindError              a prompt of another kind (text, messages, object) than in calibration
+    │   └── FeatureError                 invalid feature text, or metadata unknown to the feature map
+    ├── NotFittedError                   a rule or feature map was used before it was fitted
     ├── ThresholdError                   the solver could not prove its threshold
-    │   └── OutsideCertifiedRegionError  the calibration data kept does not decide the threshold
+    │   └── OutsideCertifiedRegionError  the calibration data kept does not determine the threshold
     ├── CalibrationError
     │   ├── UnattainableTargetError      the target coverage is out of reach for these records
-    │   └── OverlapError                 records that the artifact was calibrated on, used as if they were new
+    │   └── OverlapError                 records of the calibration, used as if they were new
     ├── ArtifactError
-    │   ├── ArtifactFormatError          not an artifact, truncated, of another version, with wrong fields
-    │   ├── ArtifactDigestError          the content is not what was saved
+    │   ├── ArtifactFormatError          not an artifact, truncated, of another version, or with wrong fields
+    │   ├── ArtifactDigestError          the content differs from what was saved
     │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
-    ├── CollectionError                  labelled records could not be made
-    │   ├── LabelerError                 the labeler failed, has no label or returned something that is none
-    │   └── StoreError                   the store cannot be opened, read or written, or holds something else
+    ├── CollectionError                  labelled records could not be collected
+    │   ├── LabelerError                 the labeler failed, has no label or returned an invalid one
+    │   └── StoreError                   the store cannot be opened, read or written, or has other content
     ├── ServingError
-    │   ├── DrawError                    fewer than n candidates, or one that cannot be read
-    │   ├── VerifierError                the verifier failed or returned something that is no score
+    │   ├── DrawError                    fewer than n candidates, or an unreadable one
+    │   ├── VerifierError                the verifier failed or returned an invalid score
     │   ├── DescriptionError             the answer extractor or metadata function failed
-    │   └── ServingTimeoutError (TimeoutError)  the prompt was not decided in time
-    ├── AbstentionError                  an abstention, where the runnable is asked to raise it
+    │   └── ServingTimeoutError (TimeoutError)  the prompt was not answered in time
+    ├── AbstentionError                  an abstention, if the runnable is configured to raise it
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
     CFCWarning (UserWarning)
     ├── AttainabilityWarning             a group whose target is out of reach: most prompts will be flagged
-    ├── SamplingWarning                  candidates may be identical or be seen, beyond the reach from here
+    ├── SamplingWarning                  candidates may be identical, or visible outside the runnable
     ├── FingerprintWarning               no fingerprint to compare with, or another served model version
     ├── OrientationWarning               correct candidates score worse than wrong ones
-    └── CollectionWarning                what is being collected will not calibrate well
+    └── CollectionWarning                the collected records will not calibrate well
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from typing import Any
 
 
 class CFCError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of all errors that this package raises deliberately."""
 
 
 class InputError(CFCError, ValueError):
-    """An argument or an array that cannot be used."""
+    """An argument or an array is invalid."""
 
 
 class RecordError(InputError):
-    """One line of a records file that cannot be used.
+    """A line of a records file is invalid.
 
     Attributes:
-        source: The file, or what else the record came from.
-        line: Line number, counted from 1; 0 where the whole source is meant.
-        field: Path of the field, such as `candidates[3].score`; empty where the whole line is meant.
+        source: The file or other source of the record.
+        line: Line number, counted from 1; 0 for the whole source.
+        field: Path of the field, such as `candidates[3].score`; empty for the whole line.
         problem: What was found and what was expected.
     """
 
@@ -73,14 +73,14 @@ class RecordError(InputError):
 
 
 class PromptKindError(InputError):
-    """A prompt of another kind than the calibration prompts: text, messages or an object."""
+    """A prompt has another kind (text, messages or an object) than the calibration prompts."""
 
 
 class FeatureError(InputError):
-    """Feature text, a category or metadata that the feature map does not know.
+    """Feature text is invalid, or a category or metadata is unknown to the feature map.
 
     Attributes:
-        row: Position of the prompt that it speaks of as `prompt <row>`; None where it speaks of none.
+        row: Position of the prompt that the message calls `prompt <row>`; None if it is not about a prompt.
     """
 
     def __init__(self, message: str, row: int | None = None) -> None:
@@ -88,7 +88,7 @@ class FeatureError(InputError):
         super().__init__(message)
 
     def naming(self, name: str) -> FeatureError:
-        """The same error with another name for its prompt."""
+        """Return the error with another name for its prompt."""
         return FeatureError(str(self).replace(f"prompt {self.row}", name))
 
 
@@ -97,14 +97,14 @@ class NotFittedError(CFCError):
 
 
 class ThresholdError(CFCError):
-    """The solver stopped without a threshold that it can prove; never raised for an infinite threshold."""
+    """The solver could not prove a threshold; never raised for an infinite threshold."""
 
 
 class OutsideCertifiedRegionError(ThresholdError):
-    """The calibration prompts that the rule kept do not decide a threshold, so none is given.
+    """The calibration prompts that the rule kept do not determine a threshold.
 
     Attributes:
-        rows: Positions of the prompts asked about, counted from 0.
+        rows: Positions of the prompts concerned, counted from 0.
     """
 
     def __init__(self, rows: list[int]) -> None:
@@ -121,27 +121,27 @@ class OutsideCertifiedRegionError(ThresholdError):
 
 
 class CalibrationError(CFCError):
-    """Calibration or evaluation cannot be carried out as asked."""
+    """Calibration or evaluation cannot be carried out as requested."""
 
 
 class UnattainableTargetError(CalibrationError):
-    """The target coverage is out of reach for these records, whatever the threshold."""
+    """The target coverage is out of reach for these records with any threshold."""
 
 
 class OverlapError(CalibrationError):
-    """Records that the artifact was calibrated on were offered as if they were new."""
+    """Records that the artifact was calibrated on were passed as if they were new."""
 
 
 class ArtifactError(CFCError):
-    """A calibration artifact that cannot be used."""
+    """A calibration artifact cannot be used."""
 
 
 class ArtifactFormatError(ArtifactError):
-    """A file that is not an artifact of a version this library reads."""
+    """A file is not an artifact of a version that this library reads."""
 
 
 class ArtifactDigestError(ArtifactError):
-    """An artifact whose content differs from what was saved."""
+    """The content of an artifact differs from what was saved."""
 
 
 class FingerprintError(ArtifactError):
@@ -149,7 +149,7 @@ class FingerprintError(ArtifactError):
 
 
 class CollectionError(CFCError):
-    """Labelled records could not be made; what was made before stays as it is."""
+    """Labelled records could not be collected; earlier results are kept."""
 
 
 class LabelerError(CollectionError):
@@ -157,13 +157,13 @@ class LabelerError(CollectionError):
 
 
 class StoreError(CollectionError):
-    """The store of a collection cannot be opened, read or written, or it holds another collection."""
+    """The store of a collection cannot be opened, read or written, or belongs to another collection."""
 
 
 class ServingError(CFCError):
-    """A prompt could not be served; no answer set was made.
+    """A prompt could not be served, so there is no answer set.
 
-    Metadata that the feature map needs is a `FeatureError` where a prompt lacks it, as in calibration.
+    Missing metadata that the feature map needs is a `FeatureError`, as in calibration.
     """
 
 
@@ -180,22 +180,22 @@ class DescriptionError(ServingError):
 
 
 class ServingTimeoutError(ServingError, TimeoutError):
-    """The prompt was not decided in the time that it was given."""
+    """The prompt was not answered within its time limit."""
 
 
 class AbstentionError(CFCError):
-    """An abstention of a runnable with `on_abstain="raise"`; never raised by any other.
+    """A runnable with `on_abstain="raise"` abstained; no other runnable raises it.
 
-    Not a `ServingError`: nothing failed, and what is drawn again after an abstention carries no guarantee.
+    It is not a `ServingError`, because nothing failed. A second draw after an abstention has no guarantee.
 
     Attributes:
-        result: The `CFCResult`, whose `reason` says why.
+        result: The `CFCResult`, whose `reason` is the reason of the abstention.
     """
 
     def __init__(self, result: Any) -> None:
         self.result = result
         super().__init__(
-            f"abstained with the reason {result.reason!r}, and on_abstain='raise' makes an error of it; the "
+            f"abstained with the reason {result.reason!r}, which on_abstain='raise' turns into an error; the "
             "error's attribute `result` holds the decision"
         )
 
@@ -209,7 +209,7 @@ class MissingExtraError(CFCError, ImportError):
 
 
 class CFCWarning(UserWarning):
-    """Base of every warning of this package."""
+    """Base of all warnings of this package."""
 
 
 class AttainabilityWarning(CFCWarning):
@@ -217,7 +217,7 @@ class AttainabilityWarning(CFCWarning):
 
 
 class SamplingWarning(CFCWarning):
-    """Candidates may come out identical, or be seen by others, in a way that cannot be helped from here."""
+    """Candidates may be identical or visible to others, which the package cannot prevent."""
 
 
 class FingerprintWarning(CFCWarning):
@@ -225,8 +225,8 @@ class FingerprintWarning(CFCWarning):
 
 
 class OrientationWarning(CFCWarning):
-    """Correct candidates score worse than wrong ones: the scores seem to point the wrong way."""
+    """Correct candidates score worse than wrong ones: the scores may have the wrong orientation."""
 
 
 class CollectionWarning(CFCWarning):
-    """What is being collected will not calibrate well, and why."""
+    """The collected records will not calibrate well."""

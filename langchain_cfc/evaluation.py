@@ -28,9 +28,9 @@ from langchain_cfc.certificates import outcomes
 from langchain_cfc.certificates.bounds import at_least, at_most, clopper_pearson
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintWarning
-from langchain_cfc.features import GuaranteedWeight, naming
+from langchain_cfc.features import GuaranteedWeight, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
-from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
 class GroupReport(BaseModel):
@@ -189,7 +189,7 @@ def kept_too_rarely(
     (False, True)
     """
     size, trials = math.floor(calibration), math.floor(test)
-    rank = conformal_rank(size, exact_tau(alpha)) - randomised
+    rank = conformal_rank(size, compute_tau(alpha)) - randomised
     if not 0 < rank <= size or trials == 0:
         # In a group nothing can be certified then: all of it is flagged, which keeps the promise. A soft
         # weighting as light as that is not checked: thresholds of other prompts reach into it.
@@ -249,7 +249,7 @@ def evaluate(
     labelled, which = held_out(artifact, table)
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
-    with naming(labelled.ids):
+    with name_records_in_errors(labelled.ids):
         uniforms = artifact.uniforms(labelled)
         decisions = decide(artifact, labelled.draws, level, uniforms=uniforms)
     own = _method(artifact, labelled, decisions)

@@ -8,7 +8,7 @@ first used, and some need the extra of their package.
 
 from __future__ import annotations
 
-from langchain_cfc._internal.lazy import lazily
+from langchain_cfc._internal.lazy import make_lazy
 
 # Type checkers know this name; to import it would load everything below.
 TYPE_CHECKING = False
@@ -171,4 +171,4 @@ _HOMES = {
     "without_streaming_and_cache": "sampling",
 }
 
-__getattr__, __dir__ = lazily(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _HOMES)

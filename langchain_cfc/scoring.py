@@ -1,6 +1,6 @@
-"""`Combination`: the raw outputs of several verifiers made one score, as frozen data.
+"""Scores from several verifiers (`Combination`), and how well scores separate correct from wrong candidates.
 
-How well scores tell right from wrong: the area under the ROC curve (AUROC), with an interval.
+`discrimination` computes the area under the ROC curve (AUROC) with an interval.
 
 Candidates of one prompt are not independent: an easy prompt has many correct ones, and all of its scores may
 be low. The variance is therefore that of Obuchowski (1997, "Nonparametric analysis of clustered ROC curve
@@ -31,35 +31,32 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
 
-# Exponential functions of different machines differ in the last digit. Rounded far above that, a served
-# candidate with the raw outputs of a calibrated one gets the very score that the threshold may stand on.
-DECIMALS = 12
-# exp of more would overflow; the score is 0 or 1 long before.
-_FARTHEST = 700.0
+# The exponential function differs in the last digit between machines. Scores are rounded far above that, so
+# that equal raw outputs give equal scores everywhere: a threshold may equal a calibrated score.
+_DECIMALS = 12
+# exp overflows beyond this; the score is 0 or 1 long before.
+_MAX_LOG_ODDS = 700.0
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-_Texts: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-_Numbers: TypeAlias = Annotated[tuple[float, ...], BeforeValidator(_as_tuple)]
+_FromList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+_Texts: TypeAlias = Annotated[tuple[str, ...], _FromList]
+_Numbers: TypeAlias = Annotated[tuple[float, ...], _FromList]
 
 
 class Combination(BaseModel):
-    """A fitted combination of k verifiers: raw outputs to one score.
+    """A fitted combination of k verifiers, which turns their raw outputs into one score.
 
     With the log-odds of being correct, z = intercept + sum_k coefficient_k (raw_k - centre_k) / scale_k, the
-    score is 1 - 1 / (1 + exp(-z)), rounded to 12 decimals. Raw outputs may be in any unit and point either
-    way: the sign of the coefficient says which.
+    score is 1 - 1 / (1 + exp(-z)), rounded to 12 decimals. Raw outputs may have any unit and either
+    orientation, which the sign of the coefficient accounts for.
 
     Attributes:
         names: Names of the k >= 1 verifiers, as in the `scores` of the records.
         centres: Mean raw output of each, over the prompts that it was fitted on.
-        scales: Standard deviation of each, above 0; 1 where the verifier always said the same.
-        coefficients: Change of the log-odds for one standard deviation; 0 where the verifier always said the
-            same, which leaves it out whatever it says later.
-        intercept: The log-odds where every verifier is at its centre.
+        scales: Standard deviation of each, above 0; 1 for a verifier with constant output.
+        coefficients: Change of the log-odds per standard deviation; 0 for a verifier with constant output,
+            which is thereby ignored.
+        intercept: The log-odds if every verifier is at its centre.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -82,9 +79,9 @@ class Combination(BaseModel):
         return self
 
     def score(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
-        """The scores of candidates.
+        """Compute the scores of candidates.
 
-        A candidate's score depends on its own raw outputs alone, to the bit: however many are scored at once.
+        A candidate's score depends only on its own raw outputs, to the bit, however many are scored at once.
 
         Args:
             raw: (m, k) raw outputs, a row per candidate and a column per verifier, in the order of `names`:
@@ -94,8 +91,8 @@ class Combination(BaseModel):
             (m,) scores in [0, 1], smaller is better.
 
         Raises:
-            InputError: If there are not k numbers for each candidate, one of them is missing or not finite,
-                or they are so large that no score can be computed.
+            InputError: If there are not k numbers for each candidate, one is missing or not finite, or they
+                are too large to compute a score.
 
         >>> judge = Combination(
         ...     names=["judge"], centres=[5.0], scales=[2.0], coefficients=[1.0], intercept=0.0
@@ -103,30 +100,30 @@ class Combination(BaseModel):
         >>> judge.score([[5.0], [9.0], [1.0]]).round(3).tolist()
         [0.5, 0.119, 0.881]
         """
-        columns = self._checked(raw)
+        columns = self._to_columns(raw)
         log_odds = np.full(columns.shape[1], self.intercept)
         settings = zip(columns, self.coefficients, self.centres, self.scales, strict=True)
         with np.errstate(over="ignore", invalid="ignore"):
-            # One column after the other: a product of matrices rounds differently for different sizes.
+            # Column by column: a matrix product rounds differently for different sizes.
             for column, coefficient, centre, scale in settings:
                 log_odds += coefficient * ((column - centre) / scale)
         if not np.isfinite(log_odds).all():
             row = int(np.flatnonzero(~np.isfinite(log_odds))[0])
             msg = f"the raw outputs of candidate {row} are too large to be combined: {columns[:, row]}"
             raise InputError(msg)
-        worse = np.exp(np.clip(log_odds, -_FARTHEST, _FARTHEST))
-        return np.asarray(np.round(1.0 / (1.0 + worse), DECIMALS), dtype=np.float64)
+        odds = np.exp(np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS))
+        return np.asarray(np.round(1.0 / (1.0 + odds), _DECIMALS), dtype=np.float64)
 
     def score_all(self, raw: FloatArray) -> FloatArray:
-        """(N, n) scores of the candidates of N prompts, from their (N, n, k) raw outputs; see `score`."""
+        """Compute (N, n) scores from (N, n, k) raw outputs of the candidates of N prompts; see `score`."""
         return self.score(raw.reshape(-1, raw.shape[-1])).reshape(raw.shape[:-1])
 
-    def _checked(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
-        """(k, m) raw outputs by verifier."""
+    def _to_columns(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
+        """Check raw outputs and transpose them to (k, m)."""
         expected = f"expected {len(self.names)} numbers for each candidate ({', '.join(self.names)})"
         try:
             given = np.asarray(raw)
-            # Texts would pass for numbers.
+            # NumPy would convert strings to numbers.
             numbers = np.asarray(given if given.dtype.kind in "bfiuO" else None, dtype=np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             msg = f"{expected}, got {type(raw).__name__}: {error}"
@@ -146,46 +143,30 @@ class Combination(BaseModel):
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that do not tell verifiers apart.
-
-    Args:
-        names: Names of the verifiers to combine.
-
-    Raises:
-        InputError: If there is none, one is no text or empty, or one comes twice.
-    """
+    """Reject verifier names that are missing, empty or repeated, with an InputError."""
     listed = not isinstance(names, str) and all(bool(name) for name in names)
     if not listed or not names or len(set(names)) < len(names):
-        msg = f"expected a list of different names of verifiers, such as ['judge', 'p_true'], got {names!r}"
+        msg = f"expected a list of distinct verifier names, such as ['judge', 'p_true'], got {names!r}"
         raise InputError(msg)
 
 
 @dataclass(frozen=True)
 class Discrimination:
-    """How well scores tell correct candidates from wrong ones.
+    """How well scores separate correct candidates from wrong ones."""
 
-    Attributes:
-        auroc: Probability that a correct candidate has a smaller score than a wrong one, ties counting half:
-            1 is perfect, 0.5 tells nothing, and below it the scores point the wrong way.
-        low: Lower end of its interval.
-        high: Upper end.
-        confidence: Confidence level of the two-sided interval, approximate for few prompts.
-        n_correct: Number of correct candidates.
-        n_wrong: Number of wrong candidates.
-        n_prompts: Number of prompts.
-    """
-
+    # Probability that a correct candidate has a smaller score than a wrong one, ties counting half: 1 is
+    # perfect, 0.5 is chance, and below it the scores have the wrong orientation.
     auroc: float
-    low: float
-    high: float
-    confidence: float
-    n_correct: int
-    n_wrong: int
-    n_prompts: int
+    low: float  # Lower end of its interval
+    high: float  # Upper end of its interval
+    confidence: float  # Confidence level of the two-sided interval, approximate for few prompts
+    n_correct: int  # Number of correct candidates
+    n_wrong: int  # Number of wrong candidates
+    n_prompts: int  # Number of prompts
 
 
-def discrimination(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination | None:
-    """The AUROC of scores, pooled over the candidates of all prompts.
+def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination | None:
+    """Compute the AUROC of scores, pooled over the candidates of all prompts.
 
     Args:
         scores: (N, n) finite scores in any unit, smaller is better.
@@ -193,38 +174,37 @@ def discrimination(scores: FloatArray, correct: BoolArray, confidence: float = 0
         confidence: Confidence level of the interval, in (0, 1).
 
     Returns:
-        AUROC and interval; None where all candidates are correct, or all wrong: there is nothing to tell
-        apart. The time taken is that of sorting the scores.
+        AUROC and interval; None if all candidates are correct or all are wrong. The running time is that of
+        sorting the scores.
 
     Raises:
-        InputError: If shapes differ, a score is not finite, a label is no boolean or the confidence is no
-            level.
+        InputError: If shapes differ, a score is not finite, a label is not a boolean, or the confidence is
+            out of range.
 
-    >>> found = discrimination(np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]]))
+    >>> found = compute_auroc(np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]]))
     >>> found.auroc, found.n_correct, found.n_wrong
     (0.875, 2, 2)
     """
-    _check(scores, correct, confidence)
+    _check_scores(scores, correct, confidence)
     right, wrong = scores[correct], scores[~correct]
     if len(right) == 0 or len(wrong) == 0:
         return None
-    # Twice the number of the others that are beaten, or that beat: whole numbers, so that no order of
-    # summation can change the AUROC.
-    beaten = 2 * len(wrong) - _twice_below(right, wrong)
-    beating = _twice_below(wrong, right)
+    # Twice the number of pairs won or lost: integers, so that no order of summation can change the AUROC.
+    beaten = 2 * len(wrong) - _count_twice_below(right, wrong)
+    beating = _count_twice_below(wrong, right)
     auroc = int(beaten.sum()) / (2 * len(right) * len(wrong))
     size = len(scores)
-    right_sums = _by_prompt(correct, beaten / (2 * len(wrong)) - auroc)
-    wrong_sums = _by_prompt(~correct, beating / (2 * len(right)) - auroc)
+    right_sums = _sum_by_prompt(correct, beaten / (2 * len(wrong)) - auroc)
+    wrong_sums = _sum_by_prompt(~correct, beating / (2 * len(right)) - auroc)
     with_right, with_wrong = (int(np.any(kind, axis=1).sum()) for kind in (correct, ~correct))
-    variance = _variance(right_sums, wrong_sums, with_right, with_wrong)
+    variance = _compute_variance(right_sums, wrong_sums, with_right, with_wrong)
     low, high = _logit_interval(auroc, variance, NormalDist().inv_cdf(0.5 + confidence / 2.0))
-    seen = _seen_at_least(min(with_right, with_wrong, size // 2), confidence)
-    low, high = min(low, seen * auroc), max(high, 1.0 - seen * (1.0 - auroc))
+    observed = _observed_share(min(with_right, with_wrong, size // 2), confidence)
+    low, high = min(low, observed * auroc), max(high, 1.0 - observed * (1.0 - auroc))
     return Discrimination(auroc, low, high, confidence, len(right), len(wrong), size)
 
 
-def _check(scores: FloatArray, correct: BoolArray, confidence: float) -> None:
+def _check_scores(scores: FloatArray, correct: BoolArray, confidence: float) -> None:
     if scores.ndim != 2 or scores.shape != correct.shape or correct.dtype != np.bool_:  # noqa: PLR2004 - rows and columns
         msg = (
             "expected (N, n) scores and as many boolean labels, got shapes "
@@ -240,10 +220,10 @@ def _check(scores: FloatArray, correct: BoolArray, confidence: float) -> None:
         raise InputError(msg)
 
 
-def _twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """For each score, twice the number of others below it and once that of its equals."""
+def _count_twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Count for each score twice the others below it plus once those equal to it."""
     ordered = np.sort(others)
-    # Looked up in ascending order, each search ends where the last one has already been.
+    # Searching in ascending order keeps the memory accesses local.
     order = np.argsort(scores)
     ascending = scores[order]
     counts = np.empty(len(scores), dtype=np.int64)
@@ -252,19 +232,19 @@ def _twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tuple[int
     return counts
 
 
-def _by_prompt(members: BoolArray, deviations: FloatArray) -> FloatArray:
-    """(N,) sums over the members of each prompt, in shares of all members."""
+def _sum_by_prompt(members: BoolArray, deviations: FloatArray) -> FloatArray:
+    """Sum deviations over the members of each prompt, divided by the number of all members."""
     sums = np.bincount(np.nonzero(members)[0], weights=deviations, minlength=len(members))
     return np.asarray(sums / len(deviations), dtype=np.float64)
 
 
-def _variance(right: FloatArray, wrong: FloatArray, with_right: int, with_wrong: int) -> float:
-    """Obuchowski's variance; infinite where one prompt holds all correct, or all wrong, candidates."""
+def _compute_variance(right: FloatArray, wrong: FloatArray, with_right: int, with_wrong: int) -> float:
+    """Compute Obuchowski's variance; infinite if one prompt holds all correct or all wrong candidates."""
     size = len(right)
     if min(with_right, with_wrong) == 1:
         return math.inf
     own = with_right / (with_right - 1) * (right @ right) + with_wrong / (with_wrong - 1) * (wrong @ wrong)
-    # Not below zero in exact arithmetic, since the factors of the squares are the larger ones.
+    # Non-negative in exact arithmetic, because the factors of the squares are the larger ones.
     return max(0.0, float(own + 2.0 * size / (size - 1) * (right @ wrong)))
 
 
@@ -273,21 +253,17 @@ def _logit_interval(auroc: float, variance: float, quantile: float) -> tuple[flo
         return auroc, auroc
     centre = math.log(auroc / (1.0 - auroc))
     half = quantile * math.sqrt(variance) / (auroc * (1.0 - auroc))
-    return _expit(centre - half), _expit(centre + half)
+    low, high = (0.5 + 0.5 * math.tanh(0.5 * value) for value in (centre - half, centre + half))
+    return low, high
 
 
-def _expit(value: float) -> float:
-    return 0.5 + 0.5 * math.tanh(0.5 * value)
+def _observed_share(pairs: int, confidence: float) -> float:
+    """Compute a lower bound on the share of pairs that behave like those observed, for zero variance.
 
-
-def _seen_at_least(pairs: int, confidence: float) -> float:
-    """What share of all pairs is surely like those seen, though the variance may be zero.
-
-    Take disjoint pairs of prompts, a correct candidate from one and a wrong one from the other. What none of
-    so many independent pairs showed may still happen, to a share u of them that (1 - u)^pairs is half of
-    1 - confidence (Clopper and Pearson's bound for no success). In that share the order may be any other,
-    which moves the AUROC down to (1 - u) A or up to u + (1 - u) A. Without this bound perfect separation, and
-    scores that are all equal, would count as certain, and one candidate out of order as saying more than
-    none.
+    Take disjoint pairs of prompts, a correct candidate from one and a wrong one from the other. An order that
+    none of these independent pairs shows may still occur in a share u of all pairs, where (1 - u)^pairs is
+    half of 1 - confidence (Clopper and Pearson's bound for no success). That moves the AUROC down to
+    (1 - u) A or up to u + (1 - u) A. Without this bound, perfect separation and all-equal scores would count
+    as certain, and one candidate out of order would give a wider interval than none.
     """
     return float(((1.0 - confidence) / 2.0) ** (1.0 / pairs)) if pairs else 0.0

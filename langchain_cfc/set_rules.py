@@ -1,18 +1,18 @@
-"""`SetRule`: how the scores of a prompt's candidates become entry levels, and what follows from the levels.
+"""Set rules: from the scores of a prompt's candidates to entry levels, and from levels to answer sets.
 
-A rule is nothing but its levels, the smallest threshold at which each candidate enters the answer set. So
-every rule is nested in the threshold, and calibrating on the rule's own success score guarantees the very
+A rule is defined by its levels, the smallest threshold at which each candidate enters the answer set. So
+every rule is nested in the threshold, and calibrating on the rule's own success score guarantees exactly the
 set that is returned.
 
-Under every rule the level of a candidate without an answer is `inf`: its answer is blank, because the model
-said nothing, refused, or the answer extractor found nothing. So no set holds it, and it is never the best
-answer. It stays a candidate like any other elsewhere: it is drawn, scored, and counted in features. This is
-part of the levels, and not a filter of what is shown, because the theorem speaks of levels: calibration and
-serving apply the same function to exchangeable prompts, the success score S(X) is the smallest of these
-levels among correct candidates, and P(S(X) <= threshold) >= 1 - alpha says what it says for every other rule,
-about the very set that is returned. To withhold a set after the fact because its best answer is blank would
-lose the correct answers beside it, and only promise "covered, flagged or withheld". The price is stated as
-attainability: a prompt whose only correct candidates are blank counts as one without any.
+Under every rule the level of a candidate with a blank answer is `inf`: the model said nothing, refused, or
+the answer extractor found nothing. So no set holds it, and it is never the best answer. Elsewhere it is a
+candidate like any other: it is drawn, scored, and counted in features. This is part of the levels, not a
+filter on the output, because the theorem is about levels: calibration and serving apply the same function to
+exchangeable prompts, the success score S(X) is the smallest of these levels among correct candidates, and
+P(S(X) <= threshold) >= 1 - alpha holds as for every other rule, for the set that is returned. Withholding a
+set afterwards because its best answer is blank would lose its correct answers, and would guarantee only
+"covered, flagged or withheld". The cost is visible as attainability: a prompt whose only correct candidates
+are blank counts as a prompt without correct candidates.
 """
 
 from __future__ import annotations
@@ -28,14 +28,26 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Thresholds
 
+__all__ = [
+    "AcceptAll",
+    "AtLeastOne",
+    "BestPrefix",
+    "Rank",
+    "SetRule",
+    "Unique",
+    "parse_set_rule",
+    "select_candidates",
+]
+
 
 class SetRule(ABC):
-    """A way to get entry levels from scores."""
+    """A rule that computes entry levels from scores.
 
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The rule's name, from which `parse_set_rule` makes it again."""
+    Attributes:
+        text: The rule's name, which `parse_set_rule` reads.
+    """
+
+    text: str
 
     def levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute entry levels.
@@ -44,7 +56,7 @@ class SetRule(ABC):
             draws: N prompts with n candidates each.
 
         Returns:
-            (N, n) levels in [0, 1]; `inf` for a candidate that never enters, as one with a blank answer.
+            (N, n) levels in [0, 1]; `inf` for a candidate that never enters, such as one with a blank answer.
         """
         blank = draws.blank
         if blank is None or not blank.any():
@@ -57,17 +69,13 @@ class SetRule(ABC):
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
     def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
-        """Refuse labels that make no sense under this rule.
-
-        Raises:
-            InputError: If they do not.
-        """
+        """Reject labels that are inconsistent under this rule, with an InputError."""
 
     def success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
-        """The paper's S(X): the smallest level among a prompt's correct candidates, `cap` if there are none.
+        """Compute the paper's S(X): the smallest level among a prompt's correct candidates, else `cap`.
 
-        A prompt without a correct candidate gets one fixed number above every level, never 1: with 1 the
-        event "S <= 1" would be true without a correct answer.
+        The value for a prompt without a correct candidate must lie above every level: with 1 the event
+        "S <= 1" would be true without a correct answer.
 
         Args:
             labelled: N prompts with labels.
@@ -77,23 +85,22 @@ class SetRule(ABC):
             (N,) success scores, at most `cap`.
 
         Raises:
-            InputError: If the labels make no sense under this rule.
+            InputError: If the labels are inconsistent under this rule.
         """
         self.check_labels(labelled)
         levels = np.where(labelled.correct, self.levels(labelled.draws), np.inf)
         return np.asarray(np.minimum(levels.min(axis=1), cap), dtype=np.float64)
 
     def __repr__(self) -> str:
-        """The text form."""
         return f"{type(self).__name__}({self.text!r})"
 
 
-def accepted(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
-    """Which candidates are in the answer set: level <= threshold, within the threshold's error bound.
+def select_candidates(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+    """Select the candidates of each answer set: level <= threshold, within the threshold's error bound.
 
     Args:
         levels: (N, n) entry levels.
-        thresholds: N thresholds; [1, cap) accepts all that can ever enter, a negative one none.
+        thresholds: N thresholds; one in [1, cap) accepts every finite level, a negative one none.
 
     Returns:
         (N, n) flags.
@@ -103,46 +110,34 @@ def accepted(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
 
 
 class AcceptAll(SetRule):
-    """Level = score."""
+    """Set rule `all`: the level is the score."""
 
-    @property
-    def text(self) -> str:
-        """The rule's name."""
-        return "all"
+    text = "all"
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
-        """(N, n) the scores themselves."""
         return draws.scores.copy()
 
 
 class BestPrefix(SetRule):
-    """Level = score up to the earliest candidate of lowest score; later candidates never enter.
+    """Set rule `best_prefix`: level = score up to the earliest candidate of lowest score, then `inf`.
 
     The paper truncates after calibrating on the untruncated score, which its theorem does not cover; with
     these levels the truncated set is calibrated on its own success score.
     """
 
-    @property
-    def text(self) -> str:
-        """The rule's name."""
-        return "best_prefix"
+    text = "best_prefix"
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
-        """(N, n) scores up to the best candidate, `inf` after it."""
         best = draws.scores.argmin(axis=1)  # the earliest of several
         return np.where(np.arange(draws.n) <= best[:, np.newaxis], draws.scores, np.inf)
 
 
 class Rank(SetRule):
-    """Level = rank / n, ranks counted from 1, ties in draw order."""
+    """Set rule `rank`: the level is rank / n, with ranks from 1 and ties in draw order."""
 
-    @property
-    def text(self) -> str:
-        """The rule's name."""
-        return "rank"
+    text = "rank"
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
-        """(N, n) ranks divided by n."""
         order = np.argsort(draws.scores, axis=1, kind="stable")
         ranks = np.empty(order.shape, dtype=np.float64)
         np.put_along_axis(ranks, order, np.arange(1.0, draws.n + 1.0)[np.newaxis, :], axis=1)
@@ -150,22 +145,17 @@ class Rank(SetRule):
 
 
 class Unique(SetRule):
-    """A distinct answer enters at the smallest level of its candidates, the earliest of which stands for it.
+    """Set rule `unique(base)`: one candidate per distinct answer, the earliest of smallest level.
 
     Args:
-        base: The rule that gives each candidate its level.
+        base: The rule that computes each candidate's level.
     """
 
     def __init__(self, base: SetRule) -> None:
         self._base = base
-
-    @property
-    def text(self) -> str:
-        """The rule's name."""
-        return f"unique({self._base.text})"
+        self.text = f"unique({base.text})"
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
-        """(N, n) the base rule's levels on representatives, `inf` on the others."""
         levels = self._base.levels(draws)
         codes = _codes(draws)
         rows = np.arange(len(draws))
@@ -182,7 +172,7 @@ class Unique(SetRule):
         return np.where(represents, levels, np.inf)
 
     def check_labels(self, labelled: LabelledBatch) -> None:
-        """Refuse an answer that is labelled correct in one candidate and wrong in another."""
+        """Reject an answer that is labelled correct in one candidate and wrong in another."""
         codes = _codes(labelled.draws)
         clash = labelled.correct != np.take_along_axis(labelled.correct, codes, axis=1)
         if clash.any():
@@ -198,58 +188,51 @@ class Unique(SetRule):
 
 def _codes(draws: CandidateBatch) -> IntArray:
     if draws.answer_codes is None:
-        msg = "the set rule `unique` needs the candidates' answers; these draws have scores only"
+        msg = "the set rule `unique` needs the candidates' answers; these candidates have scores only"
         raise InputError(msg)
     return draws.answer_codes
 
 
 class AtLeastOne(SetRule):
-    """The base rule's levels, but 0 for the best candidate: the earliest of smallest level in draw order.
+    """Set rule `at_least_one(base)`: the base rule's levels, but 0 for the best candidate.
 
-    The success score follows from the levels, as for every rule: 0 where the best candidate is correct, else
-    the smallest level of a correct one. So calibration takes into account that every set with a threshold of
-    0 or more holds the best candidate, and sets get smaller. But the success scores of easy prompts become a
-    mass at 0, another quantile regression runs through them, and it flags other prompts, often more of them.
-    (Measured on the demo's recording with its feature map: 7.3 % of the prompts became 23.7 % on one split,
-    and 8.8 % became 16.3 % on average over ten.) `never_empty` fills empty sets after calibration instead,
-    and moves no flag.
+    The best candidate is the earliest of smallest level in draw order. The success score follows from the
+    levels, as for every rule: 0 if the best candidate is correct, else the smallest level of a correct one.
+    So calibration takes into account that every set with a threshold of 0 or more holds the best candidate,
+    and sets get smaller. But the success scores of easy prompts become a mass at 0, which changes the
+    quantile regression, and it flags other prompts, often more of them. (Measured on the demo's recording
+    with its feature map: 7.3 % of the prompts became 23.7 % on one split, and 8.8 % became 16.3 % on average
+    over ten.) `never_empty` fills empty sets after calibration instead, and changes no flag.
 
     Args:
-        base: The rule that gives each candidate its level.
+        base: The rule that computes each candidate's level.
     """
 
     def __init__(self, base: SetRule) -> None:
         self._base = base
-
-    @property
-    def text(self) -> str:
-        """The rule's name."""
-        return f"at_least_one({self._base.text})"
+        self.text = f"at_least_one({base.text})"
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
-        """(N, n) the base rule's levels, 0 for the best candidate."""
         levels = self._base.levels(draws)
         levels[np.arange(len(levels)), levels.argmin(axis=1)] = 0.0
         return levels
 
     def check_labels(self, labelled: LabelledBatch) -> None:
-        """Refuse what the base rule refuses."""
+        """Reject what the base rule rejects."""
         self._base.check_labels(labelled)
 
-
-__all__ = ["AcceptAll", "AtLeastOne", "BestPrefix", "Rank", "SetRule", "Unique", "accepted", "parse_set_rule"]
 
 _PLAIN: dict[str, type[SetRule]] = {"all": AcceptAll, "best_prefix": BestPrefix, "rank": Rank}
 _WRAPPERS = ("at_least_one", "unique")
 
 
 def parse_set_rule(text: str) -> SetRule:
-    """The set rule of a name.
+    """Parse the name of a set rule.
 
     Args:
-        text: `all`, `best_prefix` or `rank`, perhaps inside `unique(...)`, `at_least_one(...)` or both. The
-            order of these two does not matter, and `unique(at_least_one(...))` is how it is written; without
-            brackets they stand around `all`.
+        text: `all`, `best_prefix` or `rank`, or one of these inside `unique(...)`, `at_least_one(...)` or
+            both. The order of the two does not matter; the canonical form is `unique(at_least_one(...))`.
+            Without brackets they wrap `all`.
 
     Returns:
         The rule.

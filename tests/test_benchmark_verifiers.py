@@ -13,7 +13,7 @@ from benchmarks.verifiers import KINDS, OF_CANDIDATES, chosen, main
 from benchmarks.verifiers_page import Area, Compared, Row
 from langchain_cfc.demo import recording
 from langchain_cfc.records import PromptRecord, write_records
-from langchain_cfc.scoring import discrimination
+from langchain_cfc.scoring import compute_auroc
 from tests.serving.openai_bodies import Answer, embeddings
 from tests.serving.openai_server import Script, serving
 from tests.verifiers.judges import candidate_of
@@ -37,7 +37,7 @@ def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -
     records = chosen(recording(), PROMPTS, 0)
     scores = np.array([[one.score for one in record.candidates] for record in records])
     correct = np.array([[one.correct for one in record.candidates] for record in records])
-    expected = discrimination(scores, correct)
+    expected = compute_auroc(scores, correct)
     assert expected is not None
     area = found.rows[0].area
     assert area is not None
@@ -145,7 +145,7 @@ def test_embeddings_of_candidate_and_question_are_compared(
         for record in records
     ]
     correct = np.array([[one.correct for one in record.candidates] for record in records])
-    expected = discrimination(np.array(distances), correct)
+    expected = compute_auroc(np.array(distances), correct)
     assert expected is not None
     assert row.area is not None
     # Round-off may break ties between equal cosines.

@@ -106,11 +106,11 @@ def test_weights_go_with_their_prompts() -> None:
     weighted = LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], **given)
     other = LabelledBatch.of(["r", "s"], **given)
     assert other.weights is None
-    assert LabelledBatch.joined([other, other.take(np.array([], dtype=np.int64))]).weights is None
+    assert LabelledBatch.concatenate([other, other.take(np.array([], dtype=np.int64))]).weights is None
     for one, expected in (
         (weighted.take(np.array([1, 0, 0])), [1.0, 0.5, 0.5]),
-        (weighted.first_slots(2), [0.5, 1.0]),
-        (LabelledBatch.joined([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
+        (weighted.keep_first_candidates(2), [0.5, 1.0]),
+        (LabelledBatch.concatenate([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
     ):
         np.testing.assert_array_equal(one.weights, expected)
     refused: list[tuple[Any, str]] = [
@@ -119,13 +119,13 @@ def test_weights_go_with_their_prompts() -> None:
         ([0.5, np.nan], "the weight of prompt 1 is nan"),
         ([1.0], r"weights must be 2 numbers, got an array of shape \(1,\)"),
         ([[1.0], [1.0]], r"weights must be 2 numbers, got an array of shape \(2, 1\)"),
-        (["a", "b"], r"weights must be numbers in \(0, 1\]"),
-        ([[1.0], 1.0], r"weights must be numbers in \(0, 1\]"),
+        (["a", "b"], "weights must be an array of numbers"),
+        ([[1.0], 1.0], "weights must be an array of numbers"),
     ]
     for wrong, said in refused:
         with pytest.raises(InputError, match=said):
             LabelledBatch.of(["p", "q"], weights=wrong, **given)
-    with pytest.raises(InputError, match="prompts of a cluster have no weights"):
+    with pytest.raises(InputError, match="prompts in clusters cannot have weights"):
         LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
 
 
@@ -134,5 +134,5 @@ def test_labels_that_do_not_fit_the_draws_are_refused(part: str) -> None:
     whole = labelled()
     parts: dict[str, Any] = {"correct": whole.correct, "ids": whole.ids, "clusters": whole.clusters}
     parts[part] = parts[part][:1]
-    with pytest.raises(InputError, match="must match the draws in number"):
+    with pytest.raises(InputError, match="as many entries as the candidates"):
         LabelledBatch(whole.draws, **parts)

@@ -92,9 +92,9 @@ def test_missing_and_impossible_outputs_are_refused(raw: Any, message: str) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"names": ()}, "different names"),
-        ({"names": ("judge", "judge")}, "different names"),
-        ({"names": ("judge", "")}, "different names"),
+        ({"names": ()}, "distinct verifier names"),
+        ({"names": ("judge", "judge")}, "distinct verifier names"),
+        ({"names": ("judge", "")}, "distinct verifier names"),
         ({"names": ("judge",)}, "for each of 1 names"),
         ({"centres": (1.0,)}, "for each of 2 names"),
         ({"scales": (1.0, 0.0)}, "scales above 0, got 0.0"),

@@ -16,13 +16,13 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.scoring import Discrimination, discrimination
+from langchain_cfc.scoring import Discrimination, compute_auroc
 
 FALSE_ALARM = 1e-6
 
 
 def found(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination:
-    result = discrimination(scores, correct, confidence)
+    result = compute_auroc(scores, correct, confidence)
     assert result is not None
     return result
 
@@ -148,8 +148,8 @@ def test_the_interval_of_shuffled_scores_holds_one_half() -> None:
 
 @pytest.mark.parametrize("label", [True, False])
 def test_there_is_nothing_to_tell_apart_among_candidates_of_one_kind(label: bool) -> None:
-    assert discrimination(np.random.default_rng(0).random((5, 3)), np.full((5, 3), label)) is None
-    assert discrimination(np.zeros((0, 3)), np.zeros((0, 3), dtype=np.bool_)) is None
+    assert compute_auroc(np.random.default_rng(0).random((5, 3)), np.full((5, 3), label)) is None
+    assert compute_auroc(np.zeros((0, 3)), np.zeros((0, 3), dtype=np.bool_)) is None
 
 
 def separated(size: int) -> tuple[FloatArray, BoolArray]:
@@ -214,4 +214,4 @@ def test_what_cannot_be_ranked_is_refused(
     scores: FloatArray, correct: BoolArray, confidence: float, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        discrimination(scores, correct, confidence)
+        compute_auroc(scores, correct, confidence)

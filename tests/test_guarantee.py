@@ -18,12 +18,12 @@ from langchain_cfc.guarantee import (
     CoverageCertificate,
     Weighting,
     WrongRateCertificate,
-    answering,
-    assumptions,
-    floor_text,
-    guarantee_kind,
-    promise,
-    with_confidence,
+    find_guarantee_kind,
+    format_bound,
+    list_assumptions,
+    restrict_to_policy,
+    state_confidence,
+    state_guarantee,
 )
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.guarantee.words import BEST_ALONE, EMPTY_IS_A_MISS, ON_AVERAGE
@@ -75,25 +75,27 @@ def artifact_for(features: str = "group(topic)", **options: Any) -> CalibrationA
     ],
 )
 def test_the_kind_of_a_promise_is_that_of_its_theorem(rule: str, exchangeable: bool, kind: str) -> None:
-    assert guarantee_kind(rule, exchangeable=exchangeable) == kind
+    assert find_guarantee_kind(rule, exchangeable=exchangeable) == kind
 
 
 def test_the_conditional_promise_in_a_sentence() -> None:
-    assert promise("conditional", 0.9, 500, (ALL, CAPITALS)) == (
+    assert state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS)) == (
         "For a new prompt exchangeable with the 500 calibration prompts, the answer set holds a correct "
         "answer, or the prompt is flagged as not certifiable, with probability at least 90 %: on average "
         "over all prompts, and over each of these and any mix of them: prompts whose topic is 'capital'."
     )
-    assert promise("conditional", 0.9, 500, (ALL,)).endswith("at least 90 %, on average over all prompts.")
+    assert state_guarantee("conditional", 0.9, 500, (ALL,)).endswith(
+        "at least 90 %, on average over all prompts."
+    )
 
 
 def test_the_marginal_promise_disclaims_hard_prompts() -> None:
-    sentence = promise("marginal", 0.9, 500, (ALL,))
+    sentence = state_guarantee("marginal", 0.9, 500, (ALL,))
     assert "at least 90 %, on average over all prompts; nothing is said about hard prompts" in sentence
 
 
 def test_without_a_theorem_the_sentence_begins_with_that() -> None:
-    sentence = promise("heuristic", 0.9, 500, ())
+    sentence = state_guarantee("heuristic", 0.9, 500, ())
     assert sentence.startswith("No guarantee: ")
     assert "at least" not in sentence
 
@@ -105,11 +107,11 @@ def test_without_a_theorem_the_sentence_begins_with_that() -> None:
 def test_a_target_is_neither_rounded_up_nor_shown_with_round_off(target: float, percent: str) -> None:
     kinds: tuple[Any, ...] = ("conditional", "marginal", "heuristic")
     for kind in kinds:
-        assert f" {percent}" in promise(kind, target, 500, (ALL,))
+        assert f" {percent}" in state_guarantee(kind, target, 500, (ALL,))
 
 
 def test_each_binding_has_a_text_of_its_own_at_the_end_of_the_assumptions() -> None:
-    texts = {binding: assumptions(within_clusters="one", binding=binding) for binding in BINDINGS}
+    texts = {binding: list_assumptions(within_clusters="one", binding=binding) for binding in BINDINGS}
     assert len({text[-1] for text in texts.values()}) == len(BINDINGS)
     assert len({text[:-1] for text in texts.values()}) == 1
     assert "assumed" not in texts["matched"][-1]
@@ -214,52 +216,54 @@ def test_a_promise_is_plain_data() -> None:
     ],
 )
 def test_a_penalty_leaves_less_of_the_theorem(rule: str, options: dict[str, bool], kind: str) -> None:
-    assert guarantee_kind(rule, exchangeable=True, **options) == kind
-    assert guarantee_kind(rule, exchangeable=False, **options) == "heuristic"
+    assert find_guarantee_kind(rule, exchangeable=True, **options) == kind
+    assert find_guarantee_kind(rule, exchangeable=False, **options) == "heuristic"
 
 
 def test_under_a_shift_the_sentence_says_by_what_prompts_are_reweighted() -> None:
-    shifted = promise("conditional", 0.9, 500, (ALL,), shift="meta(ratio)")
+    shifted = state_guarantee("conditional", 0.9, 500, (ALL,), shift="meta(ratio)")
     assert "distributed as the 500 calibration prompts reweighted by meta(ratio)" in shifted
     assert "exchangeable" not in shifted
-    assert "exchangeable" in promise("conditional", 0.9, 500, (ALL,))
-    assumed = assumptions(within_clusters="one", binding="matched", shift="meta(ratio)")
+    assert "exchangeable" in state_guarantee("conditional", 0.9, 500, (ALL,))
+    assumed = list_assumptions(within_clusters="one", binding="matched", shift="meta(ratio)")
     assert "meta(ratio) says by which factor" in assumed[0]
     assert "the promise is as good as this ratio" in assumed[0]
 
 
 def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
-    weighted = promise("conditional", 0.9, 500, (ALL,), weighted=True)
+    weighted = state_guarantee("conditional", 0.9, 500, (ALL,), weighted=True)
     assert "exchangeable with those of which the 500 calibration prompts were chosen" in weighted
-    assumed = assumptions(within_clusters="one", binding="matched", weighted=True)
+    assumed = list_assumptions(within_clusters="one", binding="matched", weighted=True)
     assert "does not depend on what labels say" in assumed[0]
     assert "would not be smaller for any new prompt" in assumed[0]
-    assert "chosen to be labelled" not in assumptions(within_clusters="one", binding="matched")[0]
+    assert "chosen to be labelled" not in list_assumptions(within_clusters="one", binding="matched")[0]
 
 
 def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
-    exact = promise("conditional", 0.9, 500, (ALL,), randomised=True)
+    exact = state_guarantee("conditional", 0.9, 500, (ALL,), randomised=True)
     assert "at least 90 % (and no more than that where success scores are continuous)" in exact
-    assert "no more" not in promise("conditional", 0.9, 500, (ALL,))
+    assert "no more" not in state_guarantee("conditional", 0.9, 500, (ALL,))
 
 
 def test_many_weightings_may_be_counted_instead_of_listed() -> None:
     soft = Weighting(name="s", kind="hat", words="soft ones", coefficients=(1.0,))
-    sentence = promise("conditional", 0.9, 500, (ALL, CAPITALS, CAPITALS, soft), listed=False)
+    sentence = state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS, CAPITALS, soft), listed=False)
     assert sentence.endswith(
         "on average, and over each of 2 groups and 1 soft weighting and any mix of them."
     )
     assert "capital" not in sentence
     # Where there is nothing to count the sentence is the same.
-    assert promise("conditional", 0.9, 500, (ALL,), listed=False) == promise("conditional", 0.9, 500, (ALL,))
+    assert state_guarantee("conditional", 0.9, 500, (ALL,), listed=False) == state_guarantee(
+        "conditional", 0.9, 500, (ALL,)
+    )
 
 
 def test_confidence_is_a_sentence_of_its_own() -> None:
-    assert with_confidence(0.05, ("1",), (ALL, CAPITALS)) == (
+    assert state_confidence(0.05, ("1",), (ALL, CAPITALS)) == (
         "With confidence 95 % it holds for this very artifact, not only on average over calibration sets: "
         "over all prompts."
     )
-    assert with_confidence(0.1, ("1", "g"), (ALL, CAPITALS)).endswith(
+    assert state_confidence(0.1, ("1", "g"), (ALL, CAPITALS)).endswith(
         "over all prompts and over each of 1 group."
     )
 
@@ -382,8 +386,8 @@ def test_a_mean_set_size_is_not_rounded_down() -> None:
 @pytest.mark.parametrize("share", [0.29, 0.57, 0.58, 0.999, 1.0])
 def test_a_bound_that_has_few_decimals_is_not_rounded_below_itself(share: float) -> None:
     # 1000 * 0.57 is 569.9999999999999: cutting floats would say 56.9 %.
-    assert floor_text(share) == f"{100 * share:.1f} %"
-    assert floor_text(share - 0.0001) == f"{100 * share - 0.1:.1f} %"
+    assert format_bound(share) == f"{100 * share:.1f} %"
+    assert format_bound(share - 0.0001) == f"{100 * share - 0.1:.1f} %"
 
 
 def test_a_wrong_answer_certificate_in_words() -> None:
@@ -405,14 +409,14 @@ def test_an_answering_promise_says_what_it_takes_back() -> None:
     plain = artifact_for().guarantee()
     policy = AnswerPolicy(max_answers=1)
     certificate = wrong_rate(policy)
-    uncertified, certified = answering(plain, policy), answering(plain, policy, certificate)
+    uncertified, certified = restrict_to_policy(plain, policy), restrict_to_policy(plain, policy, certificate)
     about_answers = [one for one in plain.not_promised if "answered prompt is wrong" in one]
     assert len(about_answers) == 1
     assert set(about_answers) <= set(uncertified.not_promised)
     assert not set(about_answers) & set(certified.not_promised)
     assert (uncertified.wrong_answers, certified.wrong_answers) == (None, certificate)
     assert sum("withheld" in one for one in certified.not_promised) == 1
-    assert answering(plain, AnswerPolicy()) == plain
+    assert restrict_to_policy(plain, AnswerPolicy()) == plain
     assert certified.sentence == plain.sentence
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.splits import SKETCH_SIZE, SplitPlan, ids_digest, split_plan
+from langchain_cfc.splits import SKETCH_SIZE, SplitPlan, digest_ids, split_plan
 
 PLAN = split_plan(0, fit=0.25, test=0.3)
 GOLDEN_PARTS = [
@@ -61,7 +61,7 @@ def test_the_parts_of_a_plan_are_what_they_have_always_been() -> None:
     assert [PLAN.part(f"p{row}", None) for row in range(10)] == GOLDEN_PARTS
     assert [PLAN.part("any", f"c{row}") for row in range(10)] == GOLDEN_CLUSTER_PARTS
     assert PLAN.sketch(["p0", "p1"]) == GOLDEN_SKETCH
-    assert ids_digest(["p0", "p1"]) == GOLDEN_DIGEST
+    assert digest_ids(["p0", "p1"]) == GOLDEN_DIGEST
 
 
 def test_each_part_gets_its_share() -> None:
@@ -191,9 +191,9 @@ def test_a_shared_hundredth_is_met_as_often_as_stated() -> None:
 
 
 def test_the_digest_is_that_of_a_set() -> None:
-    assert ids_digest(["a", "b", "c"]) == ids_digest(iter(["c", "a", "b"]))
+    assert digest_ids(["a", "b", "c"]) == digest_ids(iter(["c", "a", "b"]))
     digests = {
-        ids_digest(ids) for ids in ([], ["a"], ["b"], ["a", "b"], ["ab"], ["a", "b", "c"], ["a\nb"], [""])
+        digest_ids(ids) for ids in ([], ["a"], ["b"], ["a", "b"], ["ab"], ["a", "b", "c"], ["a\nb"], [""])
     }
     assert len(digests) == 8
     assert all(len(one) == len("sha256:") + 64 for one in digests)
@@ -244,4 +244,4 @@ def test_a_plan_is_data() -> None:
 def test_names_that_no_file_can_hold_do_no_harm() -> None:
     # Half of a surrogate pair is no Unicode text, but reaches Python through file names and escapes.
     assert PLAN.part("\ud800", None) in {"fit", "calibration", "test"}
-    assert ids_digest(["\ud800"]) != ids_digest(["\ud801"])
+    assert digest_ids(["\ud800"]) != digest_ids(["\ud801"])

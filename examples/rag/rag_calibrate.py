@@ -22,7 +22,7 @@ from langchain_cfc.experiments import ComparisonReport, compare
 from langchain_cfc.experiments.comparison_report import GroupComparison, MethodComparison
 from langchain_cfc.records import PromptRecord, read_records
 from langchain_cfc.report.plots import plot_group_miscoverage
-from langchain_cfc.scoring import discrimination
+from langchain_cfc.scoring import compute_auroc
 
 ALPHA = "0.2"
 FEATURES = "group(topic)"
@@ -78,7 +78,7 @@ def told_apart(records: Iterable[PromptRecord], artifact: CalibrationArtifact) -
     if combination is not None:
         flat = outputs.reshape(-1, len(VERIFIERS))
         scores["both combined"] = combination.score(flat).reshape(correct.shape)
-    found = {name: discrimination(values, correct) for name, values in scores.items()}
+    found = {name: compute_auroc(values, correct) for name, values in scores.items()}
     return {name: one.auroc for name, one in found.items() if one is not None}
 
 

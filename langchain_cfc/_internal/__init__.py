@@ -1,1 +1,1 @@
-"""What several packages share; nothing here is public."""
+"""Private helpers that several packages share."""

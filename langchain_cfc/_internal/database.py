@@ -1,4 +1,4 @@
-"""The database of a store: opened, set up and locked, with errors that say what to do."""
+"""The database of a store: opening, setting up and locking it, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -15,123 +15,108 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from langchain_cfc.errors import StoreError
 
-# A number of our own among the advisory locks of a PostgreSQL database.
+# The package's key among the advisory locks of a PostgreSQL database.
 _LOCK = 0x1A7C_CFC0
-# What SQLite says of a folder that is not there, or may not be written.
+# SQLite's message for a folder that does not exist or is not writable.
 _UNOPENED = "unable to open database file"
-# Linux lists here what is mounted where; mount points are in the fifth column, with these characters escaped.
+# Linux lists mounts here, with mount points in the fifth column and these characters escaped.
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 class Database:
-    """Where a store keeps its tables.
-
-    Args:
-        where: Path of an SQLite file, or the URL of a database, such as `postgresql://user@host/name`.
-
-    Raises:
-        StoreError: If the URL cannot be read, its driver is not installed, or an SQLite file has a second
-            name (a hard link, or a file mounted by itself) that locks and journals cannot follow.
-    """
+    """The database of a store: an SQLite file by its path, or a database by its URL."""
 
     def __init__(self, where: str | os.PathLike[str]) -> None:
-        self._url = _url(where)
+        self._url = _parse_url(where)
         embedded = self._url.get_backend_name() == "sqlite"
         self.name = str(self._url.database) if embedded else self._url.render_as_string(hide_password=True)
         try:
-            # By name, so that rows are what the driver takes.
+            # Named parameters, so that rows can be passed to the driver as they are.
             style = {"paramstyle": "named"} if embedded else {}
             self.engine: Engine = create_engine(self._url, **style)
         except ModuleNotFoundError as error:
             msg = f"{self.name} needs the driver {error.name}: pip install 'langchain-cfc[postgres]'"
             raise StoreError(msg) from error
         except (NoSuchModuleError, ArgumentError) as error:
-            msg = f"{self.name} is no database that can be used: {error}"
+            msg = f"{self.name} is not a usable database: {error}"
             raise StoreError(msg) from error
         if self.embedded:
             _check_one_name(self.path)
-            event.listen(self.engine, "connect", _set_up)
+            event.listen(self.engine, "connect", _configure)
 
     @property
     def embedded(self) -> bool:
-        """Whether it is an SQLite file."""
+        """Whether the database is an SQLite file."""
         return self._url.get_backend_name() == "sqlite"
 
     @property
     def without_nul(self) -> bool:
-        """Whether its texts cannot hold the character U+0000, as PostgreSQL's."""
+        """Whether texts cannot contain the character U+0000, as in PostgreSQL."""
         return not self.embedded
 
     @property
     def path(self) -> Path:
-        """Of the SQLite file."""
+        """The path of the SQLite file."""
         return Path(str(self._url.database))
 
     def tables(self) -> set[str]:
-        """The names of its tables."""
+        """Return the names of the tables."""
         with self.reading() as connection:
             return set(inspect(connection).get_table_names())
 
     def create(self, tables: MetaData) -> None:
-        """Make those tables that are not there yet."""
+        """Create the tables that do not exist yet."""
         if self.embedded:
             with self.explained("write"), self.engine.connect() as connection:
-                # Of the file, from now on; a file that is none of ours is left as it is.
+                # A permanent setting of the file, so only once the file is known to be a store.
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         with self.writing() as connection:
             tables.create_all(connection)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection to read with."""
+        """Open a connection for reading."""
         with self.explained("read"), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database, whatever is written meanwhile."""
+        """Open a connection that sees one state of the database, regardless of concurrent writes."""
         with self.reading() as connection:
             if self.embedded:
-                # The driver begins transactions for writes only.
+                # The driver begins transactions only for writes.
                 connection.exec_driver_sql("BEGIN")
                 yield connection
             else:
                 yield connection.execution_options(isolation_level="REPEATABLE READ")
 
     def check_pages(self, *, thoroughly: bool = False) -> None:
-        """Let SQLite check its file; does nothing on PostgreSQL, whose server keeps checksums of its own.
-
-        Args:
-            thoroughly: Whether indexes are compared with their tables as well.
-
-        Raises:
-            StoreError: If the file is damaged.
-        """
+        """Check an SQLite file, `thoroughly` including indexes; PostgreSQL's server has its own checksums."""
         if not self.embedded:
             return
         with self.reading() as connection:
             pragma = "integrity_check" if thoroughly else "quick_check"
             found = [str(row[0]) for row in connection.exec_driver_sql(f"PRAGMA {pragma}(3)")]
         if found != ["ok"]:
-            msg = f"{self.name} is damaged: {'; '.join(found)}. Go back to a copy of it"
+            msg = f"{self.name} is damaged: {'; '.join(found)}. Restore a copy of it"
             raise StoreError(msg)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A connection whose transaction is committed at the end, durably, or rolled back."""
+        """Open a transaction that is durably committed at the end, or rolled back after an error."""
         with self.explained("write"), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def uncommitted(self) -> Iterator[Connection]:
-        """A connection whose transaction is rolled back at the end unless it was committed."""
+        """Open a transaction that is rolled back at the end unless it was committed."""
         with self.explained("write"), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Turn the database's errors into one that says where, and what was kept."""
+        """Convert the database's errors to a StoreError that says where it failed and what was kept."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -139,24 +124,20 @@ class Database:
             kept = (
                 "" if what == "read" else "; whatever was finished before is kept, so run again once it can"
             )
-            # SQLite keeps files beside its own, whoever reads.
+            # SQLite creates files next to its own even for reading.
             where = "; its folder must be there and writable, even to read" if _UNOPENED in str(cause) else ""
             msg = f"cannot {what} {self.name}: {str(cause).strip()}{where}{kept}"
             raise StoreError(msg) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from working on the same store; a run that died holds no lock.
-
-        Raises:
-            StoreError: If another run is at work.
-        """
+        """Lock the store for this run; a StoreError if another run holds the lock."""
         if not self.embedded:
             with self._advisory_lock():
                 yield
             return
         _check_one_name(self.path)
-        # One lock, by whatever symbolic links the file is reached.
+        # The same lock for all symbolic links to the file.
         lock = FileLock(f"{self.path.resolve()}.lock", timeout=0)
         try:
             lock.acquire()
@@ -173,17 +154,17 @@ class Database:
     @contextmanager
     def _advisory_lock(self) -> Iterator[None]:
         with self.explained("lock"), self.engine.connect() as connection:
-            # A machine that dies says no goodbye: the server asks after it, and frees its lock.
+            # The server detects a dead client by keepalives, and releases its lock.
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
             if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar_one():
                 raise self._busy()
-            # Held by the session, not by a transaction that would stay open.
+            # The session holds the lock, so the transaction need not stay open.
             connection.commit()
             try:
                 yield
             finally:
-                # Where the session is gone, so is its lock; why it went is what is being raised already.
+                # A lost session has released its lock, and its error is already being raised.
                 with suppress(SQLAlchemyError):
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
 
@@ -195,29 +176,26 @@ class Database:
         self.engine.dispose()
 
 
-def _url(where: str | os.PathLike[str]) -> URL:
+def _parse_url(where: str | os.PathLike[str]) -> URL:
     written = os.fspath(where)
     if "://" not in written:
         return URL.create("sqlite", database=written)
     try:
         url = make_url(written)
     except ArgumentError as error:
-        msg = f"{written.split('@')[-1]!r} is no path and no database URL"
+        msg = f"{written.split('@')[-1]!r} is neither a path nor a database URL"
         raise StoreError(msg) from error
-    # Which driver is nobody's business but ours.
+    # The package chooses the driver.
     return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgresql", "postgres"} else url
 
 
 def _check_one_name(path: Path) -> None:
-    """Refuse an SQLite file that can be reached by a second name.
+    """Reject an SQLite file that has a second name: a hard link, or a mount of the file itself.
 
-    SQLite keeps its journal and its shared memory beside the name by which a file was opened, and the lock
-    file lies there as well. Two processes that use two names of one file see different ones, and corrupt it
+    SQLite keeps its journal and its shared memory next to the name by which a file was opened, and the lock
+    file is there as well. Two processes that use two names of one file see different ones, and corrupt it
     (https://www.sqlite.org/howtocorrupt.html, "Multiple links to the same file"). Symbolic links are followed
-    and do no harm, nor does a folder that is mounted elsewhere.
-
-    Raises:
-        StoreError: If the file has more than one hard link, or is a mount point itself.
+    and are safe, and so is a folder that is mounted elsewhere.
     """
     real = path.resolve()
     if not real.is_file():
@@ -231,8 +209,8 @@ def _check_one_name(path: Path) -> None:
         raise StoreError(msg)
     if str(real) in _mount_points():
         msg = (
-            f"{path} is a file that is mounted by itself, and SQLite's journal beside it would not be shared "
-            "with the original: mount the folder that holds it"
+            f"{path} is a file that is mounted by itself, and SQLite's journal next to it would not be "
+            "shared with the original: mount the folder that holds it"
         )
         raise StoreError(msg)
 
@@ -242,16 +220,13 @@ def _mount_points() -> set[str]:
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:  # not Linux
         return set()
-    return {_unescape(fields[4]) for line in lines if len(fields := line.split(" ")) > 4}  # noqa: PLR2004
-
-
-def _unescape(path: str) -> str:
+    points = {fields[4] for line in lines if len(fields := line.split(" ")) > 4}  # noqa: PLR2004
     for escape, character in _MOUNT_ESCAPES.items():
-        path = path.replace(escape, character)
-    return path
+        points = {point.replace(escape, character) for point in points}
+    return points
 
 
-def _set_up(connection: Any, record: Any) -> None:
+def _configure(connection: Any, record: Any) -> None:
     del record
     for setting in ("synchronous = FULL", "foreign_keys = ON", "busy_timeout = 30000"):
         connection.execute(f"PRAGMA {setting}")

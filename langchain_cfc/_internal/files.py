@@ -1,4 +1,4 @@
-"""Writing a file as a whole or not at all, and reading one that cannot be trusted."""
+"""Atomic writing of files, and bounded reading of untrusted ones."""
 
 from __future__ import annotations
 
@@ -17,28 +17,18 @@ from langchain_cfc.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
-# Of a long name, temporary files bear the beginning: names have at most 255 bytes.
+# Characters of the target's name in the names of temporary files, which have at most 255 bytes.
 _NAME_CHARACTERS = 40
 _RANDOM_BYTES = 8
 
 
 @contextmanager
 def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for writing that takes the place of `path` only once everything is on disk.
+    """Open a binary file for writing that replaces `path` only once everything is on disk.
 
-    Whoever reads `path` meanwhile, or after a failure, sees the old content or none, never part of the new.
-    The mode is what `open()` would have left: that of the file replaced, else what the umask allows. What a
-    killed process left beside `path` is removed.
-
-    Args:
-        path: Where the file shall be. A symbolic link is followed, not replaced.
-
-    Yields:
-        A binary file in the same folder; leaving the block by an exception removes it.
-
-    Raises:
-        InputError: If the folder does not exist or cannot be written to, the disk is full, or `path` is
-            something that `open()` could not write either, or not a regular file.
+    Readers of `path` see the old content or none, never part of the new, even after a failure. The mode is
+    that of the replaced file, else what the umask allows. A symbolic link is followed, not replaced.
+    Temporary files of killed processes next to `path` are removed. An InputError if `path` cannot be written.
     """
     target = Path(os.path.realpath(path))
     mode = _mode_to_keep(target)
@@ -49,14 +39,14 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             if mode is not None:
                 temporary.chmod(mode)
             yield file
-            with _failures_named(target):
+            with _name_failures(target):
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform != "win32":
-                    # While it is locked, or another process might take it for stale.
+                    # While it is locked, or another process might remove it as stale.
                     temporary.replace(target)
-        if sys.platform == "win32":  # which renames no open file
-            with _failures_named(target):
+        if sys.platform == "win32":  # which cannot rename open files
+            with _name_failures(target):
                 temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -64,20 +54,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Read a whole file that may be anything.
-
-    Args:
-        path: The file.
-        most_bytes: Most that is read.
-
-    Returns:
-        Its content.
-
-    Raises:
-        OSError: If it cannot be read.
-        InputError: If it is a pipe, a device or the like, which may never end, or larger.
-    """
-    # Opening a pipe waits for a writer.
+    """Read an untrusted file; an InputError if it is not a regular file or larger than the limit."""
+    # Opening a pipe would wait for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
         msg = "not a regular file"
         raise InputError(msg)
@@ -90,20 +68,20 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 class _NewFile(io.FileIO):
-    """A new file whose failed writes name the target; other errors in the block are none of the target's."""
+    """A new file whose failed writes name the target, unlike other errors in the block."""
 
     def __init__(self, path: Path, target: Path) -> None:
         super().__init__(path, "xb")
         self._target = target
 
     def write(self, data: Any, /) -> int:
-        """Write, as much as the system takes."""
-        with _failures_named(self._target):
+        """Write as much as the system accepts."""
+        with _name_failures(self._target):
             return super().write(data)
 
 
 @contextmanager
-def _failures_named(target: Path) -> Iterator[None]:
+def _name_failures(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -112,7 +90,7 @@ def _failures_named(target: Path) -> Iterator[None]:
 
 
 def _mode_to_keep(target: Path) -> int | None:
-    """Permissions of the file to be replaced; None where there is none."""
+    """Return the permissions of the file to be replaced; None if there is none."""
     if not target.exists():
         return None
     if not target.is_file() or not os.access(target, os.W_OK):
@@ -123,9 +101,9 @@ def _mode_to_keep(target: Path) -> int | None:
 
 
 def _create(target: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside the target, locked for as long as it is open.
+    """Create a file next to the target, which is locked while it is open.
 
-    It has the mode that the umask gives, which one made by `tempfile` would not have.
+    Its mode follows the umask, unlike that of a file created by `tempfile`.
     """
     while True:
         temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
@@ -137,14 +115,14 @@ def _create(target: Path) -> tuple[Path, BinaryIO]:
         except OSError as error:
             msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
             raise InputError(msg) from error
-        # Another process may have taken it for stale before it was locked.
+        # Another process may have removed it as stale before it was locked.
         if not _can_lock(file) or temporary.exists():
             return temporary, file
         file.close()
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove temporary files that killed processes left beside the target: those without a lock."""
+    """Remove the temporary files of killed processes next to the target, which are not locked."""
     prefix, length = _prefix(target), 2 * _RANDOM_BYTES
     with suppress(OSError):
         for path in target.parent.iterdir():
@@ -163,7 +141,7 @@ def _prefix(target: Path) -> str:
 
 
 def _can_lock(file: BinaryIO) -> bool:
-    """Lock a file until it is closed; return false where it is locked already or cannot be locked."""
+    """Lock a file until it is closed; return False if it is already locked or cannot be locked."""
     if sys.platform == "win32":
         return False
     try:

@@ -1,26 +1,18 @@
-"""Names of a package that are loaded when they are first used (PEP 562)."""
+"""Lazy loading of the names of a package (PEP 562)."""
 
 from __future__ import annotations
 
-# Type checkers know this name; to import it would cost more than all the rest here.
+# Type checkers know this name; importing it would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
 
-def lazily(
+def make_lazy(
     package: dict[str, Any], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make `__getattr__` and `__dir__` of a package.
-
-    Args:
-        package: Its `globals()`, where a name stays once it is loaded.
-        homes: Public names, and the module of the package that each is in, relative to it.
-
-    Returns:
-        The two functions.
-    """
+    """Build `__getattr__` and `__dir__` of a package from its `globals()` and the module of each name."""
 
     def load(name: str) -> Any:
         if name not in homes:

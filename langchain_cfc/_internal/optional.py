@@ -1,4 +1,4 @@
-"""Late imports of what only an extra brings, with an error that names the command that installs it."""
+"""Late imports of optional dependencies, with an error that names the command that installs them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ from langchain_cfc.errors import MissingExtraError
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import a module of an optional dependency.
-
-    Args:
-        module: Dotted name, such as `scipy.special`.
-        extra: The extra that brings it, such as `calibrate`.
-        purpose: What needs it, as the subject of a sentence.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
+    """Import a module of an extra for a purpose; a MissingExtraError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -31,15 +19,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
 
 
 def check_installed(extras: Mapping[str, str], purpose: str) -> None:
-    """Check that modules of optional dependencies are installed, before the first of them is needed.
-
-    Args:
-        extras: By top-level module, such as `sqlalchemy`, the extra that brings it.
-        purpose: What needs them, as the subject of a sentence.
-
-    Raises:
-        MissingExtraError: If any is not installed; the message names all that are missing.
-    """
+    """Check that modules, each with its extra, are installed; a MissingExtraError names those missing."""
     missing = {module: extra for module, extra in extras.items() if find_spec(module) is None}
     if missing:
         raise _missing(missing, purpose)

@@ -1,4 +1,4 @@
-"""`SCHEME:REST` in place of a file: what other distributions bring, found by their entry points."""
+"""Plugins of other distributions by entry point (`SCHEME:REST`), and objects by import path."""
 
 from __future__ import annotations
 
@@ -17,40 +17,20 @@ from langchain_cfc.errors import CFCError, InputError, RecordError
 
 Kind = TypeVar("Kind")
 
-# At least two signs, for a single letter is a drive of Windows.
+# At least two characters, because a single letter is a Windows drive.
 _SCHEMED = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
 
 
-def names_no_file(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
-    """Whether a source has the form `SCHEME:REST`, and is not the name of a file that just looks like it.
-
-    Args:
-        source: A path, or what other distributions read.
-        folder: Where relative paths start.
-
-    Returns:
-        True if its scheme says how to read it.
-    """
+def is_plugin_source(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
+    """Return whether a source has the form `SCHEME:REST` and is not the name of an existing file."""
     schemed = isinstance(source, str) and _SCHEMED.fullmatch(source) is not None
     return schemed and not (folder / source).exists()
 
 
 def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
-    """Call what a distribution brings for the scheme of a source.
+    """Call the plugin for the scheme of a source with the rest and `given`, and check what it returns.
 
-    Args:
-        group: Group of the entry points, whose names are schemes.
-        kind: What they are, for messages.
-        returns: What their functions return.
-        source: `SCHEME:REST`.
-        *given: What the function takes after the rest.
-
-    Returns:
-        What the function makes of it.
-
-    Raises:
-        RecordError: If nobody brings the scheme.
-        InputError: If what brings it cannot be loaded, is there twice, or returns anything else.
+    `kind` names the plugins in messages. A RecordError if there is no plugin, an InputError if it fails.
     """
     scheme, _, rest = source.partition(":")
     found = entry_points(group=group)
@@ -66,7 +46,7 @@ def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given:
         made = point.load()(rest, *given)
     except CFCError:
         raise
-    except Exception as error:  # whatever another distribution raises
+    except Exception as error:  # another distribution may raise anything
         msg = f"{source}: {_owner(point)} failed with {type(error).__name__}: {quote(str(error))}"
         raise InputError(msg) from error
     if not isinstance(made, returns):
@@ -88,24 +68,14 @@ FACTORY = "MODULE:NAME of a function without arguments that returns it, of a cla
 
 
 def import_object(path: str) -> Any:
-    """What stands at an import path.
-
-    Args:
-        path: `MODULE:NAME`. A module beside where the command was given is found as well, as by `python -m`.
-
-    Returns:
-        The object.
-
-    Raises:
-        InputError: If it cannot be imported.
-    """
+    """Import the object at `MODULE:NAME`, also from modules in the working directory, as `python -m` does."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module does while it is imported
+    except Exception as error:  # the user's module may raise anything
         msg = (
             f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME, "
             "such as mybot:model"
@@ -114,19 +84,7 @@ def import_object(path: str) -> Any:
 
 
 def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """A part by the import path of its factory, or of itself.
-
-    Args:
-        path: As in `import_object`.
-        arguments: What the factory is called with.
-
-    Returns:
-        What a class, or a function that can be called with these arguments alone, gives; any other object is
-        the part itself.
-
-    Raises:
-        InputError: If it cannot be imported or made, or there are arguments and nothing to call.
-    """
+    """Load an object by the import path of its factory, called with `arguments`, or of itself."""
     part = import_object(path)
     if not arguments and not _is_factory(part):
         return part
@@ -138,7 +96,7 @@ def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
 
 
 def _is_factory(part: Any) -> bool:
-    """Whether it makes a part: a class, or a function that wants nothing."""
+    """Return whether an object is a class, or a function that can be called without arguments."""
     if inspect.isclass(part):
         return True
     return inspect.isfunction(part) and not any(

@@ -1,14 +1,14 @@
-"""Text of models, providers and users, made safe to show; and numbers and names as messages write them."""
+"""Sanitizing of untrusted text for terminals and messages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# C0 and C1 controls and DEL, which terminals take as commands, except newline and tab; and the characters
-# that change the direction in which a line is read.
+# C0 and C1 controls and DEL, which terminals interpret as commands, except newline and tab; and characters
+# that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# In JSON, what is below a space is escaped already.
+# JSON already escapes characters below a space.
 _CONTROLS_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _REDACTED = "[redacted]"
@@ -20,7 +20,7 @@ _NAME = (
 _SECRETS = (
     # User and password, or a token, before the host of a URL.
     (re.compile(r"(://)[^\s/@\"']+@"), rf"\1{_REDACTED}@"),
-    # Headers, parameters and settings by their names, in HTTP, JSON, Python or a query.
+    # Headers, parameters and settings by name, in HTTP, JSON, Python or a query.
     (
         re.compile(
             rf"""(?i)({_NAME})(["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token)\s+)?[^\s"'`,;&<>{{}}()\[\]\\]+"""
@@ -28,7 +28,7 @@ _SECRETS = (
         rf"\1\2{_REDACTED}",
     ),
     (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*"), rf"\1 {_REDACTED}"),
-    # Keys that say what they are. Providers quote some with asterisks in the middle.
+    # Keys with a known prefix. Providers quote some with asterisks in the middle.
     (re.compile(r"\b(?:sk|pk|rk|gsk|hf|ghp|gho|xox[abp])[-_][\w*-]{8,}"), _REDACTED),
     (re.compile(r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)"), _REDACTED),
 )
@@ -36,40 +36,25 @@ _LONGEST = 500
 
 
 def escape_controls(text: str) -> str:
-    r"""A text with its control characters in a visible form, such as `\x1b` for escape.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text; newlines and tabs stay.
-    """
+    r"""Replace control characters except newlines and tabs by a visible form, such as `\x1b` for escape."""
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def escape_controls_in_json(text: str) -> str:
-    r"""The text of a JSON document with the control characters that JSON does not escape as `\u009b`."""
+    r"""Escape the control characters of a JSON document that JSON itself does not, such as `\u009b`."""
     return _CONTROLS_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def redact_secrets(text: str) -> str:
-    """A text without API keys, tokens, passwords and cookies, as far as their form or name tells them."""
+    """Redact API keys, tokens, passwords and cookies that are recognizable by their form or name."""
     for secret, shown in _SECRETS:
         text = secret.sub(shown, text)
     return text
 
 
 def quote(text: str, longest: int = _LONGEST) -> str:
-    """A text of somebody else as a message may quote it.
-
-    Args:
-        text: For example what a provider said of a failure.
-        longest: Most characters that are quoted.
-
-    Returns:
-        The beginning of the text, without secrets and with control characters in a visible form.
-    """
-    # Cut last, or half a secret would not be known by its form; first roughly, for a text may be of any size.
+    """Return the beginning of an untrusted text, without secrets and control characters, for a message."""
+    # Cut after redaction, because half a secret is not recognizable; cut roughly before, to bound the work.
     shown = escape_controls(redact_secrets(text[: 20 * longest]))
     if len(shown) <= longest:
         return shown

@@ -20,7 +20,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.guarantee import CoverageCertificate
-from langchain_cfc.thresholds import conformal_rank, exact_tau
+from langchain_cfc.thresholds import compute_tau, conformal_rank
 
 if TYPE_CHECKING:
     from langchain_cfc.artifact.facts import CertifiedPolicy
@@ -191,7 +191,7 @@ def _fit(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
     if artifact.shift is None and not _close(everyone, size):
         yield f"level {level.alpha}: the fit is on {everyone:g} prompts, and {size:g} calibrated"
     alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
-    rank, slack = float(exact_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
+    rank, slack = float(compute_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
     if not below - slack <= rank <= below + float(weights[on_fit].sum()) + slack:
         yield f"level {level.alpha}: the fit has not the rank that the level asks for"
     if not state["rest"].any() and artifact.shift is None:
@@ -223,7 +223,7 @@ def _quantile(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]
     if not _close(float(weights.sum()), facts.size):
         return  # equal prompts were merged under weights of another kind
     ordered = np.repeat(scores, np.rint(weights).astype(np.int64))
-    rank = conformal_rank(len(ordered), exact_tau(level.alpha))
+    rank = conformal_rank(len(ordered), compute_tau(level.alpha))
     expected = [float(np.sort(ordered)[rank - 1])] if rank <= len(ordered) else [artifact.cap]
     stated = _unpacked(artifact, level.marginal)["quantile"].tolist() or [artifact.cap]
     if min(stated[0], artifact.cap) != expected[0]:

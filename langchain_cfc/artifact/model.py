@@ -37,7 +37,7 @@ from langchain_cfc.guarantee import (
     Count,
     CoverageCertificate,
     Guarantee,
-    answering,
+    restrict_to_policy,
 )
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
@@ -49,7 +49,7 @@ from langchain_cfc.thresholds import (
     MarginalThreshold,
     ThresholdRule,
     Thresholds,
-    alpha_text,
+    format_alpha,
 )
 
 
@@ -95,7 +95,7 @@ class LevelState(ArtifactData):
         level = self.effective_alpha
         if level in {None, "0"}:
             return self
-        if alpha_text(str(level)) != level or float(level) >= float(self.alpha):
+        if format_alpha(str(level)) != level or float(level) >= float(self.alpha):
             msg = f"effective_alpha: expected decimal text below alpha = {self.alpha}, got {level!r}"
             raise ValueError(msg)
         return self
@@ -162,7 +162,7 @@ class CalibrationArtifact(ArtifactData):
         # Every part is rebuilt once, so that a file which cannot serve is refused when it is loaded and not
         # by a user's question.
         alphas = [level.alpha for level in self.levels]
-        if self.n < 1 or not alphas or alphas != sorted({alpha_text(alpha) for alpha in alphas}, key=float):
+        if self.n < 1 or not alphas or alphas != sorted({format_alpha(alpha) for alpha in alphas}, key=float):
             msg = "expected n >= 1 and at least one level, with alphas ascending in canonical form"
             raise ValueError(msg)
         dimensions = {
@@ -407,7 +407,7 @@ class CalibrationArtifact(ArtifactData):
                 "candidates are drawn"
             )
             raise InputError(msg)
-        text = alpha_text(alpha)
+        text = format_alpha(alpha)
         if text not in self.alphas:
             msg = f"the artifact was not calibrated at alpha = {text}; it holds {held}"
             raise InputError(msg)
@@ -533,7 +533,7 @@ class CalibrationArtifact(ArtifactData):
             InputError: If the artifact holds no certified policy.
         """
         certificate = self.certified_policy.certificate
-        return answering(self.guarantee(certificate.alpha, binding), certificate.policy, certificate)
+        return restrict_to_policy(self.guarantee(certificate.alpha, binding), certificate.policy, certificate)
 
     @property
     def certified_policy(self) -> CertifiedPolicy:

@@ -9,14 +9,14 @@ from langchain_cfc.guarantee import (
     Binding,
     Guarantee,
     Weighting,
-    assumptions,
-    certified_only,
-    guarantee_kind,
-    not_promised,
-    promise,
-    with_confidence,
+    find_guarantee_kind,
+    list_assumptions,
+    list_exclusions,
+    reduce_to_certificate,
+    state_confidence,
+    state_guarantee,
 )
-from langchain_cfc.thresholds import exact_tau
+from langchain_cfc.thresholds import compute_tau
 
 if TYPE_CHECKING:
     from langchain_cfc.artifact.model import CalibrationArtifact
@@ -27,7 +27,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
     facts, ridge, confidence = artifact.calibration, artifact.ridge, artifact.confidence
     if binding is None:
         binding = "unbound" if artifact.provenance is None else "unchecked"
-    kind = guarantee_kind(
+    kind = find_guarantee_kind(
         artifact.threshold_rule,
         exchangeable=facts.exchangeable,
         ridge=ridge is not None,
@@ -46,12 +46,12 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
         for one in named[:covered]
     )
-    target = float(exact_tau(alpha))
+    target = float(compute_tau(alpha))
     # Where there are larger levels, the running maximum over them may keep more; so does a best candidate
     # returned where the threshold lies below every level.
     exact = artifact.randomised and alpha == artifact.alphas[-1] and not artifact.never_empty
     weighted = facts.weight is not None
-    sentence = promise(
+    sentence = state_guarantee(
         kind,
         target,
         facts.size,
@@ -61,7 +61,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         randomised=exact,
     )
     if delta is not None:
-        sentence = f"{sentence} {with_confidence(delta, confident, weightings)}"
+        sentence = f"{sentence} {state_confidence(delta, confident, weightings)}"
     level = next(one for one in artifact.levels if one.alpha == alpha)
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
     guarantee = Guarantee(
@@ -74,7 +74,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         weightings=weightings,
         feature_names=artifact.feature_map.names,
         not_certifiable=NOT_CERTIFIABLE,
-        assumptions=assumptions(
+        assumptions=list_assumptions(
             within_clusters="one" if facts.exchangeable else "all",
             binding=binding,
             map_came_fitted=facts.map_came_fitted,
@@ -85,7 +85,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
             weighted=weighted,
             randomised=artifact.randomised,
         ),
-        not_promised=not_promised(
+        not_promised=list_exclusions(
             kind,
             confident=len(confident) == len(weightings) > 0,
             chosen=artifact.spent,
@@ -103,4 +103,4 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
     if artifact.policy is None or delta is not None:
         return guarantee
     coverage = next(one for one in artifact.policy.coverage if one.alpha == alpha)
-    return certified_only(guarantee, coverage, never_empty=artifact.never_empty)
+    return reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)

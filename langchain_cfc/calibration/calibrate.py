@@ -23,7 +23,7 @@ from langchain_cfc.calibration.request import Request
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certified_policy, tested_levels
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, naming, parse_statistic
+from langchain_cfc.features import FeatureMap, name_records_in_errors, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
@@ -191,7 +191,7 @@ def _calibrate(
     fit_split = prompts.part("fit")
     labelled = prompts.calibration(config.within_clusters)
     feature_map = fitted_map(given, fit_split, labelled)
-    with naming(labelled.ids):
+    with name_records_in_errors(labelled.ids):
         data = Calibration(
             labelled=labelled,
             feature_map=feature_map,

@@ -18,8 +18,8 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.records import Provenance
-from langchain_cfc.scoring import Combination, discrimination
-from langchain_cfc.thresholds import Level, conformal_rank, exact_tau
+from langchain_cfc.scoring import Combination, compute_auroc
+from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
 def attainable_groups(
@@ -66,7 +66,7 @@ def target_is_attainable(alpha: Level, size: float, reachable: float) -> bool:
     Returns:
         Whether (N + 1) tau <= reachable, in exact arithmetic.
     """
-    return (Fraction(size) + 1) * exact_tau(alpha) <= Fraction(reachable)
+    return (Fraction(size) + 1) * compute_tau(alpha) <= Fraction(reachable)
 
 
 def smallest_alpha(size: float, reachable: float) -> float:
@@ -97,7 +97,7 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
     (9, 19, None)
     """
-    tau, share = exact_tau(alpha), Fraction(str(attainable))
+    tau, share = compute_tau(alpha), Fraction(str(attainable))
     if share <= tau:
         return None
     # From (tau + 2) / (share - tau) on rounding cannot matter any more; below, each size is tried.
@@ -132,7 +132,7 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
 
 def check_orientation(prompts: LabelledBatch, combination: Combination | None) -> None:
     """Warn of scores that point the wrong way; at worst thresholds are useless then, never unsafe."""
-    found = discrimination(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
+    found = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
     if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
         return
     cure = (

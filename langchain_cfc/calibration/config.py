@@ -14,7 +14,7 @@ from typing import Any, Literal
 from langchain_cfc.artifact import CalibrationArtifact, ThresholdRuleName
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.thresholds import WINDOW, Level, alpha_text
+from langchain_cfc.thresholds import WINDOW, Level, format_alpha
 
 # Options whose name on the command line is another one.
 _FLAGS = {"stability": "stability-delta"}
@@ -150,7 +150,7 @@ def _flag(name: str, value: Any) -> list[str]:
         return [flag]
     if name in _LEVELS:
         several = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
-        return [word for one in several for word in (flag, alpha_text(one))]
+        return [word for one in several for word in (flag, format_alpha(one))]
     if name == "combine":
         value = ",".join(value)
     elif isinstance(value, FeatureMap):

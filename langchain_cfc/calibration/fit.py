@@ -33,12 +33,12 @@ from langchain_cfc.artifact import AttainableGroup, CalibrationFacts, LevelState
 from langchain_cfc.calibration.checks import attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.request import Request
-from langchain_cfc.candidates import LabelledBatch, names_of
+from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, InputError
-from langchain_cfc.features import FeatureMap, GuaranteedWeight, naming
+from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, tabulate, tabulate_raw, with_scores
 from langchain_cfc.scoring import Combination
-from langchain_cfc.splits import Part, SplitPlan, ids_digest
+from langchain_cfc.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
 
 # Calibration prompts that a fitted rule is asked, and how much wider its window becomes if it refuses one.
@@ -127,9 +127,9 @@ def fitted_map(feature_map: FeatureMap, fit_split: LabelledBatch, calibration: L
             "many clusters are needed)"
         )
         raise CalibrationError(msg)
-    with naming(fit_split.ids):
+    with name_records_in_errors(fit_split.ids):
         fitted = feature_map.fit(fit_split.draws)
-    with naming(calibration.ids):
+    with name_records_in_errors(calibration.ids):
         return fitted.with_categories_of(calibration.draws)
 
 
@@ -145,7 +145,7 @@ def units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
             "raise fit_fraction, or bring more records"
         )
         raise CalibrationError(msg)
-    with naming(fit_split.ids):
+    with name_records_in_errors(fit_split.ids):
         return feature_map.transform(fit_split.draws)
 
 
@@ -523,7 +523,7 @@ class Prompts:
         if recognised:
             known = (*known, "certification")
         clusters = [labelled.clusters[row] for name in known for row in self.rows[name].tolist()]
-        sketched = names_of([one for name in known for one in ids[name]], clusters)
+        sketched = list_ids_and_clusters([one for name in known for one in ids[name]], clusters)
         return CalibrationFacts(
             size=len(data.labelled),
             sampled=labelled.weights is not None,
@@ -537,7 +537,7 @@ class Prompts:
             exchangeable=len(set(used)) == len(used),
             split=self.plan,
             digests={
-                name: ids_digest(members)
+                name: digest_ids(members)
                 for name, members in ids.items()
                 if members or name != "certification"
             },

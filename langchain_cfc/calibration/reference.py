@@ -12,7 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact, Watched, quantities
 from langchain_cfc.calibration.fit import Prompts
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.features import naming
+from langchain_cfc.features import name_records_in_errors
 
 # Each holds about this share of the prompts that fix the bins.
 BINS = 16
@@ -30,7 +30,7 @@ class _Seen:
     @classmethod
     def of(cls, artifact: CalibrationArtifact, prompts: LabelledBatch) -> _Seen:
         """Prompts with their weights as probabilities to be counted."""
-        with naming(prompts.ids):
+        with name_records_in_errors(prompts.ids):
             features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
         luck = artifact.calibration.split.uniforms("watch", prompts.ids)
         return cls(

@@ -13,7 +13,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.splits import SplitPlan, split_plan
-from langchain_cfc.thresholds import ConditionalThreshold, Level, ThresholdRule, alpha_text, delta_text
+from langchain_cfc.thresholds import ConditionalThreshold, Level, ThresholdRule, format_alpha, format_delta
 
 DEFAULT_DELTA = "0.05"
 DEFAULT_FIT_FRACTION = 0.2
@@ -81,7 +81,7 @@ class Request:
             confident=config.confident,
             max_wrong_rate=None if max_wrong_rate is None else _rate_text(max_wrong_rate),
             by_group=config.wrong_rate_groups,
-            delta=DEFAULT_DELTA if delta is None else delta_text(delta),
+            delta=DEFAULT_DELTA if delta is None else format_delta(delta),
             shift=None if config.shift is None else parse_statistic(config.shift).text,
             randomised=config.randomised,
             levels_named=alpha is not None,
@@ -162,7 +162,7 @@ class Request:
         if self.max_wrong_rate is None:
             return self.delta
         shared = (Decimal(self.delta) / len(self.alphas)).quantize(UNIT, rounding=ROUND_FLOOR)
-        return delta_text(shared)
+        return format_delta(shared)
 
     def steps(self, alpha: str) -> list[str]:
         """The levels to test in place of one, ascending, the last of them itself."""
@@ -170,7 +170,7 @@ class Request:
             (Decimal(alpha) * step / STEPS).quantize(UNIT, rounding=ROUND_FLOOR)
             for step in range(1, STEPS + 1)
         ]
-        return [alpha_text(step) for step in dict.fromkeys(steps) if step > 0]
+        return [format_alpha(step) for step in dict.fromkeys(steps) if step > 0]
 
     def plan(self, feature_map: FeatureMap, config: CalibrationConfig) -> SplitPlan:
         """The split, with parts to fit and to certify on only where there is something to do.
@@ -210,7 +210,7 @@ def _ridge(strength: float, penalised: Literal["slopes", "all"]) -> Ridge | None
 
 def _alphas(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
     several = [alpha] if isinstance(alpha, str) or not isinstance(alpha, Sequence) else alpha
-    texts = {alpha_text(one) for one in several}
+    texts = {format_alpha(one) for one in several}
     if not texts:
         msg = "alpha: at least one error level is needed"
         raise InputError(msg)
@@ -219,7 +219,7 @@ def _alphas(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
 
 def _rate_text(rate: Level) -> str:
     try:
-        return alpha_text(rate)
+        return format_alpha(rate)
     except InputError as error:
         msg = f"max_wrong_rate must be a decimal number strictly between 0 and 1, such as 0.05; got {rate!r}"
         raise InputError(msg) from error

@@ -14,10 +14,10 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import at_least, mean_at_most
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError
-from langchain_cfc.features import naming
+from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedShare, CoverageCertificate
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
-from langchain_cfc.thresholds import Level, delta_text
+from langchain_cfc.thresholds import Level, format_delta
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def outcomes(
     Returns:
         What came of it.
     """
-    with naming(labelled.ids):
+    with name_records_in_errors(labelled.ids):
         decisions = decide(
             artifact, labelled.draws, alpha, policy=policy, uniforms=artifact.uniforms(labelled)
         )
@@ -161,7 +161,7 @@ def certify(
         FingerprintError: If the records come from another generator, verifier or extractor.
         MissingExtraError: If SciPy is not installed.
     """
-    text = delta_text(delta)
+    text = format_delta(delta)
     levels = artifact.alphas if alpha is None else (artifact.level(alpha),)
     known = [one.alpha for one in artifact.certificates if one.alpha in levels]
     if known:

@@ -17,7 +17,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
-from langchain_cfc.thresholds import ConditionalThreshold, exact_tau
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
 # Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which
 # stands for the limit; its own tolerances are far smaller.
@@ -108,7 +108,7 @@ def _verified(
     features, size = state["features"], len(state["features"])
     chosen = np.random.default_rng(seed).choice(size, min(prompts, size), replace=False)
     sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
-    peers = _Peers(state, float(exact_tau(rule.alpha)))
+    peers = _Peers(state, float(compute_tau(rule.alpha)))
     differences, gaps = [0.0], [peers.base_gap(rule)]
     infinite = outside = contradicted = 0
     for reduced in progress(sample):

@@ -37,8 +37,8 @@ from langchain_cfc.errors import (
     UnattainableTargetError,
 )
 from langchain_cfc.evaluation import AnswersReport, EvaluationReport, GroupReport
-from langchain_cfc.features import in_short
-from langchain_cfc.guarantee import Guarantee, counted, share_text
+from langchain_cfc.features import shorten_words
+from langchain_cfc.guarantee import Guarantee, count_weightings, format_share
 from langchain_cfc.records import Provenance, Records, read_records
 
 Item = TypeVar("Item")
@@ -238,7 +238,7 @@ def answers_line(answers: AnswersReport) -> str:
 
 def group_label(words: str) -> str:
     """What a weighting speaks of, short and on one line, for a table."""
-    return escape(in_short(words).replace("\n", " "))
+    return escape(shorten_words(words).replace("\n", " "))
 
 
 def verdict(report: EvaluationReport) -> str:
@@ -306,7 +306,7 @@ def curve_table(artifact: CalibrationArtifact) -> Table:
     """Answered share against the certified wrong-answer rate, policy by policy; bot mode's own in bold."""
     policy = artifact.certified_policy
     certificate = policy.certificate
-    sure = share_text(1.0 - float(certificate.delta))
+    sure = format_share(1.0 - float(certificate.delta))
     title = f"What answering more would cost (all bounds together with confidence {sure})"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing"):
@@ -388,7 +388,7 @@ def _promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
         return promise.sentence
     event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
     if len(artifact.alphas) == 1:
-        return f"With probability at least {share_text(promise.target_coverage)} {event}."
+        return f"With probability at least {format_share(promise.target_coverage)} {event}."
     return (
         f"With probability at least 1 - alpha {event}; alpha is {', '.join(artifact.alphas)}, chosen per "
         "call before anything is drawn."
@@ -396,7 +396,7 @@ def _promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
 
 
 def _scope(artifact: CalibrationArtifact, promise: Guarantee) -> str:
-    others = counted(promise.weightings)
+    others = count_weightings(promise.weightings)
     where = "where they are served, " if artifact.shift is not None else ""
     if others:
         return (
@@ -409,7 +409,7 @@ def _scope(artifact: CalibrationArtifact, promise: Guarantee) -> str:
 def _confidence_rows(artifact: CalibrationArtifact, promise: Guarantee) -> Iterator[tuple[str, str]]:
     if promise.failure_probability is not None:
         sure = f"{100 * (1.0 - promise.failure_probability):.12g} %"
-        others = counted([one for one in promise.weightings if one.name in promise.confident])
+        others = count_weightings([one for one in promise.weightings if one.name in promise.confident])
         also = f" and over each of {others}" if others else ""
         yield "Confidence", f"{sure} that this very artifact keeps it over all prompts{also}."
     elif not artifact.certificates:

@@ -29,7 +29,7 @@ from langchain_cfc.cli._format import (
     track_progress,
 )
 from langchain_cfc.cli.calibrate import artifact_data, groups_table
-from langchain_cfc.guarantee import CoverageCertificate, floor_text
+from langchain_cfc.guarantee import CoverageCertificate, format_bound
 
 
 def inspect(
@@ -145,9 +145,9 @@ def certificate_table(certificate: CoverageCertificate) -> Table:
             group_label(share.words),
             str(share.prompts),
             str(share.kept),
-            floor_text(share.kept_at_least),
+            format_bound(share.kept_at_least),
             str(share.covered),
-            floor_text(share.coverage_at_least),
+            format_bound(share.coverage_at_least),
         )
     return table
 

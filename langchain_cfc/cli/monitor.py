@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.plugins import names_no_file
+from langchain_cfc._internal.plugins import is_plugin_source
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
     EXIT_NO,
@@ -142,9 +142,9 @@ def labels(
         from langchain_cfc.monitor import read_labels
 
         with _opened(artifact, store, least_probability=least_probability) as monitor:
-            given = read_labels(source, monitor.unlabelled() if names_no_file(source) else ())
+            given = read_labels(source, monitor.unlabelled() if is_plugin_source(source) else ())
             # Of what people leave elsewhere, one that says nothing must not keep the others out.
-            added = monitor.label(*given, leave_out_unfit=names_no_file(source))
+            added = monitor.label(*given, leave_out_unfit=is_plugin_source(source))
     if as_json:
         emit_json({"labels": added, "known": len(given) - added, "store": store})
     else:

@@ -33,7 +33,7 @@ from langchain_cfc.experiments import (
 )
 from langchain_cfc.experiments.paper import ALPHAS
 from langchain_cfc.report import Sources, check_report, write_report
-from langchain_cfc.thresholds import alpha_text
+from langchain_cfc.thresholds import format_alpha
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
 _METRICS = ("ECR", "GSC", "APSS")
@@ -65,7 +65,7 @@ def synthetic(
     with failures_explained():
         if figures is not None:
             check_figures(figures)
-        shown = [alpha_text(one) for one in alpha or ("0.1", "0.2")]
+        shown = [format_alpha(one) for one in alpha or ("0.1", "0.2")]
         unknown = [one for one in shown if one not in ALPHAS]
         if unknown:
             msg = f"the paper has no level {unknown[0]}; its main table has {', '.join(ALPHAS)}"

@@ -6,7 +6,7 @@ extra `[collect]`.
 
 from __future__ import annotations
 
-from langchain_cfc._internal.lazy import lazily
+from langchain_cfc._internal.lazy import make_lazy
 
 # Type checkers know this name; to import it would load everything below.
 TYPE_CHECKING = False
@@ -84,4 +84,4 @@ _HOMES = {
     "write_review": "review",
 }
 
-__getattr__, __dir__ = lazily(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _HOMES)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from langchain_cfc._internal.plugins import load_object, names_no_file
+from langchain_cfc._internal.plugins import is_plugin_source, load_object
 from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.costs import Budget, Price
 from langchain_cfc.collect.executor import Components
@@ -41,7 +41,7 @@ class _Table(BaseModel):
 
 def _to_path(path: str | Path) -> str | Path:
     # `Path` would turn a name such as `scheme:a//b` into `scheme:a/b`.
-    return path if names_no_file(path) else Path(path)
+    return path if is_plugin_source(path) else Path(path)
 
 
 class SourceTable(_Table):
@@ -244,7 +244,9 @@ class CollectionConfig(_Table):
             "columns": columns,
         }
         # Files move and grow; the name of a source with a scheme tells its version.
-        return {**settings, "source": self.source.rows.name} if names_no_file(self.source.path) else settings
+        return (
+            {**settings, "source": self.source.rows.name} if is_plugin_source(self.source.path) else settings
+        )
 
 
 def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:
@@ -303,7 +305,7 @@ def _resolve_paths(given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the settings with the paths of dataset and store resolved against a folder."""
     source, store = given.get("source"), given.get("store")
     path = source.get("path") if isinstance(source, dict) else None
-    if isinstance(source, dict) and isinstance(path, str) and not names_no_file(path, folder):
+    if isinstance(source, dict) and isinstance(path, str) and not is_plugin_source(path, folder):
         given = {**given, "source": {**source, "path": str(folder / path)}}
     if isinstance(store, str) and "://" not in store:
         given = {**given, "store": str(folder / store)}

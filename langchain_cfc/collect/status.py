@@ -13,7 +13,7 @@ from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import SamplingName
-from langchain_cfc.scoring import discrimination
+from langchain_cfc.scoring import compute_auroc
 
 
 @dataclass
@@ -228,7 +228,7 @@ class EarlyWarnings:
             yield from self._check_verifier()
 
     def _check_verifier(self) -> Iterator[str]:
-        found = discrimination(np.array(self._scores), np.array(self._correct), _CONFIDENCE)
+        found = compute_auroc(np.array(self._scores), np.array(self._correct), _CONFIDENCE)
         if found is None or found.low > _UNINFORMATIVE:
             return
         seen = (

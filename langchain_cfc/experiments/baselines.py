@@ -27,11 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
 from langchain_cfc.certificates.bounds import rare_p_value
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Level, conformal_rank, delta_text, exact_tau
-from langchain_cfc.thresholds.base import float_array
+from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_delta
 
 CUTS = 20
 
@@ -121,7 +120,7 @@ class SamplingRule:
                 f"got {len(matrix)}: bring more"
             )
             raise InputError(msg)
-        level = delta_text(delta)
+        level = format_delta(delta)
         order, test = slice(0, None, 2), slice(1, None, 2)
         # The cuts must not know the testing half.
         shares = np.linspace(0.0, 1.0, CUTS)
@@ -172,7 +171,7 @@ class SamplingRule:
 
     def _count_passed(self, alpha: Level) -> int:
         """Return how many configurations pass before the first one that does not."""
-        rate, delta = 1 - exact_tau(alpha), float(self.delta)
+        rate, delta = 1 - compute_tau(alpha), float(self.delta)
         # The p-value grows with the misses, so that it is computed for a few counts only.
         allowed = bisect_right(
             range(self.tested + 1), delta, key=lambda missed: rare_p_value(missed, self.tested, rate)
@@ -229,7 +228,7 @@ class BackOffRule:
     def compute_threshold(self, alpha: Level) -> float:
         """Return the score below which candidates are kept at a level; -inf keeps none, inf all."""
         # floor(alpha (N + 1)), from exact fractions.
-        rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), exact_tau(alpha))
+        rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), compute_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
     def make_sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:
@@ -311,7 +310,7 @@ def _find_front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _check_scores(values: npt.ArrayLike) -> FloatArray:
-    scores = float_array(values, "scores")
+    scores = to_float_array(values, "scores")
     if scores.ndim != 2 or scores.shape[1] == 0:  # noqa: PLR2004 - rows and columns
         msg = f"scores must be an (N, n) array with n >= 1, got shape {scores.shape}"
         raise InputError(msg)

@@ -38,9 +38,9 @@ from langchain_cfc.experiments.splits import (
 )
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
-from langchain_cfc.scoring import discrimination
+from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.thresholds import Level, alpha_text, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 METHODS = ("ours", "paper", "outside")
 FEATURES = "hat(mean_score, 5)"
@@ -112,7 +112,7 @@ class Summary:
     def _build_level(self, place: int) -> LevelComparison:
         return LevelComparison(
             alpha=float(self.alphas[place]),
-            target_coverage=float(exact_tau(self.alphas[place])),
+            target_coverage=float(compute_tau(self.alphas[place])),
             n_calibration=round(np.mean([one.calibrated for one in self.measured])),
             n_test=round(np.mean([one.tested for one in self.measured])),
             n_candidates=self.candidates,
@@ -148,7 +148,7 @@ class Summary:
             mean_distinct_answers=known["mean_distinct_answers"].mean,
             groups=groups,
             figures=known,
-            gaps=self._build_gaps(run, float(exact_tau(alpha))),
+            gaps=self._build_gaps(run, float(compute_tau(alpha))),
         )
 
     def _build_groups(self, run: int) -> list[GroupComparison]:
@@ -325,7 +325,7 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
     """Describe the prompts of a pool."""
     draws, correct = pool.draws, pool.correct
     edges = np.linspace(0.0, 1.0, _BINS + 1)
-    found = discrimination(draws.scores, correct)
+    found = compute_auroc(draws.scores, correct)
     distinct = draws.measured.get("distinct_answers")
     return DataFacts(
         prompts=len(draws),
@@ -369,7 +369,7 @@ def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
     target = _compute_safe_target(attainable, share * len(table))
     first = max(2, math.ceil(round((1.0 - target) / 0.05, 9)))
     steps = range(min(first, 19), min(first + 8, 20))
-    return tuple(alpha_text(f"{step * 5 / 100:g}") for step in steps)
+    return tuple(format_alpha(f"{step * 5 / 100:g}") for step in steps)
 
 
 def _choose_first_level(sweep: Sequence[LevelComparison]) -> LevelComparison:
@@ -396,7 +396,7 @@ def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int
 
 def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
     several = [alpha] if isinstance(alpha, str) or not isinstance(alpha, Sequence) else alpha
-    texts = tuple(dict.fromkeys(alpha_text(one) for one in several))
+    texts = tuple(dict.fromkeys(format_alpha(one) for one in several))
     if not texts:
         msg = "alpha: at least one error level is needed"
         raise InputError(msg)

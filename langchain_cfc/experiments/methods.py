@@ -31,7 +31,7 @@ from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.baselines import BackOffRule, SamplingRule
 from langchain_cfc.experiments.comparison_report import Family
-from langchain_cfc.features import FeatureMap, measured, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import with_scores
 from langchain_cfc.set_rules import parse_set_rule
@@ -41,9 +41,9 @@ from langchain_cfc.thresholds import (
     MarginalThreshold,
     ThresholdRule,
     Thresholds,
-    exact_tau,
+    compute_tau,
 )
-from langchain_cfc.thresholds._rows import unique_rows
+from langchain_cfc.thresholds._rows import find_unique_rows
 
 RuleName: TypeAlias = Literal["conditional", "marginal", "confident", "learned"]
 # `development` is all that is not `test`: the paper calibrates on all of it, feature maps included.
@@ -60,7 +60,9 @@ class Pool:
     """
 
     def __init__(self, labelled: LabelledBatch, *, measure: bool = True) -> None:
-        self.labelled = replace(labelled, draws=measured(labelled.draws)) if measure else labelled
+        self.labelled = (
+            replace(labelled, draws=precompute_statistics(labelled.draws)) if measure else labelled
+        )
         self._levels: dict[str, FloatArray] = {}
         self._success: dict[tuple[str, float], FloatArray] = {}
 
@@ -104,9 +106,9 @@ class Pool:
         feature_map = FeatureMap.parse(text)
         ids = self.labelled.ids
         if feature_map.needs_fit:
-            with naming([ids[row] for row in fitted_on.tolist()]):
+            with name_records_in_errors([ids[row] for row in fitted_on.tolist()]):
                 feature_map = feature_map.fit(self.draws.take(fitted_on))
-        with naming(ids):
+        with name_records_in_errors(ids):
             return feature_map.transform(self.draws)
 
 
@@ -170,7 +172,7 @@ class Split:
 
         def make() -> tuple[FloatArray, IntArray]:
             features = self.compute_features(text, fitted_on)[self.test]
-            first, place = unique_rows(features)
+            first, place = find_unique_rows(features)
             return features[first], place
 
         return self.get_or_make(("distinct features", text, fitted_on), make)
@@ -261,7 +263,7 @@ class ThresholdMethod(Method):
         """See `Method.make`."""
         features, served = self.get_inputs(split.features_text, split.set_rule)
         thresholds = self._compute_thresholds(split, alpha, self.calibrated_on or served, features)
-        sets = AnswerSets.within(
+        sets = AnswerSets.from_levels(
             split.test_candidates,
             split.compute_test_levels(served),
             thresholds,
@@ -321,7 +323,7 @@ class TopK(Method):
         success = split.pool.compute_success_scores("rank", CAP)[split.development]
         # Ranks are divided by n as levels are, so that equal ones compare equal. Coverage is a fraction:
         # round-off must not decide between two K at the same distance.
-        tau = exact_tau(alpha)
+        tau = compute_tau(alpha)
         coverage = {k: Fraction(int((success <= k / n).sum()), len(success)) for k in grid}
         if self.reaching:
             chosen = next((k for k in grid if coverage[k] >= tau), grid[-1])
@@ -330,7 +332,7 @@ class TopK(Method):
         level = np.full(m, chosen / n)
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
         # K is at least 1, so that no set is empty.
-        sets = AnswerSets.within(
+        sets = AnswerSets.from_levels(
             split.test_candidates, split.compute_test_levels("rank"), thresholds, never_empty=False
         )
         return MethodOutput(sets, None, split.all_drawn)

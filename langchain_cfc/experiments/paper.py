@@ -102,7 +102,7 @@ from langchain_cfc.experiments.splits import (
     measure_methods,
     measure_splits,
 )
-from langchain_cfc.thresholds import alpha_text
+from langchain_cfc.thresholds import format_alpha
 
 DIFFICULTY = "difficulty"  # the key of T in the metadata
 
@@ -296,8 +296,8 @@ class PublishedCell(ReportData, strict=True):
     @field_validator("alpha")
     @classmethod
     def _is_canonical(cls, value: str) -> str:
-        if value != alpha_text(value):
-            msg = f"expected alpha in canonical form, {alpha_text(value)!r}, got {value!r}"
+        if value != format_alpha(value):
+            msg = f"expected alpha in canonical form, {format_alpha(value)!r}, got {value!r}"
             raise ValueError(msg)
         return value
 
@@ -657,7 +657,7 @@ def _list_runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...
 
 def _take_slots(drawn: LabelledBatch, budget: int) -> LabelledBatch:
     """Return the prompts with their first candidates only, and with what was measured on all."""
-    fewer = drawn.first_slots(budget)
+    fewer = drawn.keep_first_candidates(budget)
     return replace(fewer, draws=replace(fewer.draws, measured=drawn.draws.measured))
 
 

@@ -17,13 +17,13 @@ from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc._internal.text import format_percent, join_names
 from langchain_cfc.calibration.checks import smallest_size
-from langchain_cfc.candidates import LabelledBatch, check_alike
+from langchain_cfc.candidates import LabelledBatch, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.splits import split_plan
-from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
 ALL = "all prompts"
@@ -305,7 +305,7 @@ class _Terms:
     cost_per_prompt: float  # besides its candidates
 
     def __post_init__(self) -> None:
-        alpha_text(self.alpha)
+        format_alpha(self.alpha)
         split_plan(0, fit=self.fit, test=self.test)
         _require(_SMALLEST_GAP <= self.slack < 1.0, "slack", f"in [{_SMALLEST_GAP}, 1)", self.slack)
         _require(0.0 < self.delta < 1.0, "delta", "strictly between 0 and 1", self.delta)
@@ -316,7 +316,7 @@ class _Terms:
     @property
     def tau(self) -> Fraction:
         """Target coverage."""
-        return exact_tau(self.alpha)
+        return compute_tau(self.alpha)
 
     @property
     def calibration_share(self) -> Fraction:
@@ -403,7 +403,7 @@ def plan_from_pilot(
     if len(labelled) == 0:
         msg = "a pilot of 0 prompts says nothing: bring labelled prompts, or plan from assumptions"
         raise InputError(msg)
-    check_alike(labelled)
+    check_unweighted(labelled)
     drawn = labelled.draws.n
     n = drawn if n is None else _check_candidates("n", n, drawn)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
@@ -490,7 +490,7 @@ def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt])
     total = max(one.prompts_needed or 0 for one in groups) if possible else None
     each = terms.n * terms.cost_per_candidate + terms.cost_per_prompt
     plan = Plan(
-        alpha=float(alpha_text(terms.alpha)),
+        alpha=float(format_alpha(terms.alpha)),
         target_coverage=float(terms.tau),
         n=terms.n,
         slack=terms.slack,

@@ -29,7 +29,7 @@ from langchain_cfc.experiments.metrics import (
     make_groups,
     make_property_groups,
 )
-from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.splits import Part, SplitPlan, split_plan
 
@@ -144,7 +144,7 @@ class Comparison:
     @cached_property
     def groups(self) -> Groups:
         """The groups, cut on all prompts."""
-        with naming(self.pool.labelled.ids):
+        with name_records_in_errors(self.pool.labelled.ids):
             return make_groups(self.protocol.groups, self.pool.draws, self.pool.draws)
 
     @cached_property

@@ -25,7 +25,7 @@ from langchain_cfc.experiments.methods import get_methods
 from langchain_cfc.experiments.paper import PublishedCell, published_cells
 from langchain_cfc.experiments.splits import Progress, hide_progress
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
-from langchain_cfc.thresholds import Level, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
 _MEAN_LOSS = "[1, T, T^2], T = mean verifier loss"
@@ -288,7 +288,7 @@ def _find_patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComp
     ]
     found = []
     for statement, holds in _STATEMENTS:
-        in_paper = [holds(figures, 100.0 * float(exact_tau(alpha))) for alpha, figures in theirs.items()]
+        in_paper = [holds(figures, 100.0 * float(compute_tau(alpha))) for alpha, figures in theirs.items()]
         here = [holds(figures, target) for figures, target in ours]
         found.append(
             Pattern(

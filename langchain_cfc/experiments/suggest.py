@@ -61,11 +61,11 @@ from langchain_cfc.experiments.trials import (
     list_default_maps,
     tabulate_verifiers,
 )
-from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.splits import split_plan
-from langchain_cfc.thresholds import Level, alpha_text, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 OVERLAP = TEST / (1.0 - TEST)
 # An option that flags more than this share of the prompts that have a correct candidate is rejected.
@@ -410,7 +410,7 @@ class OptionJudge:
         try:
             needed = FeatureMap.parse(feature_text).needs_answers
             check_answers(pool.labelled, self.provenance, needed=needed)
-            with naming(pool.labelled.ids):
+            with name_records_in_errors(pool.labelled.ids):
                 pool.compute_features(feature_text, np.arange(len(pool.labelled)))
         except InputError as error:
             return get_first_line(error)
@@ -420,7 +420,7 @@ class OptionJudge:
         """Try options on every inner split; return those that can be used."""
         trials = replace(self.trials, options=tuple(options))
         seen = measure_splits(trials.measure_split, self.splits, self.jobs, self.progress) if options else []
-        tau = float(exact_tau(trials.alpha))
+        tau = float(compute_tau(trials.alpha))
         judged = []
         for place, option in enumerate(options):
             found = [trial[place] for trial in seen]
@@ -510,7 +510,7 @@ def suggest(
         UnattainableTargetError: If the level is out of reach on the selection prompts.
         MissingExtraError: If verifiers are to be combined and SciPy is not installed.
     """
-    level = alpha_text(alpha)
+    level = format_alpha(alpha)
     plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
     if plan.fit == 0.0 or isinstance(splits, bool) or splits < 2:  # noqa: PLR2004 - an error takes two
         msg = (
@@ -567,7 +567,7 @@ def _make_suggestion(
     notes: list[str],
 ) -> Suggestion:
     trials, plan = option_judge.trials, prompts.plan
-    tolerance, tau = compute_tolerance(judged), float(exact_tau(trials.alpha))
+    tolerance, tau = compute_tolerance(judged), float(compute_tau(trials.alpha))
     order = rank_options(judged, tolerance)
     choice = Choice.choose(judged, tolerance)
     best = choice.best.shown

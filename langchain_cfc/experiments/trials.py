@@ -13,9 +13,9 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
 from langchain_cfc.experiments.metrics import Outcomes, list_category_terms, make_groups, make_property_groups
-from langchain_cfc.features import naming
+from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
-from langchain_cfc.splits import Part, SplitPlan, ids_digest, split_plan
+from langchain_cfc.splits import Part, SplitPlan, digest_ids, split_plan
 
 # Few, and unlike each other: the more options there are, the luckier the luckiest one is.
 DEFAULT_MAPS = {
@@ -106,7 +106,7 @@ class JudgedGroups:
     def from_pool(cls, pool: Pool, judge: Sequence[str] | None) -> JudgedGroups:
         """Group selection prompts along every known property, or by the feature texts in `judge`."""
         draws = pool.draws
-        with naming(pool.labelled.ids):
+        with name_records_in_errors(pool.labelled.ids):
             along = (
                 make_property_groups(draws)
                 if judge is None
@@ -233,7 +233,7 @@ class SelectionPrompts:
         return cls(
             plan,
             Pool(alone),
-            ids_digest(part.ids),
+            digest_ids(part.ids),
             len(part) - len(alone),
             len(plan.one_per_cluster(table.take(rows["calibration"]))),
         )

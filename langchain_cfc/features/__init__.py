@@ -1,14 +1,22 @@
-"""Features: what the threshold of a prompt may depend on, and the reweightings that the promise covers.
+"""Features: what the threshold of a prompt may depend on, and the reweightings that the guarantee covers.
 
-`statistics` turns the draws of a prompt into numbers, `bases` turns numbers into columns, `grammar` reads the
-text in which a user names them, `map` puts them together, and `weights` says what the columns guarantee.
+`statistics` computes numbers from the candidates of a prompt, `terms` turns them into columns and lists what
+these guarantee, `parser` reads the text in which a user names them, and `map` combines them.
 """
 
 from __future__ import annotations
 
-from langchain_cfc.features.map import FeatureMap, naming
+from langchain_cfc.features.map import FeatureMap, name_records_in_errors
 from langchain_cfc.features.parser import parse_statistic
-from langchain_cfc.features.statistics import Statistic, measured
-from langchain_cfc.features.terms import GuaranteedWeight, in_short
+from langchain_cfc.features.statistics import Statistic, precompute_statistics
+from langchain_cfc.features.terms import GuaranteedWeight, shorten_words
 
-__all__ = ["FeatureMap", "GuaranteedWeight", "Statistic", "in_short", "measured", "naming", "parse_statistic"]
+__all__ = [
+    "FeatureMap",
+    "GuaranteedWeight",
+    "Statistic",
+    "name_records_in_errors",
+    "parse_statistic",
+    "precompute_statistics",
+    "shorten_words",
+]

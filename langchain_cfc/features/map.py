@@ -1,4 +1,4 @@
-"""`FeatureMap`: feature text, fitted, turned into the columns that thresholds are linear in."""
+"""`FeatureMap`: parsed and fitted feature text, and the columns in which thresholds are linear."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from langchain_cfc.features.terms import Constant, Group, GuaranteedWeight, Term
 
 @dataclass(frozen=True, repr=False)
 class FeatureMap:
-    """The paper's feature map Phi: made by `parse`, fitted on a split that is used for nothing else.
+    """The paper's feature map Phi: created by `parse`, and fitted on a split that is used for nothing else.
 
-    Cut-offs, knots, ranges and categories are learned by `fit`. Learned on the calibration prompts, they
-    would break the exchangeability that the promise rests on, so the caller passes a separate split. The
-    constant is always in the span: where the columns of no term sum to one, a column `1` comes first.
+    `fit` learns cut-offs, knots, ranges and categories. Learned from the calibration prompts, they would
+    break the exchangeability that the guarantee needs, so the caller passes a separate split. The constant is
+    always in the span: if no term's columns sum to one, a column `1` comes first.
 
     Attributes:
         terms: The terms of the feature text, in its order.
 
     Example:
         >>> years = [{"year": 1}, {"year": 2}, {"year": 4}]
-        >>> draws = Draws.of([[0.0, 0.4], [0.2, 0.6], [0.9, 0.5]], metadata=years)
+        >>> draws = CandidateBatch.of([[0.0, 0.4], [0.2, 0.6], [0.9, 0.5]], metadata=years)
         >>> features = FeatureMap.parse("max_score^2 + bins(meta(year),2)").fit(draws)
         >>> features
         FeatureMap('max_score^2 + bins(meta(year), 2)', fitted=True)
@@ -46,7 +46,7 @@ class FeatureMap:
 
     @classmethod
     def parse(cls, text: str) -> FeatureMap:
-        """Read feature text; `langchain_cfc.features.parser` holds the grammar.
+        """Parse feature text; `langchain_cfc.features.parser` describes the grammar.
 
         Args:
             text: Such as `mean_score^2 + group(topic)`.
@@ -70,7 +70,6 @@ class FeatureMap:
         return cls(parse_terms(text))
 
     def __repr__(self) -> str:
-        """Its text, and whether it is fitted."""
         return f"FeatureMap({self.text!r}, fitted={self.fitted})"
 
     @property
@@ -80,7 +79,7 @@ class FeatureMap:
 
     @property
     def needs_fit(self) -> bool:
-        """Whether there is anything to learn from a fit split; only for the map `1` there is not."""
+        """Whether the map learns anything from a fit split; false only for the map `1`."""
         return any(term.learns for term in self.terms)
 
     @property
@@ -90,34 +89,26 @@ class FeatureMap:
 
     @property
     def needs_answers(self) -> bool:
-        """Whether the map reads the candidates' answers, beside their scores."""
+        """Whether the map reads the candidates' answers in addition to their scores."""
         return any(statistic.needs_answers for term in self.terms for statistic in term.statistics)
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:
-        """The metadata keys that every prompt must have, each once."""
+        """The distinct metadata keys that every prompt must have."""
         return tuple(dict.fromkeys(key for term in self.terms for key in term.metadata_keys))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the d columns.
-
-        Raises:
-            NotFittedError: If the map is not fitted.
-        """
+        """The names of the d columns; a NotFittedError before `fit`."""
         return tuple(name for term in self._fitted_terms for name in term.names)
 
     @property
     def dimension(self) -> int:
-        """The number of columns, d.
-
-        Raises:
-            NotFittedError: If the map is not fitted.
-        """
+        """The number of columns, d."""
         return len(self.names)
 
     def fit(self, draws: CandidateBatch) -> FeatureMap:
-        """Learn whatever the terms learn.
+        """Fit the terms on the fit split.
 
         Args:
             draws: Prompts of the fit split, which must not be used for calibration.
@@ -126,11 +117,11 @@ class FeatureMap:
             A new, fitted map.
 
         Raises:
-            FeatureError: If there are no prompts, answers or metadata are missing, or a term finds a single
-                value.
+            FeatureError: If there are no prompts, answers or metadata are missing, or a statistic has a
+                single value.
 
         Example:
-            >>> FeatureMap.parse("mean_score").fit(Draws.of([[0.25], [0.75]])).to_data()
+            >>> FeatureMap.parse("mean_score").fit(CandidateBatch.of([[0.25], [0.75]])).to_data()
             {'text': 'mean_score', 'terms': [{'range': [0.25, 0.75]}]}
         """
         if self.needs_fit and len(draws) == 0:
@@ -142,11 +133,11 @@ class FeatureMap:
         """Return the fitted map with the categories of more prompts; see `Group` for why that is sound.
 
         Args:
-            draws: Prompts whose metadata is read, and nothing else: those that calibrate.
+            draws: The calibration prompts, of which only metadata is read.
 
         Raises:
             NotFittedError: If the map is not fitted.
-            FeatureError: If metadata is missing, or no category.
+            FeatureError: If metadata is missing or is not a category.
         """
         terms = self._fitted_terms
         return replace(
@@ -159,19 +150,19 @@ class FeatureMap:
 
         Args:
             draws: The candidates of N prompts.
-            allow_unknown: Whether a prompt of a category that the map does not know belongs to none of its
-                groups; `unknown_keys` then names it, and it has to be flagged. Else it is refused.
+            allow_unknown: Whether a prompt of an unknown category belongs to no group of its term, and must
+                then be flagged, see `unknown_keys`; otherwise it raises an error.
 
         Returns:
             (N, d) features, in C order.
 
         Raises:
             NotFittedError: If the map is not fitted.
-            FeatureError: If answers or metadata are missing, or a category is not known.
+            FeatureError: If answers or metadata are missing, or a category is unknown.
 
         Example:
-            >>> fitted = FeatureMap.parse("mean_score").fit(Draws.of([[0.25], [0.75]]))
-            >>> fitted.transform(Draws.of([[0.5], [1.0]])).tolist()  # clipped to the fitted range
+            >>> fitted = FeatureMap.parse("mean_score").fit(CandidateBatch.of([[0.25], [0.75]]))
+            >>> fitted.transform(CandidateBatch.of([[0.5], [1.0]])).tolist()  # clipped to the fitted range
             [[1.0, 0.5], [1.0, 0.75]]
         """
         blocks = [
@@ -183,17 +174,7 @@ class FeatureMap:
         return np.ascontiguousarray(np.concatenate(blocks, axis=1))
 
     def has_unknown_category(self, features: FloatArray) -> BoolArray:
-        """Tell which prompts have a category that the map does not know.
-
-        Args:
-            features: (N, d) features from `transform` with `allow_unknown`.
-
-        Returns:
-            (N,) booleans.
-
-        Raises:
-            FeatureError: If the features have another number of columns.
-        """
+        """Return for (N, d) features from `transform` with `allow_unknown` which have an unknown category."""
         if features.ndim != 2 or features.shape[1] != self.dimension:  # noqa: PLR2004 - a table
             msg = f"expected features of shape (N, {self.dimension}), got {features.shape}"
             raise FeatureError(msg)
@@ -203,16 +184,12 @@ class FeatureMap:
         return unknown
 
     def unknown_keys(self, features: FloatArray) -> tuple[str, ...]:
-        """Return the metadata keys under which one prompt has a category that the map does not know.
-
-        Args:
-            features: (d,) its features from `transform` with `allow_unknown`.
-        """
+        """Return the metadata keys of the unknown categories of one prompt, from its (d,) features."""
         return tuple(key for key, columns in self._groups if not features[columns].any())
 
     @cached_property
     def _groups(self) -> tuple[tuple[str, slice], ...]:
-        """Metadata key and columns of each `group` term."""
+        """The metadata key and the columns of each `group` term."""
         groups, start = [], 0
         for term in self._fitted_terms:
             end = start + len(term.names)
@@ -222,7 +199,7 @@ class FeatureMap:
         return tuple(groups)
 
     def guaranteed_weights(self) -> tuple[GuaranteedWeight, ...]:
-        """The reweightings that the promise covers and that have a name.
+        """Return the named reweightings that the guarantee covers.
 
         Returns:
             The constant ("all prompts"), then the non-negative functions of each term.
@@ -230,17 +207,17 @@ class FeatureMap:
         Raises:
             NotFittedError: If the map is not fitted.
         """
-        constant = self._constant()
+        constant = self._constant_coefficients()
         ones = tuple(constant.tolist())
         weights = [GuaranteedWeight("1", "constant", "all prompts", ones, 1.0, ones)]
         start = 0
         for term in self._fitted_terms:
-            weights += [_placed(weight, constant, start) for weight in term.weights]
+            weights += [_embed_weight(weight, constant, start) for weight in term.weights]
             start += len(term.names)
         return tuple(weights)
 
     def to_data(self) -> dict[str, Any]:
-        """Text and learned values, ready for JSON.
+        """Return the text and the learned values, ready for JSON.
 
         Returns:
             `{"text": str, "terms": [...]}` with one object per term, empty for the term `1`.
@@ -253,7 +230,7 @@ class FeatureMap:
 
     @classmethod
     def from_data(cls, data: object) -> FeatureMap:
-        """The fitted map out of what `to_data` returned; its features are the same to the last bit.
+        """Return the fitted map from the result of `to_data`, with bit-identical features.
 
         Args:
             data: `{"text": str, "terms": [...]}`.
@@ -262,7 +239,7 @@ class FeatureMap:
             The fitted map.
 
         Raises:
-            FeatureError: If a field is missing, unknown or ill-typed, or a value cannot have been learned.
+            FeatureError: If a field is missing, unknown or of the wrong type, or a value is impossible.
         """
         if not isinstance(data, Mapping) or set(data) != {"text", "terms"}:
             msg = f"a feature map is stored as an object with the fields text and terms, got {data!r}"
@@ -275,24 +252,24 @@ class FeatureMap:
 
     @cached_property
     def _fitted_terms(self) -> tuple[Term[Any], ...]:
-        """The terms whose columns are the features, with the constant in front where the span lacks it."""
+        """The terms of the columns, with the constant first if it is not in the span of the others."""
         self._require_fitted()
         return self.terms if any(term.sums_to_one for term in self.terms) else (Constant(), *self.terms)
 
     def _require_fitted(self) -> None:
         if not self.fitted:
-            msg = f"the feature map {self.text} is not fitted; call fit with the draws of a fit split first"
+            msg = f"the feature map {self.text} is not fitted; call fit with the prompts of a fit split first"
             raise NotFittedError(msg)
 
-    def _constant(self) -> FloatArray:
-        """(d,) the function 1 in the map's columns: the sum of the first term that sums to one."""
+    def _constant_coefficients(self) -> FloatArray:
+        """Return the (d,) coefficients of the function 1: ones for the first term that sums to one."""
         terms = self._fitted_terms
         chosen = next(term for term in terms if term.sums_to_one)
         return np.concatenate([np.full(len(term.names), float(term is chosen)) for term in terms])
 
 
-def _placed(weight: GuaranteedWeight, constant: FloatArray, start: int) -> GuaranteedWeight:
-    """A term's weight, given in the constant and its own columns, in the columns of the whole map."""
+def _embed_weight(weight: GuaranteedWeight, constant: FloatArray, start: int) -> GuaranteedWeight:
+    """Convert a term's weight from the constant and its own columns to the columns of the whole map."""
     of_constant, *own = weight.coefficients
     coefficients = of_constant * constant
     coefficients[start : start + len(own)] += own
@@ -305,11 +282,11 @@ def _placed(weight: GuaranteedWeight, constant: FloatArray, start: int) -> Guara
 
 
 @contextmanager
-def naming(ids: Sequence[str]) -> Iterator[None]:
-    """Give the id of a record to errors that speak of its row.
+def name_records_in_errors(ids: Sequence[str]) -> Iterator[None]:
+    """Replace row numbers in errors by the ids of records, in the block of a `with` statement.
 
     Args:
-        ids: The ids of the rows that are fitted or transformed meanwhile.
+        ids: The ids of the rows that are fitted or transformed in the block.
 
     Raises:
         FeatureError: With `record <id>` in place of `prompt <row>`.

@@ -1,4 +1,4 @@
-"""The grammar of feature text.
+"""The grammar of feature text, and its parser.
 
     map       = term { "+" term } ;
     term      = "1"
@@ -55,25 +55,15 @@ _TOKEN = re.compile(
 
 
 def parse_terms(text: str) -> tuple[Term[Any], ...]:
-    """Read feature text.
-
-    Args:
-        text: Such as `mean_score^2 + group(topic)`.
-
-    Returns:
-        Its terms in order, not fitted.
-
-    Raises:
-        FeatureError: With the place and what was expected there, if the text does not follow the grammar.
-    """
+    """Parse feature text to terms, not fitted; a FeatureError with the place of the first problem."""
     if not isinstance(text, str):
         msg = f"feature text must be a string such as 'hat(mean_score, 5)', got {text!r}"
         raise FeatureError(msg)
-    return _Parser(text).terms()
+    return _Parser(text).parse_terms()
 
 
 def parse_statistic(text: str) -> Statistic:
-    """Read the text of one statistic.
+    """Parse the text of one statistic.
 
     Args:
         text: Such as `meta(ratio)` or `mean_score`.
@@ -82,12 +72,12 @@ def parse_statistic(text: str) -> Statistic:
         The statistic.
 
     Raises:
-        FeatureError: With the place and what was expected there, if it is none.
+        FeatureError: If it is not a statistic, with the place and what was expected there.
     """
     parser = _Parser(text)
-    statistic = parser.statistic(_STATISTIC)
+    statistic = parser.parse_statistic(_STATISTIC)
     if parser.next.kind != "end":
-        parser.fail(f"unexpected {_shown(parser.next)}", "the end: one statistic alone")
+        parser.raise_error(f"unexpected {_describe(parser.next)}", "the end: one statistic alone")
     return statistic
 
 
@@ -98,7 +88,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Recursive descent: one method per rule of the grammar, each of which consumes what it reads."""
+    """A recursive descent parser with one method per rule of the grammar, which consumes its tokens."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -106,100 +96,98 @@ class _Parser:
         self.tokens = [_Token(str(match.lastgroup), match[0], match.start()) for match in matches]
         self.tokens.append(_Token("end", "", len(text)))
         self.place = 0
-        self.calls: dict[str, Callable[[], Term[Any]]] = {
-            "bins": lambda: Bins(*self.counted_statistic()),
-            "hat": lambda: Hat(*self.counted_statistic()),
-            "group": lambda: Group(self.key()),
-            "hard": self.hard,
+        self.functions: dict[str, Callable[[], Term[Any]]] = {
+            "bins": lambda: Bins(*self.parse_statistic_and_count()),
+            "hat": lambda: Hat(*self.parse_statistic_and_count()),
+            "group": lambda: Group(self.parse_key()),
+            "hard": self.parse_hard,
         }
 
     @property
     def next(self) -> _Token:
         return self.tokens[self.place]
 
-    def terms(self) -> tuple[Term[Any], ...]:
+    def parse_terms(self) -> tuple[Term[Any], ...]:
         found: dict[str, Term[Any]] = {}
         while True:
             start = self.next
-            term = self.term()
-            # Of two degrees of one statistic, the lower adds nothing but columns with the same names.
+            term = self.parse_term()
+            # The lower of two degrees of one statistic would only add columns with the same names.
             identity = term.statistic.text if isinstance(term, Polynomial) else term.text
             if identity in found:
-                self.fail(f"{term.text} repeats {found[identity].text}", "each term once", start)
+                self.raise_error(f"{term.text} repeats {found[identity].text}", "each term once", start)
             found[identity] = term
             if self.next.kind == "end":
                 return tuple(found.values())
             self.take("+", "'+' and another term, '^' and a degree, or the end")
 
-    def term(self) -> Term[Any]:
+    def parse_term(self) -> Term[Any]:
         if self.next.text == "1":
             self.advance()
             return Constant()
-        if self.next.text in self.calls:
-            return self.call()
-        statistic = self.statistic(_TERM)
+        if self.next.text in self.functions:
+            rule = self.functions[self.advance().text]
+            self.take("(")
+            term = rule()
+            self.take(")")
+            return term
+        statistic = self.parse_statistic(_TERM)
         if self.next.text != "^":
             return Polynomial(statistic, 1)
         self.advance()
-        return Polynomial(statistic, self.integer("a degree", 1, HIGHEST_DEGREE))
+        return Polynomial(statistic, self.parse_integer("a degree", 1, HIGHEST_DEGREE))
 
-    def call(self) -> Term[Any]:
-        rule = self.calls[self.advance().text]
-        self.take("(")
-        term = rule()
-        self.take(")")
-        return term
-
-    def hard(self) -> Hard:
+    def parse_hard(self) -> Hard:
         parts: dict[Statistic, None] = {}
         while self.next.kind != "number" or not parts:
             start = self.next
-            statistic = self.statistic(_STATISTIC)
+            statistic = self.parse_statistic(_STATISTIC)
             if statistic in parts:
-                self.fail(f"{statistic.text} is repeated", "each statistic once", start)
+                self.raise_error(f"{statistic.text} is repeated", "each statistic once", start)
             parts[statistic] = None
             self.take(",", "',' and a statistic or a fraction")
-        return Hard(tuple(parts), self.fraction())
+        return Hard(tuple(parts), self.parse_fraction())
 
-    def counted_statistic(self) -> tuple[Statistic, int]:
-        statistic = self.statistic(_STATISTIC)
+    def parse_statistic_and_count(self) -> tuple[Statistic, int]:
+        statistic = self.parse_statistic(_STATISTIC)
         self.take(",")
-        return statistic, self.integer("a count", 2, HIGHEST_COUNT)
+        return statistic, self.parse_integer("a count", 2, HIGHEST_COUNT)
 
-    def statistic(self, expected: str) -> Statistic:
+    def parse_statistic(self, expected: str) -> Statistic:
         token = self.next
         if token.text == "meta":
             self.advance()
             self.take("(")
-            statistic = Statistic("meta", self.key())
+            statistic = Statistic("meta", self.parse_key())
             self.take(")")
             return statistic
         if token.text not in STATISTICS:
-            self.fail_unknown(token, expected)
+            self.raise_unknown(token, expected)
         return Statistic(self.advance().text)
 
-    def key(self) -> str:
+    def parse_key(self) -> str:
         token = self.next
-        key = _json_string(token.text) if token.kind == "string" else token.text
+        key = _parse_json_string(token.text) if token.kind == "string" else token.text
         if token.kind not in ("name", "string") or key is None:
-            self.fail("no metadata key", 'a name such as topic, or a JSON string such as "my topic"')
+            self.raise_error("no metadata key", 'a name such as topic, or a JSON string such as "my topic"')
         self.advance()
         return key
 
-    def integer(self, what: str, low: int, high: int) -> int:
+    def parse_integer(self, what: str, low: int, high: int) -> int:
         token = self.next
-        # The length comes first: Python refuses to read integers of thousands of digits.
+        # The length comes first: Python refuses to parse integers of thousands of digits.
         plain = token.text.isdecimal() and len(token.text) <= len(str(high))
         if token.kind != "number" or not plain or not low <= int(token.text) <= high:
-            self.fail(f"{_shown(token)} is not {what}", f"a whole number from {low} to {high}")
+            self.raise_error(f"{_describe(token)} is not {what}", f"a whole number from {low} to {high}")
         return int(self.advance().text)
 
-    def fraction(self) -> str:
+    def parse_fraction(self) -> str:
         token = self.next
         whole, _, decimals = token.text.partition(".")
         significant = decimals.rstrip("0")
         if whole.strip("0") or not significant:
-            self.fail(f"{_shown(token)} is not a fraction", "a number above 0 and below 1, such as 0.925")
+            expected = "a number above 0 and below 1, such as 0.925"
+            self.raise_error(f"{_describe(token)} is not a fraction", expected)
         self.advance()
         return f"0.{significant}"
 
@@ -210,22 +198,22 @@ class _Parser:
 
     def take(self, symbol: str, expected: str | None = None) -> None:
         if self.next.text != symbol:
-            self.fail(f"unexpected {_shown(self.next)}", expected or f"'{symbol}'")
+            self.raise_error(f"unexpected {_describe(self.next)}", expected or f"'{symbol}'")
         self.advance()
 
-    def fail_unknown(self, token: _Token, expected: str) -> NoReturn:
+    def raise_unknown(self, token: _Token, expected: str) -> NoReturn:
         if token.kind != "name":
-            self.fail(f"unexpected {_shown(token)}", expected)
-        known = [*STATISTICS, "meta", *self.calls]
+            self.raise_error(f"unexpected {_describe(token)}", expected)
+        known = [*STATISTICS, "meta", *self.functions]
         near = get_close_matches(token.text, known, n=1)
         advice = f"metadata is read by meta({token.text}), if it is a number, or else by group({token.text})"
         if near:
             advice = f"did you mean '{near[0]}'?"
-        self.fail(f"unknown name '{token.text}'", f"{expected}; {advice}")
+        self.raise_error(f"unknown name '{token.text}'", f"{expected}; {advice}")
 
-    def fail(self, problem: str, expected: str, token: _Token | None = None) -> NoReturn:
+    def raise_error(self, problem: str, expected: str, token: _Token | None = None) -> NoReturn:
         start = (token or self.next).start
-        # Line breaks and tabs in the text would move the caret away from the place it shows.
+        # Line breaks and tabs in the text would misplace the caret.
         line = re.sub(r"\s", " ", self.text)
         msg = (
             f"{problem}, at character {start + 1} of the features\n"
@@ -234,12 +222,12 @@ class _Parser:
         raise FeatureError(msg)
 
 
-def _json_string(text: str) -> str | None:
+def _parse_json_string(text: str) -> str | None:
     try:
         return str(json.loads(text))
     except json.JSONDecodeError:
         return None
 
 
-def _shown(token: _Token) -> str:
+def _describe(token: _Token) -> str:
     return "end of the text" if token.kind == "end" else f"'{token.text}'"

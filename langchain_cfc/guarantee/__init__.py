@@ -1,4 +1,4 @@
-"""The promise as data: what is promised, what is certified, what it rests on, and the words for it."""
+"""Guarantees and certificates as data, and the sentences that state them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from langchain_cfc.guarantee.certified import (
     Delta,
     Share,
     WrongRateCertificate,
-    floor_text,
-    share_text,
+    format_bound,
+    format_share,
 )
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 from langchain_cfc.guarantee.words import (
     NOT_CERTIFIABLE,
     NOT_PROMISED,
-    answering,
-    assumptions,
-    certified_only,
-    counted,
-    guarantee_kind,
-    not_promised,
-    promise,
-    with_confidence,
+    count_weightings,
+    find_guarantee_kind,
+    list_assumptions,
+    list_exclusions,
+    reduce_to_certificate,
+    restrict_to_policy,
+    state_confidence,
+    state_guarantee,
 )
 
 __all__ = [
@@ -47,14 +47,14 @@ __all__ = [
     "Share",
     "Weighting",
     "WrongRateCertificate",
-    "answering",
-    "assumptions",
-    "certified_only",
-    "counted",
-    "floor_text",
-    "guarantee_kind",
-    "not_promised",
-    "promise",
-    "share_text",
-    "with_confidence",
+    "count_weightings",
+    "find_guarantee_kind",
+    "format_bound",
+    "format_share",
+    "list_assumptions",
+    "list_exclusions",
+    "reduce_to_certificate",
+    "restrict_to_policy",
+    "state_confidence",
+    "state_guarantee",
 ]

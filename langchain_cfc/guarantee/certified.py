@@ -1,4 +1,4 @@
-"""What is certified with confidence about one frozen artifact, as data; `certificates` makes it."""
+"""Certificates about one frozen artifact as data; the package `certificates` computes them."""
 
 from __future__ import annotations
 
@@ -8,49 +8,54 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from langchain_cfc.thresholds import Level, alpha_text, delta_text
+from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 
-def canonical(text_of: Callable[[Level], str]) -> Callable[[str], str]:
-    """A validator of decimal text that is written as the package writes it."""
+def _require_canonical(to_text: Callable[[Level], str]) -> AfterValidator:
+    """Build a validator of canonical decimal text."""
 
-    def checked(text: str) -> str:
-        if text_of(text) != text:
-            msg = f"expected decimal text such as 0.05, got {text!r}"
+    def check(text: str) -> str:
+        if to_text(text) != text:
+            msg = f"expected canonical decimal text such as 0.05, got {text!r}"
             raise ValueError(msg)
         return text
 
-    return checked
+    return AfterValidator(check)
 
 
-Alpha: TypeAlias = Annotated[str, AfterValidator(canonical(alpha_text))]
-Delta: TypeAlias = Annotated[str, AfterValidator(canonical(delta_text))]
+Alpha: TypeAlias = Annotated[str, _require_canonical(format_alpha)]
+Delta: TypeAlias = Annotated[str, _require_canonical(format_delta)]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Certified(BaseModel):
-    """Base of what a certificate holds: frozen, without infinities and unknown fields."""
+    """Base of certificates and their parts: frozen, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class CertifiedShare(Certified):
-    """Lower bounds for one weighting of prompts.
-
-    Attributes:
-        name: Name of the weighting; `1` is all prompts.
-        words: The same for people.
-        prompts: Number of held-out prompts that speak for it.
-        kept: On how many of them the promise was kept: covered, or flagged as not certifiable.
-        kept_at_least: Lower bound on the probability of that.
-        covered: For how many of them the set held a correct answer.
-        coverage_at_least: Lower bound on the probability of that.
-    """
+class _CertifiedGroup(Certified):
+    """A weighting of prompts, and the number of held-out prompts with a positive weight."""
 
     name: str
     words: str
     prompts: Count
+
+
+class CertifiedShare(_CertifiedGroup):
+    """Lower bounds for one weighting of prompts.
+
+    Attributes:
+        name: Name of the weighting; `1` is all prompts.
+        words: The weighting in plain English.
+        prompts: Number of held-out prompts that the weighting covers.
+        kept: Number of these that are covered, or flagged as not certifiable.
+        kept_at_least: Lower bound on the probability of that.
+        covered: Number of these whose set held a correct answer.
+        coverage_at_least: Lower bound on the probability of that.
+    """
+
     kept: Count
     kept_at_least: Share
     covered: Count
@@ -65,14 +70,14 @@ class CertifiedShare(Certified):
 
 
 class Certificate(Certified):
-    """Base of the two certificates: each speaks of one level of one frozen artifact.
+    """Base of the two certificates, each about one level of one frozen artifact.
 
     Attributes:
         alpha: Error level of the sets as decimal text.
-        delta: Probability that anything it certifies is wrong, as decimal text.
-        prompts: Number of held-out prompts that it rests on.
+        delta: Probability that any certified statement is wrong, as decimal text.
+        prompts: Number of held-out prompts used.
         records_digest: Digest of these prompts, their scores and labels.
-        artifact_digest: Digest of the artifact that was frozen before, without its certificates.
+        artifact_digest: Digest of the artifact, frozen before, without its certificates.
     """
 
     alpha: Alpha
@@ -83,7 +88,7 @@ class Certificate(Certified):
 
 
 class CoverageCertificate(Certificate):
-    """What held-out labelled prompts certify about the sets of one artifact at one level.
+    """Bounds on the sets of one artifact at one level, from held-out labelled prompts.
 
     All bounds hold together with confidence 1 - delta, for prompts independent and identically distributed
     with those held out.
@@ -99,23 +104,23 @@ class CoverageCertificate(Certificate):
     mean_set_size_at_most: Annotated[float, Field(ge=0.0)]
 
     def sentence(self) -> str:
-        """What is certified over all prompts, for people."""
+        """State what is certified over all prompts, in a sentence."""
         everyone = self.shares[0]
         return (
             f"Certified on {self.prompts} held-out prompts, with confidence "
-            f"{share_text(1 - float(self.delta))} for this very artifact: a set holds a correct answer or is "
-            f"flagged with probability at least {floor_text(everyone.kept_at_least)}, holds a correct answer "
-            f"with probability at least {floor_text(everyone.coverage_at_least)}, and has at most "
+            f"{format_share(1 - float(self.delta))} for this very artifact: a set holds a correct answer or "
+            f"is flagged with probability at least {format_bound(everyone.kept_at_least)}, holds a correct "
+            f"answer with probability at least {format_bound(everyone.coverage_at_least)}, and has at most "
             f"{math.ceil(100 * self.mean_set_size_at_most) / 100:.2f} candidates on average."
         )
 
 
 class AnswerPolicy(Certified):
-    """When a set is answered with its best answer; else it is abstained on.
+    """Conditions for answering with the best answer of a set; otherwise the answer is an abstention.
 
     Attributes:
-        max_answers: Most distinct answers of the set; None for no limit.
-        min_agreement: How many of the n candidates, accepted or not, must give the best answer, at least 1.
+        max_answers: Maximum number of distinct answers in the set; None for no limit.
+        min_agreement: Minimum number of the n candidates, accepted or not, with the best answer, at least 1.
     """
 
     max_answers: int | None = Field(default=None, ge=1)
@@ -123,7 +128,7 @@ class AnswerPolicy(Certified):
 
     @property
     def words(self) -> str:
-        """What it asks for, for people; empty where it asks for nothing."""
+        """The conditions in plain English; empty if there are none."""
         asked = []
         if self.max_answers is not None:
             asked.append(f"of at most {self.max_answers} distinct answer{'s'[: self.max_answers > 1]}")
@@ -132,21 +137,18 @@ class AnswerPolicy(Certified):
         return " and ".join(asked)
 
 
-class CertifiedAnswers(Certified):
-    """How often answers were wrong in one group of the certification prompts.
+class CertifiedAnswers(_CertifiedGroup):
+    """Numbers of answers and wrong answers in one group of the certification prompts.
 
     Attributes:
         name: Name of the weighting; `1` is all prompts.
-        words: The same for people.
-        prompts: Number of certification prompts that speak for it.
-        answered: How many of them were answered.
-        wrong: How many of these with a wrong best answer.
-        certified: Whether the promised wrong-answer rate is certified here.
+        words: The weighting in plain English.
+        prompts: Number of certification prompts that the weighting covers.
+        answered: Number of these that were answered.
+        wrong: Number of the answered ones with a wrong best answer.
+        certified: Whether the wrong-answer rate is certified here.
     """
 
-    name: str
-    words: str
-    prompts: Count
     answered: Count
     wrong: Count
     certified: bool
@@ -170,8 +172,8 @@ class WrongRateCertificate(Certificate):
     Attributes:
         max_wrong_rate: The bound as decimal text.
         policy: The policy that is certified.
-        groups: All prompts first, then the groups that were asked for.
-        policies_tested: How many policies were tested in turn.
+        groups: All prompts first, then the requested groups.
+        policies_tested: Number of policies that were tested in sequence.
     """
 
     max_wrong_rate: Alpha
@@ -180,31 +182,31 @@ class WrongRateCertificate(Certificate):
     policies_tested: Count
 
     def brief(self) -> str:
-        """The promise in a line, for a single answer."""
+        """State the bound in one line, for a single answer."""
         return (
-            f"Of the prompts answered, at most {share_text(float(self.max_wrong_rate))} get a wrong best "
-            f"answer, with confidence {share_text(1 - float(self.delta))}."
+            f"Of the prompts answered, at most {format_share(float(self.max_wrong_rate))} get a wrong best "
+            f"answer, with confidence {format_share(1 - float(self.delta))}."
         )
 
     def sentence(self) -> str:
-        """The promise for people."""
+        """State the bound and its evidence in a sentence."""
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
         asked = f" {self.policy.words}" if self.policy.words else ""
         return (
-            f"Of the prompts that are answered, at most {share_text(float(self.max_wrong_rate))} get a wrong "
-            f"best answer{also}, with confidence {share_text(1 - float(self.delta))} for this very artifact: "
-            f"answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
-            f"certification prompts, {everyone.wrong} of them wrongly."
+            f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
+            f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
+            f"artifact: answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of "
+            f"{everyone.prompts} certification prompts, {everyone.wrong} of them wrongly."
         )
 
 
-def share_text(share: float) -> str:
-    """A stated share in percent, neither rounded up nor with round-off."""
+def format_share(share: float) -> str:
+    """Format a share in percent, neither rounded up nor with round-off."""
     return f"{100 * share:.12g} %"
 
 
-def floor_text(share: float) -> str:
-    """A lower bound in percent with one decimal, rounded down."""
+def format_bound(share: float) -> str:
+    """Format a lower bound in percent with one decimal, rounded down."""
     return f"{int(1000 * share) / 10:.1f} %"

@@ -1,4 +1,4 @@
-"""`Guarantee`: what is promised, as data that travels with every result."""
+"""`Guarantee`: the guarantee of a result as data, which every result carries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
 class Weighting(BaseModel):
-    """A non-negative weighting of prompts, f(X) = features(X) @ coefficients; coverage is promised under it.
+    """A non-negative weighting of prompts, f(X) = features(X) @ coefficients, with guaranteed coverage.
 
     Attributes:
         name: Short name, such as `group(topic)=capital`.
         kind: `constant`, `indicator` (a group), `hat` or `bernstein` (soft groups).
-        words: The same for people.
+        words: The weighting in plain English.
         coefficients: (d,) coefficients over the features.
     """
 
@@ -31,36 +31,33 @@ class Weighting(BaseModel):
 
 
 class Guarantee(BaseModel):
-    """A promise, its level, what it covers and what it rests on.
+    """A guarantee, its level, what it covers and its assumptions.
 
     Attributes:
-        kind: `conditional` (under every listed weighting), `marginal` (on average over prompts only),
-            `certified` (what held-out prompts certify, and nothing else) or `heuristic` (no theorem).
-        sentence: The promise for people.
+        kind: `conditional` (under every listed weighting), `marginal` (only on average over prompts),
+            `certified` (only what held-out prompts certify) or `heuristic` (no theorem).
+        sentence: The guarantee in a sentence.
         alpha: Error level as decimal text.
         target_coverage: 1 - alpha.
-        threshold_rule: How the threshold came from calibration data.
-        set_rule: How the set comes from the threshold.
-        weightings: Generators of the non-negative weightings covered: every sum of them with non-negative
-            factors is, too.
+        threshold_rule: The rule that computes the threshold from calibration data.
+        set_rule: The rule that computes the set from the threshold.
+        weightings: Generators of the weightings covered; every non-negative combination is covered, too.
         feature_names: Names of the d features that the coefficients refer to.
-        not_certifiable: What the flag `not_certifiable` means.
-        assumptions: What the promise rests on.
-        not_promised: What it does not say.
+        not_certifiable: The meaning of the flag `not_certifiable`.
+        assumptions: What the guarantee depends on.
+        not_promised: What it does not cover.
         calibration_size: Number N of calibration prompts.
-        failure_probability: delta, where the promise holds with confidence 1 - delta for this very artifact;
-            None where it is on average over calibration sets and the prompt.
-        confident: Names of the weightings for which it holds with this confidence; all of them together.
-        estimated_slack: By name of a weighting, by how much a ridge is estimated to take its coverage below
-            the target: an estimate, not a bound, and none of these weightings is promised.
-        heuristics: What is claimed elsewhere and has no theorem here.
-        certificate: What held-out prompts certify about the sets; None where nobody has looked.
-        wrong_answers: What is certified about the best answer, where a certified policy answers; None
-            elsewhere.
+        failure_probability: delta, if the guarantee holds with confidence 1 - delta for this artifact; None
+            if it is on average over calibration sets and the prompt.
+        confident: Names of the weightings for which it holds with this confidence, jointly.
+        estimated_slack: By name of a weighting, the estimated loss of coverage below the target because of a
+            ridge: an estimate, not a bound, and none of these weightings is guaranteed.
+        heuristics: Claims without a theorem.
+        certificate: What held-out prompts certify about the sets; None without a certificate.
+        wrong_answers: What is certified about the best answer of a certified policy; None without one.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
-            yet), `matched`, `unverified` (one does not say what it is) or `unbound` (the records did not
-            say).
-        artifact_digest: Digest of the artifact that the threshold came from.
+            yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
+        artifact_digest: Digest of the artifact with the threshold.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""`PaperStability`: the slack of the paper's CFC-PAC, as frozen data. A heuristic, and labelled as one.
+"""`PaperStability`: the slack of the paper's CFC-PAC as frozen data, which is a labelled heuristic.
 
 The rule runs at alpha - eps instead of alpha, with eps = C sqrt(log(1 / delta) / N). The paper's Theorem on
 CFC-PAC leaves C open. Followed with its constants, its proof says this, for |Phi| <= R, a ridge lambda on
@@ -39,17 +39,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Level, alpha_text
+from langchain_cfc.guarantee.certified import Delta
+from langchain_cfc.thresholds import Level, format_alpha, format_delta
 from langchain_cfc.thresholds.base import DECIMALS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-DELTA = "0.9"  # of the paper's tables
+DELTA = "0.9"  # from the paper's tables
 # Numbers beyond this size overflow when they are multiplied.
 LARGEST = 1e150
-# Results of some operations in 60 digits are off by far less than this; what is proven may only grow by it.
+# The round-off of operations in 60 digits is far below 1e-50; bounds are rounded up by that.
 _DIGITS = 60
 _UP = 1 + Decimal("1e-50")
 _NOT_PROVEN = (
@@ -61,47 +62,39 @@ _NOT_PROVEN = (
 
 
 class PaperStability(BaseModel):
-    """The slack eps = C sqrt(log(1 / delta) / N) of the paper's CFC-PAC, and what it leaves of alpha.
+    """The slack eps = C sqrt(log(1 / delta) / N) of the paper's CFC-PAC, and the alpha that it leaves.
 
-    Made by `from_constant` or `from_theorem`. A heuristic: see the module for what its proof shows and where
-    it fails, and use a certificate that holds wherever a promise is needed.
+    Created by `from_constant` or `from_theorem`. A heuristic: see the module for what its proof shows and
+    where it fails, and use a certificate where a guarantee is needed.
 
     Attributes:
-        delta: Failure probability as canonical decimal text: the claim is made with probability 1 - delta.
+        delta: Failure probability as canonical decimal text: the claim has probability 1 - delta.
         constant: C, above 0.
-        radius: R, the bound on the Euclidean norm of features that C was derived from; None where C was
-            given, as are the next two.
+        radius: R, the bound on the Euclidean norm of features that C was derived from; None, like the next
+            two, if C was given.
         ridge: lambda that C was derived from, in the units of the rule with `penalised="all"`.
         lipschitz: L that C was derived from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    delta: str = DELTA
+    delta: Delta = DELTA
     constant: float = Field(default=1.0, gt=0)
     radius: float | None = Field(default=None, gt=0)
     ridge: float | None = Field(default=None, gt=0)
     lipschitz: float | None = Field(default=None, gt=0)
 
-    @field_validator("delta")
-    @classmethod
-    def _is_canonical(cls, value: str) -> str:
-        if value != _delta_text(value):
-            msg = f"expected delta in canonical form, {_delta_text(value)!r}, got {value!r}"
-            raise ValueError(msg)
-        return value
-
     @field_validator("constant")
     @classmethod
-    def _can_be_multiplied(cls, value: float) -> float:
+    def _does_not_overflow(cls, value: float) -> float:
         if value > LARGEST:
             msg = f"expected a constant of at most {LARGEST}, got {value}"
             raise ValueError(msg)
         return value
 
     @model_validator(mode="after")
-    def _follows(self) -> PaperStability:
-        # A constant with a derivation that does not give it would be stated to people as proven.
+    def _is_derived(self) -> PaperStability:
+        # A constant that does not follow from its derivation must not be stated as if it did.
         radius, ridge, lipschitz = self.radius, self.ridge, self.lipschitz
         if radius is None and ridge is None and lipschitz is None:
             return self
@@ -116,7 +109,7 @@ class PaperStability(BaseModel):
 
     @classmethod
     def from_constant(cls, constant: float = 1.0, delta: Level = DELTA) -> Self:
-        """With a constant that is given, not derived: 1 is what the paper's tables must have used.
+        """Create the slack with a given constant; the paper's tables must have used 1.
 
         Args:
             constant: C, a finite number above 0.
@@ -129,18 +122,18 @@ class PaperStability(BaseModel):
         Raises:
             InputError: If a number is out of range.
         """
-        return cls._checked(delta=_delta_text(delta), constant=constant)
+        return cls._create(delta=format_delta(delta), constant=constant)
 
     @classmethod
     def from_theorem(cls, radius: float, ridge: float, lipschitz: float, delta: Level = DELTA) -> Self:
-        """With the constant that the paper's proof gives: C = sqrt(2) L R^2 / lambda.
+        """Create the slack with the constant of the paper's proof: C = sqrt(2) L R^2 / lambda.
 
         Args:
             radius: R, an upper bound on the Euclidean norm of the features of any prompt: 1 for indicators of
                 disjoint groups, sqrt(3) for [1, T, T^2] with T in [0, 1].
             ridge: lambda of the rule, which penalises every coefficient (`penalised="all"`).
             lipschitz: L, an upper bound on the slope of the distribution function of success scores given the
-                prompt: on their density. Nothing in the data says what it is.
+                prompt: on their density. It cannot be derived from data.
             delta: Failure probability, 0 < delta < 1, read as a decimal.
 
         Returns:
@@ -158,10 +151,10 @@ class PaperStability(BaseModel):
                 msg = f"{name} must be a finite number above 0, got {number!r}"
                 raise InputError(msg)
         constant = _theorem_constant(radius, ridge, lipschitz)
-        return cls._checked(delta=_delta_text(delta), constant=constant, **given)
+        return cls._create(delta=format_delta(delta), constant=constant, **given)
 
     @classmethod
-    def _checked(cls, **fields: Any) -> Self:
+    def _create(cls, **fields: Any) -> Self:
         try:
             return cls(**fields)
         except ValidationError as error:
@@ -170,16 +163,7 @@ class PaperStability(BaseModel):
             raise InputError(msg) from error
 
     def slack(self, size: int) -> float:
-        """The slack eps.
-
-        Args:
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            eps, above 0; at alpha and beyond it is vacuous.
-
-        Raises:
-            InputError: If there is no calibration prompt.
+        """Compute the slack eps from the number of calibration prompts.
 
         >>> round(PaperStability.from_constant().slack(10_000), 6)
         0.003246
@@ -187,60 +171,25 @@ class PaperStability(BaseModel):
         return float(self._slack(size))
 
     def effective_alpha(self, alpha: Level, size: int) -> str:
-        """The level that is left: max(0, alpha - eps).
+        """Compute the level that is left, max(0, alpha - eps), rounded down to 12 decimals.
 
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            Canonical decimal text, rounded down to 12 decimals and so never above the exact value; `0` where
-            nothing is left. No set can be certified there; the paper accepts every candidate.
-
-        Raises:
-            InputError: If alpha or size is out of range.
+        `0` means that nothing is left and no set can be certified; the paper then accepts every candidate.
 
         >>> PaperStability.from_constant().effective_alpha("0.1", 10_000)
         '0.09675407154'
         """
         with localcontext(Context(_DIGITS, ROUND_FLOOR)):
-            left = Decimal(alpha_text(alpha)) - self._slack(size)
+            left = Decimal(format_alpha(alpha)) - self._slack(size)
             unit = Decimal(1).scaleb(-DECIMALS)
-            return alpha_text(left.quantize(unit)) if left >= unit else "0"
-
-    def vacuous(self, alpha: Level, size: int) -> bool:
-        """Whether the slack leaves nothing of alpha, so that the claim is empty.
-
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            True where `effective_alpha` is `0`.
-
-        Raises:
-            InputError: If alpha or size is out of range.
-        """
-        return self.effective_alpha(alpha, size) == "0"
+            return format_alpha(left.quantize(unit)) if left >= unit else "0"
 
     def statement(self, alpha: Level, size: int) -> str:
-        """What is claimed, that it is not proven and why, and what the slack comes to.
-
-        Args:
-            alpha: Error level, 0 < alpha < 1, read as a decimal.
-            size: Number N >= 1 of calibration prompts.
-
-        Returns:
-            A few plain sentences.
-
-        Raises:
-            InputError: If alpha or size is out of range.
-        """
-        level, left = alpha_text(alpha), self.effective_alpha(alpha, size)
+        """State the claim, why it is not proven, and the slack, in a few sentences."""
+        level, left = format_alpha(alpha), self.effective_alpha(alpha, size)
         claim = (
-            f"CFC-PAC, a heuristic. The paper claims: with probability at least {_rest(self.delta)} over "
-            f"calibration sets (delta = {self.delta} is the probability of failure), coverage over all "
-            f"prompts is at least {_rest(level)}."
+            "CFC-PAC, a heuristic. The paper claims: with probability at least "
+            f"{_complement(self.delta)} over calibration sets (delta = {self.delta} is the probability of "
+            f"failure), coverage over all prompts is at least {_complement(level)}."
         )
         slack = (
             f"The slack is {self.slack(size):.4g}, from N = {size} calibration prompts and {self._origin()}."
@@ -254,7 +203,7 @@ class PaperStability(BaseModel):
         return f"{claim} {slack} {outcome} {_NOT_PROVEN}"
 
     def _origin(self) -> str:
-        """Where the constant is from."""
+        """Describe where the constant comes from."""
         if self.radius is None:
             return f"C = {self.constant:.4g}, which was given and does not follow from the theorem"
         return (
@@ -263,7 +212,7 @@ class PaperStability(BaseModel):
         )
 
     def _slack(self, size: int) -> Decimal:
-        """eps, rounded up by less than one part in 1e49."""
+        """Compute eps, rounded up by less than one part in 1e49."""
         if type(size) is not int or size < 1:  # True would pass for 1
             msg = f"size must be a number of calibration prompts, at least 1; got {size!r}"
             raise InputError(msg)
@@ -272,25 +221,13 @@ class PaperStability(BaseModel):
 
 
 def _theorem_constant(radius: float, ridge: float, lipschitz: float) -> float:
-    """The smallest float not below sqrt(2) L R^2 / lambda."""
+    """Compute the smallest float not below sqrt(2) L R^2 / lambda."""
     with localcontext(Context(_DIGITS, ROUND_FLOOR)):
         exact = Decimal(2).sqrt() * Decimal(lipschitz) * Decimal(radius) ** 2 / Decimal(ridge) * _UP
     nearest = float(exact)
     return math.nextafter(nearest, math.inf) if Decimal(nearest) < exact else nearest
 
 
-def _delta_text(delta: Level) -> str:
-    """Canonical decimal text of a failure probability."""
-    try:
-        return alpha_text(delta)
-    except InputError as error:
-        msg = (
-            f"delta must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1', of {DECIMALS} "
-            f"decimals at most; got {delta!r}"
-        )
-        raise InputError(msg) from error
-
-
-def _rest(share: str) -> str:
-    """What a share leaves of the whole, in per cent."""
+def _complement(share: str) -> str:
+    """Format one minus a share in percent."""
     return f"{(100 * (1 - Decimal(share))).normalize():f} %"

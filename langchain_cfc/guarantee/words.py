@@ -1,4 +1,4 @@
-"""What a promise says: sentences for people, one place for all of them."""
+"""The sentences that state a guarantee, its assumptions and its limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langchain_cfc.guarantee.certified import (
     AnswerPolicy,
     CoverageCertificate,
     WrongRateCertificate,
-    share_text,
+    format_share,
 )
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 
@@ -60,19 +60,16 @@ _BINDING = {
 _KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
-def guarantee_kind(
+def find_guarantee_kind(
     threshold_rule: str, *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
 ) -> GuaranteeKind:
-    """Which theorem stands behind a threshold rule.
+    """Return the kind of guarantee of a threshold rule; `heuristic` if there is no theorem.
 
     Args:
         threshold_rule: `conditional`, `marginal`, `grouped` or `learned`.
         exchangeable: Whether calibration used at most one prompt per cluster.
-        ridge: Whether coefficients are penalised, which leaves the promise over all prompts only.
-        every_coefficient: Whether the constant is penalised as well, which leaves none.
-
-    Returns:
-        The kind; `heuristic` where there is no theorem.
+        ridge: Whether coefficients are penalised, which leaves only the guarantee over all prompts.
+        every_coefficient: Whether the constant is penalised as well, which leaves no guarantee.
     """
     if not exchangeable or every_coefficient:
         return "heuristic"
@@ -80,17 +77,17 @@ def guarantee_kind(
     return "marginal" if ridge and proven == "conditional" else proven
 
 
-def counted(weightings: Sequence[Weighting]) -> str:
-    """How many groups and soft weightings there are beside all prompts; empty where there are none.
+def count_weightings(weightings: Sequence[Weighting]) -> str:
+    """Count the groups and soft weightings besides all prompts, in words; empty if there are none.
 
-    >>> counted([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
+    >>> count_weightings([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
     '2 soft weightings'
     """
     number = Counter(_KINDS[one.kind] for one in weightings if one.kind != "constant")
     return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
 
 
-def promise(
+def state_guarantee(
     kind: GuaranteeKind,
     target_coverage: float,
     calibration_size: int,
@@ -101,23 +98,19 @@ def promise(
     randomised: bool = False,
     listed: bool = True,
 ) -> str:
-    """The promise in a sentence.
+    """State the guarantee in a sentence.
 
     Args:
-        kind: Which theorem stands behind it.
+        kind: The kind of guarantee.
         target_coverage: 1 - alpha.
         calibration_size: Number N of calibration prompts.
-        weightings: Those covered.
-        shift: What says how much likelier a prompt is where it is served than where it was calibrated; None
-            where it is equally likely.
+        weightings: The weightings covered.
+        shift: Name of the likelihood ratio between serving and calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether thresholds are randomised.
-        listed: Whether to list every weighting, or to say how many there are.
-
-    Returns:
-        One sentence.
+        listed: Whether to list every weighting, or only their number.
     """
-    percent = share_text(target_coverage)
+    percent = format_share(target_coverage)
     if kind == "heuristic":
         return (
             f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."
@@ -140,32 +133,23 @@ def promise(
     if not others:
         return f"{sentence}, on average over all prompts."
     if not listed:
-        return f"{sentence}: on average, and over each of {counted(weightings)} and any mix of them."
+        return f"{sentence}: on average, and over each of {count_weightings(weightings)} and any mix of them."
     each = "; ".join(others)
     return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {each}."
 
 
-def with_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
-    """What is said beside the promise where it holds for this very artifact.
-
-    Args:
-        delta: Failure probability.
-        confident: Names of the weightings for which it holds so.
-        weightings: Those covered on average.
-
-    Returns:
-        One sentence.
-    """
+def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
+    """State for which of the weightings the guarantee holds with confidence 1 - delta for this artifact."""
     others = [weighting for weighting in weightings if weighting.name in confident]
-    also = counted(others)
+    also = count_weightings(others)
     scope = "over all prompts" + (f" and over each of {also}" if also else "")
     return (
-        f"With confidence {share_text(1.0 - delta)} it holds for this very artifact, not only on average "
+        f"With confidence {format_share(1.0 - delta)} it holds for this very artifact, not only on average "
         f"over calibration sets: {scope}."
     )
 
 
-def assumptions(
+def list_assumptions(
     *,
     within_clusters: str,
     binding: Binding,
@@ -177,7 +161,7 @@ def assumptions(
     weighted: bool = False,
     randomised: bool = False,
 ) -> tuple[str, ...]:
-    """What the promise rests on; the last one speaks of the binding."""
+    """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
         "one": "New prompts are exchangeable with the calibration prompts (one per cluster where there "
         "are any).",
@@ -219,19 +203,13 @@ def assumptions(
     )
 
 
-def not_promised(
+def list_exclusions(
     kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False, never_empty: bool = False
 ) -> tuple[str, ...]:
-    """What a promise does not say.
+    """List what a guarantee does not cover.
 
-    Args:
-        kind: Which theorem stands behind it.
-        confident: Whether it holds for this very artifact under all weightings covered.
-        chosen: Whether labels have chosen a level or a policy.
-        never_empty: Whether the best candidate is returned where no candidate reaches the threshold.
-
-    Returns:
-        One sentence for each.
+    `confident` is whether it holds for this artifact under all weightings, `chosen` whether labels chose a
+    level or a policy, `never_empty` whether the best candidate replaces an empty set.
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
@@ -243,26 +221,19 @@ def not_promised(
     )
 
 
-def certified_only(
+def reduce_to_certificate(
     guarantee: Guarantee, certificate: CoverageCertificate, *, never_empty: bool = False
 ) -> Guarantee:
-    """The promise where nothing holds about sets but what held-out prompts certify.
-
-    Args:
-        guarantee: What was promised before these prompts chose anything.
-        certificate: What they certify about the sets.
-        never_empty: As in `not_promised`.
-
-    Returns:
-        A promise that claims no more than that.
-    """
+    """Reduce a guarantee about sets to what held-out prompts certify."""
     return guarantee.model_copy(
         update={
             "kind": "certified",
             "sentence": certificate.sentence(),
             "weightings": (),
-            "assumptions": _independent(guarantee.assumptions),
-            "not_promised": not_promised("certified", confident=True, chosen=True, never_empty=never_empty),
+            "assumptions": _add_independence(guarantee.assumptions),
+            "not_promised": list_exclusions(
+                "certified", confident=True, chosen=True, never_empty=never_empty
+            ),
             "failure_probability": float(certificate.delta),
             "estimated_slack": {},
             "certificate": certificate,
@@ -270,34 +241,25 @@ def certified_only(
     )
 
 
-def _independent(assumed: tuple[str, ...]) -> tuple[str, ...]:
+def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
     return assumed if INDEPENDENT in assumed else (assumed[0], INDEPENDENT, *assumed[1:])
 
 
-def answering(
+def restrict_to_policy(
     guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
 ) -> Guarantee:
-    """The promise where a policy withholds some sets.
-
-    Args:
-        guarantee: The promise about all sets.
-        policy: Which sets are answered.
-        certificate: What is certified about this policy's answers, if anything is.
-
-    Returns:
-        A promise that says what it does not cover any more, and what is certified instead.
-    """
+    """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers."""
     lost = (
         f"Only sets {policy.words} are answered, and the promise about sets counts those withheld as if they "
         "were not: a correct answer that such a set holds is lost, so that coverage falls by up to the share "
         "of prompts withheld."
     )
-    silent = guarantee.not_promised
+    excluded = guarantee.not_promised
     if certificate is not None:
-        silent = tuple(sentence for sentence in silent if sentence != NOTHING_ABOUT_ANSWERS)
+        excluded = tuple(sentence for sentence in excluded if sentence != NOTHING_ABOUT_ANSWERS)
     if policy.words:
-        silent = (*silent, lost)
-    rests_on = guarantee.assumptions if certificate is None else _independent(guarantee.assumptions)
+        excluded = (*excluded, lost)
+    assumed = guarantee.assumptions if certificate is None else _add_independence(guarantee.assumptions)
     return guarantee.model_copy(
-        update={"assumptions": rests_on, "not_promised": silent, "wrong_answers": certificate}
+        update={"assumptions": assumed, "not_promised": excluded, "wrong_answers": certificate}
     )

@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import TypeAdapter, ValidationError
 
-from langchain_cfc._internal.plugins import load_plugin, names_no_file
+from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.monitor.observed import Observed
@@ -447,7 +447,7 @@ def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list
     Raises:
         InputError: If the file or the scheme cannot be read, or a line is no label.
     """
-    if names_no_file(path):
+    if is_plugin_source(path):
         found: list[Any] = load_plugin("langchain_cfc.labels", "labels", list, str(path), names)
         for one in found:
             if not isinstance(one, Label):

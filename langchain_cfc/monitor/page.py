@@ -12,7 +12,7 @@ from typing import Any
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc._internal.optional import require
 from langchain_cfc._version import __version__
-from langchain_cfc.features import in_short
+from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.sequential_tests import Test, amount
 from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus
 from langchain_cfc.report import check_report
@@ -76,7 +76,7 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
         seen=_SEEN,
         steps=list(_steps(status)),
         amount=amount,
-        short=in_short,
+        short=shorten_words,
         generator=GENERATOR,
         style=_markup(files("langchain_cfc.report").joinpath("page.css").read_text(encoding="utf-8")),
         made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact, Watched, quantities
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import in_short
+from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
 
 # Of the capital, how much is spread anew after each outcome.
@@ -306,7 +306,7 @@ class Test(Data):
         """What it found, in a line."""
         level = "" if self.alpha is None else f" at alpha = {self.alpha}"
         since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
-        group = in_short(self.group)
+        group = shorten_words(self.group)
         where = f"{f'over {group}' if group == self.group else f'where {group}'}{level}{since}"
         # Features keep the names that their text gives them.
         what = self.what if "(" in self.what else f"{self.what[0].upper()}{self.what[1:]}"

@@ -13,7 +13,7 @@ from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, held_out
 from langchain_cfc.decision import EVERY_SET, AnswerSets, decide
 from langchain_cfc.errors import FingerprintError, InputError
-from langchain_cfc.features import naming
+from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.monitor.observed import FLAGGED
 from langchain_cfc.monitor.traffic import Traffic, check_time, time_of
 from langchain_cfc.records import Provenance
@@ -126,7 +126,7 @@ class SideBySide(_Data):
         answered = np.asarray(served.accepted.any(axis=1) & ~withheld, dtype=np.bool_)
         bot = None if other.policy is None else other.policy.certificate
         policy = EVERY_SET if bot is None or bot.alpha != alpha else bot.policy
-        with naming(table.ids):
+        with name_records_in_errors(table.ids):
             decisions = decide(other, table.draws, alpha, policy=policy, uniforms=other.uniforms(table))
         complete = [one.id in traffic.labels and traffic.labels[one.id].complete for one in traffic.results]
         labelled = np.array(complete, dtype=np.bool_)

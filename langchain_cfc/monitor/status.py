@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, Watched
-from langchain_cfc.features import in_short
+from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED
 from langchain_cfc.monitor.sequential_tests import (
     CoverageTest,
@@ -188,7 +188,7 @@ def curves_of(evidence: Evidence, tests: Sequence[Test], most: int) -> list[Evid
             level = "" if test.alpha is None else f", alpha = {test.alpha}"
             told.append(
                 EvidenceCurve(
-                    name=f"{test.what}, {in_short(test.group)}{level}",
+                    name=f"{test.what}, {shorten_words(test.group)}{level}",
                     test=test,
                     points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
                 )
@@ -323,7 +323,7 @@ def _together(
             needed=1.0 / level,
             alarm=alarm,
             since=_time(float(part.mean.since)) if alarm else None,
-            leading=f"{leading.what}, {in_short(leading.group)}" if leading.outcomes else None,
+            leading=f"{leading.what}, {shorten_words(leading.group)}" if leading.outcomes else None,
         )
 
 

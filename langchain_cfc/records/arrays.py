@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import LabelledBatch, check_alike, check_slots
+from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unweighted
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, checked, missing_output
 from langchain_cfc.records.files import Records
@@ -105,7 +105,7 @@ def _table(
 ) -> LabelledBatch:
     if isinstance(records, LabelledBatch):
         if not weighted:
-            check_alike(records)
+            check_unweighted(records)
         return _same(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
@@ -114,7 +114,7 @@ def _table(
         batches = records.batches()
     else:
         batches = _batches(records, provenance)
-    return LabelledBatch.joined(_tables(batches, names, n))
+    return LabelledBatch.concatenate(_tables(batches, names, n))
 
 
 def _same(
@@ -129,14 +129,14 @@ def _same(
         known = ", ".join(map(repr, labelled.raw)) or "none"
         msg = f"the table has no raw outputs of {missing!r}; it has {known}"
         raise InputError(msg)
-    return labelled if n is None or n == labelled.draws.n else labelled.first_slots(n)
+    return labelled if n is None or n == labelled.draws.n else labelled.keep_first_candidates(n)
 
 
 def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledBatch]:
     line = 1
     for batch in batches:
         if n is not None:
-            check_slots(n, batch.recorded)
+            check_candidate_count(n, batch.recorded)
         used = n or batch.recorded
         table = batch.table(used, names)
         if table is None:

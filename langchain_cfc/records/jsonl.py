@@ -31,8 +31,8 @@ from langchain_cfc.candidates import (
     LabelledBatch,
     PromptKind,
     Scalar,
-    answer_length,
-    kinds_of_prompts,
+    find_prompt_kinds,
+    measure_answer,
 )
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import json_object, numbered_lines
@@ -146,7 +146,7 @@ class DecodedBatch:
         draws = CandidateBatch(
             self.scores if n == self.recorded else self.scores[:, :n].copy(),
             first_slots(equal),
-            _array(map(answer_length, keys), np.int64, n),
+            _array(map(measure_answer, keys), np.int64, n),
             self.metadata,
         )
         return LabelledBatch(
@@ -255,7 +255,7 @@ def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
         scores,
         columns,
         frozenset(kinds["answer"]),
-        kinds_of_prompts(record["input"] for record in records),
+        find_prompt_kinds(record["input"] for record in records),
     )
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.optional import require
-from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, kinds_of_json_prompts
+from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import RepeatedKey, json_object, json_value
 from langchain_cfc.records.batches import (
@@ -198,7 +198,7 @@ class ParquetBatch:
             self.recorded,
             one_or_none(set(np.unique(answered).tolist())),
             {name: outputs.copy() for name, outputs in raw.items()},
-            prompt_kinds=kinds_of_json_prompts(text.decode() for text in _texts(self.rows["input"])),
+            prompt_kinds=find_json_prompt_kinds(text.decode() for text in _texts(self.rows["input"])),
         )
 
     def _used(self, column: Any, n: int) -> Any:
@@ -373,7 +373,7 @@ def _answer_keys(candidates: dict[str, Any]) -> Any:
 
 
 def _answer_lengths(keys: Any) -> Any:
-    """Return the number of characters of each answer, 0 for blank ones, as `answer_length` does."""
+    """Return the number of characters of each answer, 0 for blank ones, as `measure_answer` does."""
     blank = _compute().utf8_is_space(keys)
     return _compute().if_else(blank, 0, _compute().utf8_length(keys))
 

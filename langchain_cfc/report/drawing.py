@@ -30,7 +30,7 @@ from langchain_cfc._internal.text import format_percent
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.experiments.comparison_report import MethodComparison
-from langchain_cfc.features import in_short
+from langchain_cfc.features import shorten_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -204,7 +204,7 @@ def label_groups(words: Sequence[str]) -> tuple[str, list[str]]:
     ('score gap', ['below 0.123', '[0.1, 1)'])
     """
     rounded = _round_numbers([to_single_line(text) for text in words])
-    texts = [in_short(text, digits=None).removesuffix(" (soft)") for text in rounded]
+    texts = [shorten_words(text, digits=None).removesuffix(" (soft)") for text in rounded]
     shared, labels = _split_common_start(texts)
     labels = [_shorten_label(label) for label in labels]
     often = Counter(labels)

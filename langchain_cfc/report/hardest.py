@@ -16,7 +16,7 @@ from langchain_cfc.artifact import CalibrationArtifact, held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import naming
+from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Candidate, PromptRecord
 from langchain_cfc.records.schema import canonical
 from langchain_cfc.report._text import truncate
@@ -127,7 +127,7 @@ def find_hardest_prompts(
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
     tested, _ = held_out(artifact, labelled)
-    with naming(tested.ids):
+    with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
     flagged = decisions.not_certifiable
     covered: BoolArray = np.any(decisions.accepted & tested.correct, axis=1)

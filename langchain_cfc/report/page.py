@@ -20,7 +20,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
-from langchain_cfc.guarantee import share_text
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.report import tables
 from langchain_cfc.report._text import escape_invisible, format_interval, to_percent
 from langchain_cfc.report.drawing import to_svg
@@ -390,7 +390,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({to_percent(answers.answered_rate)}) "
         f"are answered, {answers.wrong:,} of them wrongly: {to_percent(answers.wrong_rate, 1)} (95 % "
         f"interval {format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
-        f"{share_text(answers.max_wrong_rate)}."
+        f"{format_share(answers.max_wrong_rate)}."
     )
     verdict = (
         "That is too many for chance: do not serve it."

@@ -19,8 +19,8 @@ from langchain_cfc.artifact import HELD_OUT_PART, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
-from langchain_cfc.features import in_short
-from langchain_cfc.guarantee import share_text
+from langchain_cfc.features import shorten_words
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.report._text import format_interval, to_percent
 
 # Above this share of flagged prompts, abstaining is what users notice first.
@@ -122,7 +122,7 @@ class Situation:
         alpha = artifact.level(str(evaluation.alpha))
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
-        words = {group.name: in_short(group.words) for group in facts.groups}
+        words = {group.name: shorten_words(group.words) for group in facts.groups}
         returned = 1.0 - own.abstention_rate
         size = evaluation.n_test
         return cls(
@@ -222,7 +222,7 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
         return
     reach = (
         f"{to_percent(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
-        f"correct candidate among {seen.n}, the target is {share_text(seen.target)}"
+        f"correct candidate among {seen.n}, the target is {format_share(seen.target)}"
     )
     if seen.attainable_ci[0] <= seen.target:
         ways = (
@@ -258,7 +258,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
     by_group = ("--group", keys[0]) if keys else ()
     yield Recommendation(
         "Decide what to do with the groups that cannot reach the target",
-        f"Too few of their prompts have a correct candidate for {share_text(seen.target)}, whatever the "
+        f"Too few of their prompts have a correct candidate for {format_share(seen.target)}, whatever the "
         f"threshold: {named}. Most of them are flagged, which keeps the promise and answers nobody. "
         f"{ways}.",
         _format_command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),

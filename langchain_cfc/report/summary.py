@@ -10,8 +10,14 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
-from langchain_cfc.features import in_short
-from langchain_cfc.guarantee import CoverageCertificate, Guarantee, counted, floor_text, share_text
+from langchain_cfc.features import shorten_words
+from langchain_cfc.guarantee import (
+    CoverageCertificate,
+    Guarantee,
+    count_weightings,
+    format_bound,
+    format_share,
+)
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.tables import Table, Tone, tabulate_certificate, tabulate_promises
 
@@ -75,23 +81,23 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
 
 def _state_promise(guarantee: Guarantee) -> str:
     return (
-        f"With probability at least {share_text(guarantee.target_coverage)}, the answer set holds a correct "
-        "answer or the prompt is flagged."
+        f"With probability at least {format_share(guarantee.target_coverage)}, the answer set holds a "
+        "correct answer or the prompt is flagged."
     )
 
 
 def _state_certificate(certificate: CoverageCertificate) -> str:
-    least = floor_text(certificate.shares[0].kept_at_least)
+    least = format_bound(certificate.shares[0].kept_at_least)
     return (
         f"With probability at least {least}, the answer set holds a correct "
         "answer or the prompt is flagged: certified for this very artifact, with confidence "
-        f"{share_text(1.0 - float(certificate.delta))}."
+        f"{format_share(1.0 - float(certificate.delta))}."
     )
 
 
 def describe_comparison(comparison: ComparisonReport) -> Promise:
     """Describe a comparison that stands by itself, which promises nothing."""
-    target = share_text(comparison.target_coverage)
+    target = format_share(comparison.target_coverage)
     split = (
         f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
         f"and {comparison.n_calibration:,} calibrate our methods; the other methods calibrate on those that "
@@ -119,7 +125,7 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
         prompts = f"where it is served, which differ from {size} by the ratio {artifact.shift} only"
     elif artifact.calibration.weight is not None:
         prompts = f"like those of which {size} were chosen to be labelled"
-    others = counted(guarantee.weightings)
+    others = count_weightings(guarantee.weightings)
     if others:
         yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
     else:
@@ -127,7 +133,7 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
     yield _describe_confidence(guarantee)
     if guarantee.estimated_slack:
         slack = (
-            f"{100 * share:.1f} points for {in_short(name)}"
+            f"{100 * share:.1f} points for {shorten_words(name)}"
             for name, share in guarantee.estimated_slack.items()
         )
         yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
@@ -136,8 +142,8 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
 def _describe_confidence(guarantee: Guarantee) -> str:
     if guarantee.failure_probability is None:
         return "It is on average over calibration sets as well: this very artifact may do better or worse."
-    others = counted([one for one in guarantee.weightings if one.name in guarantee.confident])
-    sure = share_text(1.0 - guarantee.failure_probability)
+    others = count_weightings([one for one in guarantee.weightings if one.name in guarantee.confident])
+    sure = format_share(1.0 - guarantee.failure_probability)
     also = f" and over each of {others}" if others else ""
     return f"With confidence {sure} this very artifact keeps it over all prompts{also}."
 
@@ -148,9 +154,9 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     interval = format_interval(own.kept_promise_ci, 1)
     certificate = artifact.guarantee(str(evaluation.alpha)).certificate
     aim = (
-        f"the target is {share_text(evaluation.target_coverage)}"
+        f"the target is {format_share(evaluation.target_coverage)}"
         if evaluation.guarantee != "certified" or certificate is None
-        else f"certified is at least {floor_text(certificate.shares[0].kept_at_least)}"
+        else f"certified is at least {format_bound(certificate.shares[0].kept_at_least)}"
     )
     words = (
         f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
@@ -159,7 +165,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     if evaluation.guarantee == "heuristic":
         return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
     if evaluation.contradicted:
-        named = {group.name: in_short(group.words) for group in artifact.calibration.groups}
+        named = {group.name: shorten_words(group.words) for group in artifact.calibration.groups}
         where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
         return Verdict(f"Kept too rarely for chance: {where}", words, "bad")
     if artifact.shift is not None:

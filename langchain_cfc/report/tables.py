@@ -18,8 +18,8 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
-from langchain_cfc.features import in_short
-from langchain_cfc.guarantee import CoverageCertificate, floor_text, share_text
+from langchain_cfc.features import shorten_words
+from langchain_cfc.guarantee import CoverageCertificate, format_bound, format_share
 from langchain_cfc.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt
 
@@ -84,7 +84,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
         head=("", *(_name_method(name) for name in report.methods)),
         rows=(
             shares(
-                f"Promise kept (target {share_text(report.target_coverage)})",
+                f"Promise kept (target {format_share(report.target_coverage)})",
                 "kept_promise",
                 "kept_promise_ci",
                 strong=True,
@@ -127,7 +127,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
             Cell(f"{group.mean_set_size:.2f}"),
             _make_share_cell(*attainable[group.name], confidence),
         ]
-        return Row(in_short(group.words), tuple(cells))
+        return Row(shorten_words(group.words), tuple(cells))
 
     promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
     head = ["Group", "Prompts", "Promise kept"]
@@ -140,7 +140,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
         head=(*head, "Set holds a correct answer", "Flagged", "Candidates per set", "Attainable"),
         rows=tuple(row(place, group) for place, group in enumerate(own)),
         note=(
-            f"{promise}The target is {share_text(report.target_coverage)}. Intervals of one column hold "
+            f"{promise}The target is {format_share(report.target_coverage)}. Intervals of one column hold "
             "together with confidence 95 %; they are approximate for soft groups, in which every prompt has "
             "a weight. Attainable is the share of the group's calibration prompts with a correct candidate: "
             "no threshold can cover more."
@@ -171,17 +171,17 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
         head=("Group", "Prompts", "Promise kept at least", "Set correct at least"),
         rows=tuple(
             Row(
-                in_short(share.words),
+                shorten_words(share.words),
                 (
                     Cell(f"{share.prompts:,}"),
-                    Cell(floor_text(share.kept_at_least), f"seen: {share.kept} of {share.prompts}"),
-                    Cell(floor_text(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}"),
+                    Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}"),
+                    Cell(format_bound(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}"),
                 ),
             )
             for share in certificate.shares
         ),
         note=(
-            f"All bounds hold together with confidence {share_text(1.0 - float(certificate.delta))}, for "
+            f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
             "prompts independent and identically distributed with those held out."
         ),
     )
@@ -205,7 +205,7 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
                 own,
             )
         )
-    sure = share_text(1.0 - float(certificate.delta))
+    sure = format_share(1.0 - float(certificate.delta))
     return Table(
         id="policies",
         caption="What answering more would cost",
@@ -263,8 +263,8 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
         head=("Method", *(heading for _, heading, _ in shown)),
         rows=tuple(row(name, method) for name, method in comparison.methods.items()),
         note=(
-            f"Means over the splits, the target is {share_text(comparison.target_coverage)}. Beside each its "
-            "95 % interval over new prompts; splits share prompts, and the interval allows for that "
+            f"Means over the splits, the target is {format_share(comparison.target_coverage)}. Beside each "
+            "its 95 % interval over new prompts; splits share prompts, and the interval allows for that "
             "(approximate). A method that promises nothing may still look well here, on average."
         ),
     )
@@ -306,7 +306,7 @@ def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
     def cell(method: str, gap: Gap) -> Cell:
         interval = gap.shortfall.interval
         between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
-        detail = f"{between}{in_short(gap.group)}"
+        detail = f"{between}{shorten_words(gap.group)}"
         sure = interval is not None and interval[0] > 0.0
         falls_short = sure and comparison.methods[method].aims_at_coverage
         return Cell(f"{100 * gap.shortfall.mean:+.1f}", detail, "bad" if falls_short else "")
@@ -348,14 +348,14 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
 
     rows = (
         Row(
-            in_short(group.words),
+            shorten_words(group.words),
             (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
         )
         for group in sizes.values()
     )
     note = (
         "Mean number of test prompts, mean share and its 95 % interval. The target is "
-        f"{share_text(comparison.target_coverage)}."
+        f"{format_share(comparison.target_coverage)}."
     )
     head = ("Group", "Prompts", *methods)
     whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)

@@ -29,7 +29,7 @@ from langchain_cfc.execution import (
     with_call_limits,
 )
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, detached_from_graph
-from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, answering
+from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
 from langchain_cfc.runnable.binding import VersionWatch, bind, calibrated_models
 from langchain_cfc.runnable.policies import Answering
 from langchain_cfc.runnable.result import CFCResult
@@ -270,7 +270,7 @@ class CFCRunnable(Answering[CFCResult]):
         promises = {alpha: self.artifact.guarantee(alpha, binding) for alpha in self.artifact.alphas}
         if policy == AnswerPolicy():
             return promises
-        return {alpha: answering(promise, policy) for alpha, promise in promises.items()}
+        return {alpha: restrict_to_policy(promise, policy) for alpha, promise in promises.items()}
 
     @property
     def guarantee(self) -> Guarantee:

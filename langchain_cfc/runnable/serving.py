@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import CandidateBatch, Scalar, answer_codes, answer_length
+from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers, measure_answer
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps, tagged
@@ -200,7 +200,7 @@ class ServingPipeline:
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         shown = [True] * len(inside) if self.show_rejected else inside
-        codes = answer_codes(texts)
+        codes = encode_answers(texts)
         return tuple(
             {
                 "slot": slot,
@@ -212,7 +212,7 @@ class ServingPipeline:
                 "data": draws[slot].data if shown[slot] else None,
                 "answer": texts[slot] if self.description.extracts and shown[slot] else None,
                 "same_as": codes[slot],
-                "length": answer_length(texts[slot]),
+                "length": measure_answer(texts[slot]),
             }
             for slot, level in enumerate(levels)
         )

@@ -6,11 +6,11 @@ from langchain_cfc.thresholds.base import (
     Level,
     ThresholdRule,
     Thresholds,
-    alpha_text,
+    compute_tau,
     confident_rank,
     conformal_rank,
-    delta_text,
-    exact_tau,
+    format_alpha,
+    format_delta,
 )
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
@@ -27,9 +27,9 @@ __all__ = [
     "MarginalThreshold",
     "ThresholdRule",
     "Thresholds",
-    "alpha_text",
+    "compute_tau",
     "confident_rank",
     "conformal_rank",
-    "delta_text",
-    "exact_tau",
+    "format_alpha",
+    "format_delta",
 ]

@@ -1,4 +1,4 @@
-"""The calibration prompts near the fit, which decide every threshold, and a proof that the others do not.
+"""The calibration prompts near the fit, which determine every threshold, and a proof that others do not.
 
 Let beta0 be the regression on all N prompts without a linear term, penalised or not, and r_i their residuals.
 The fit beta that answers a prompt lies near beta0, so most rows keep their side. With any positive definite
@@ -34,152 +34,136 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds._rows import Rest, Rows
-from langchain_cfc.thresholds._simplex import EPS, inverted
-from langchain_cfc.thresholds._warm_start import Base
+from langchain_cfc.thresholds._simplex import EPS, invert
+from langchain_cfc.thresholds._warm_start import BaseFit
 
-# Relative, for round-off in norms whose root has a condition number of up to 1 / `columns.DEPENDENT`.
+# Relative round-off in norms whose root has a condition number of up to 1 / `DEPENDENT`.
 SLACK = 1e-6
-# Rows whose distances are computed for each one kept.
+# Rows whose distances are computed per row kept.
 CANDIDATES = 16
 
 
 @dataclass(frozen=True)
 class Centre:
-    """The base fit and the metric around it.
+    """The base fit and the metric around it."""
 
-    Attributes:
-        beta: (d,) coefficients beta0. They are taken as they are: the proof needs no property of them.
-        root: (d, d) upper triangular root M of the metric.
-    """
-
+    # (d,) coefficients beta0; the proof needs no property of them.
     beta: FloatArray
-    root: FloatArray
+    root: FloatArray  # (d, d) upper triangular root M of the metric
 
     @cached_property
     def dual(self) -> FloatArray:
-        """(d, d) inverse of the root: |x|_* = |x' dual|."""
-        return inverted(self.root)
+        """The (d, d) inverse of the root: |x|_* = |x' dual|."""
+        return invert(self.root)
 
-    def clear(self, residuals: FloatArray, scores: FloatArray) -> FloatArray:
-        """(N,) lower bounds on how far rows lie from the base fit; 0 on it."""
+    def shrink_residuals(self, residuals: FloatArray, scores: FloatArray) -> FloatArray:
+        """Bound the distance of rows from the base fit from below by their residuals; 0 on the fit."""
         off = np.abs(residuals)
-        # Entries are at most one in size, so this bounds the round-off of every row.
+        # Entries are at most one in size, so this bounds the round-off in every row.
         largest = np.abs(self.beta).sum() + np.abs(scores).max(initial=0.0)
         off -= 4 * (len(self.beta) + 2) * EPS * largest
         return np.maximum(off, 0.0, out=off)
 
-    def distances(self, rows: Rows) -> FloatArray:
-        """(N,) lower bounds D_i on how far a fit must go for a row to change sides; 0 on the base fit."""
+    def compute_distances(self, rows: Rows) -> FloatArray:
+        """Bound the distances D_i that a fit must move for a row to change sides from below; 0 on the fit."""
         y = rows.features @ self.dual
         length = np.sqrt(np.einsum("ij,ij->i", y, y))
         # A row of zeros has the same residual under every fit.
         far = np.full(len(rows), np.inf)
         residuals = rows.scores - rows.features @ self.beta
-        np.divide(self.clear(residuals, rows.scores), length, out=far, where=length > 0.0)
+        np.divide(self.shrink_residuals(residuals, rows.scores), length, out=far, where=length > 0.0)
         return far
 
     @cached_property
-    def root_size(self) -> FloatArray:
-        """(d, d) absolute values of the root."""
+    def abs_root(self) -> FloatArray:
+        """The (d, d) absolute values of the root."""
         return np.abs(self.root)
 
     @property
-    def longest(self) -> float:
+    def max_dual_norm(self) -> float:
         """A positive upper bound on |x|_* for rows with entries of at most one in size."""
         return max(float(np.linalg.norm(np.abs(self.dual).sum(axis=0))), EPS)
 
-    def lengths(self, moves: FloatArray) -> FloatArray:
-        """(m,) lengths of moves (m, d) of the coefficients."""
+    def compute_lengths(self, moves: FloatArray) -> FloatArray:
+        """Compute the (m,) lengths of moves (m, d) of the coefficients."""
         return np.asarray(np.linalg.norm(moves @ self.root.T, axis=1), dtype=np.float64)
 
-    def way(self, beta: FloatArray, blur: FloatArray) -> float:
-        """An upper bound on how far a fit with (d,) round-off `blur` lies from the base fit."""
-        step = np.abs(self.root.dot(beta - self.beta)) + self.root_size.dot(blur)
+    def bound_move(self, beta: FloatArray, rounding_error: FloatArray) -> float:
+        """Bound the distance of a fit with (d,) round-off `rounding_error` from the base fit from above."""
+        step = np.abs(self.root.dot(beta - self.beta)) + self.abs_root.dot(rounding_error)
         return math.sqrt(step.dot(step)) * (1.0 + SLACK)
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The rows kept, and what is known of the others.
+    """The rows kept, the sums of the others, and their distance."""
 
-    Attributes:
-        rows: K rows; first those on the base fit that make it, then the others by distance.
-        rest: Sums of the rows left out.
-        centre: The base fit.
-        radius: The smallest distance among the rows left out; `inf` if there are none.
-    """
-
-    rows: Rows
-    rest: Rest
-    centre: Centre
-    radius: float
+    rows: Rows  # K rows; first those on the base fit that make it, then the others by distance
+    rest: Rest  # Sums of the rows left out
+    centre: Centre  # The base fit
+    radius: float  # The smallest distance among the rows left out; `inf` if there are none
 
     @classmethod
-    def of(
-        cls, rows: Rows, base: Base, root: FloatArray, keep: int | None, reach: float = -1.0
+    def build(
+        cls, rows: Rows, base: BaseFit, root: FloatArray, keep: int | None, reach: float = -1.0
     ) -> Neighbourhood:
-        """Choose the rows to keep.
+        """Choose the rows to keep: at least `keep` distinct ones (None for all), and all within `reach`.
 
-        Args:
-            rows: All calibration prompts, entries of their features at most one in size.
-            base: The regression on them without a linear term.
-            root: (d, d) upper triangular M, for a metric such as M' M = X' X / N.
-            keep: How many rows to keep, equal ones counted once; None for all.
-            reach: A distance within which all rows are kept.
-
-        Returns:
-            The neighbourhood of the base fit.
+        `root` is the (d, d) triangular root of the metric, such as that of X' X / N. Entries of the features
+        must be at most one in size.
         """
         centre, vertex = Centre(base.beta, root), base.vertex
         size = len(rows) if keep is None else max(keep, len(root))
-        inside, radius = _nearest(rows, base, centre, size, reach)
+        inside, radius = _select_nearest(rows, base, centre, size, reach)
         near = rows.take(inside)
         if len(inside) == len(rows):
-            return cls(near.merged(), Rest.nothing(len(root)), centre, np.inf)
-        return cls(near.merged(), base.sums - Rest.of(near, vertex.below[inside]), centre, radius)
+            return cls(near.merge_equal(), Rest.zeros(len(root)), centre, np.inf)
+        return cls(near.merge_equal(), base.sums - Rest.from_rows(near, vertex.below[inside]), centre, radius)
 
 
-def _nearest(rows: Rows, base: Base, centre: Centre, keep: int, reach: float) -> tuple[IntArray, float]:
-    """Numbers of the rows within reach or among the `keep` nearest different ones, nearest first; the radius.
+def _select_nearest(
+    rows: Rows, base: BaseFit, centre: Centre, keep: int, reach: float
+) -> tuple[IntArray, float]:
+    """Select the rows within reach or among the `keep` nearest distinct ones, nearest first, and the radius.
 
-    Distances are computed for rows with small residuals only; all others are at least as far as the smallest
-    of their residuals over the longest a row can be.
+    Distances are computed only for rows with small residuals; all others are at least as far as the smallest
+    of their residuals over the largest norm of a row.
     """
-    residuals, basis = centre.clear(base.residuals, rows.scores), base.vertex.basis
+    residuals, basis = centre.shrink_residuals(base.residuals, rows.scores), base.vertex.basis
     residuals[basis] = 0.0
     count = CANDIDATES * keep
     while True:
-        near, cut = _smallest(residuals, count)
+        near, cut = _select_smallest(residuals, count)
         part = rows.take(near)
-        distances = centre.distances(part)
+        distances = centre.compute_distances(part)
         distances[np.isin(near, basis)] = -1.0
         order = np.argsort(distances, kind="stable")
-        kept = _different(part, distances, order, keep)
+        kept = _select_distinct(part, distances, order, keep)
         within = int(np.searchsorted(distances[order], reach, side="right"))
         kept = order[:within] if within > len(kept) else kept
         others = np.ones(len(part), dtype=np.bool_)
         others[kept] = False
-        beyond = min(float(distances[others].min(initial=np.inf)), cut / centre.longest)
+        beyond = min(float(distances[others].min(initial=np.inf)), cut / centre.max_dual_norm)
         if len(near) == len(rows) or (others.any() and max(reach, float(distances[kept].max())) <= beyond):
             return near[kept], beyond
         count *= CANDIDATES
 
 
-def _different(rows: Rows, distances: FloatArray, order: IntArray, keep: int) -> IntArray:
-    """The first rows in an order by distance that make `keep` different ones, or all if there are fewer."""
+def _select_distinct(rows: Rows, distances: FloatArray, order: IntArray, keep: int) -> IntArray:
+    """Select the first rows in an order by distance that hold `keep` distinct ones, or all if fewer."""
     ranked, count = distances[order], keep
     while True:
-        # Equal rows are equally far, so none is torn from its equals.
+        # Equal rows are equally far, so they are never separated.
         count = int(np.searchsorted(ranked, ranked[min(count, len(order)) - 1], side="right"))
         first = order[:count]
-        groups = rows.take(first).groups()
+        groups = rows.take(first).group_equal()
         if count == len(order) or groups.max() + 1 >= keep:
             return first[groups < keep]
         count *= 2
 
 
-def _smallest(residuals: FloatArray, count: int) -> tuple[IntArray, float]:
-    """Numbers of the rows with the `count` smallest residuals or one as small, and a bound for all others."""
+def _select_smallest(residuals: FloatArray, count: int) -> tuple[IntArray, float]:
+    """Select the rows with the `count` smallest residuals and ties, and bound those of all others."""
     if count >= len(residuals):
         return np.arange(len(residuals)), np.inf
     cut = float(np.partition(residuals, count)[count])

@@ -1,6 +1,6 @@
 """Randomised thresholds: coverage of tau for continuous scores, at a random part of the prompt's own term.
 
-Notation as in `simplex`. Let the prompt have weight w and score s, and let eta_s in w [tau - 1, tau] be its
+Notation as in `_simplex`. Let the prompt have weight w and score s, and let eta_s in w [tau - 1, tau] be its
 dual variable in the regression on the calibration data *and* itself. With U uniform on (tau - 1, tau), drawn
 for this prompt alone, the randomised rule keeps the scores with eta_s < w U (Gibbs, Cherian and Candes 2023,
 their randomised prediction set).
@@ -55,51 +55,51 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds._ridge import RidgeRegression, RidgeWindows, _Point, _Step
-from langchain_cfc.thresholds._simplex import Box, Fit, Leaving, QuantileSimplex, Search
+from langchain_cfc.thresholds._simplex import Box, Fit, LeavingRow, QuantileSimplex, Search
 from langchain_cfc.thresholds._windows import PlainWindows
 
-# In place of zero: round-off in any balance, but with the direction in which the face is searched.
-HARDLY = 2.0**-100
+# Replaces zero: below the round-off of any balance, but it keeps the direction in which the face is searched.
+TINY_FACTOR = 2.0**-100
 
 
-def parts(uniforms: FloatArray, tau: Fraction) -> FloatArray:
-    """(m,) U / tau, by which prompts are multiplied, for (m,) uniforms u in (0, 1) and U = tau - 1 + u."""
+def compute_factors(uniforms: FloatArray, tau: Fraction) -> FloatArray:
+    """Compute the factors U / tau of prompts for (m,) uniforms u in (0, 1), with U = tau - 1 + u."""
     drawn = uniforms - float(1 - tau)  # exact where it is small
-    return np.where(drawn == 0.0, -HARDLY, drawn / float(tau))
+    return np.where(drawn == 0.0, -TINY_FACTOR, drawn / float(tau))
 
 
 class NegativeSimplex(QuantileSimplex):
-    """For multiples a = c phi with c < 0: of the optimal face the largest a' beta, the smallest phi' beta."""
+    """The simplex for a = c phi with c < 0, with the largest a' beta, the smallest phi' beta, of the face."""
 
-    def _leaving(
+    def _choose_leaving(
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
-    ) -> Leaving | None:
-        return super()._leaving(search, balance, size, -phi)
+    ) -> LeavingRow | None:
+        return super()._choose_leaving(search, balance, size, -phi)
 
-    def box(self, fit: Fit) -> Box:
-        """The prompts strictly inside: edges belong to the other vertex here."""
-        box = super().box(fit)
+    def build_box(self, fit: Fit) -> Box:
+        """Compute the prompts strictly inside: edges belong to the other vertex here."""
+        box = super().build_box(fit)
         return box._replace(ties=np.full_like(box.ties, -1.0))
 
 
 class NegativeRidge(RidgeRegression):
-    """The same with a penalty."""
+    """The ridge regression for a = c phi with c < 0."""
 
-    def _out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
-        return super()._out(point, solution, -phi)
+    def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
+        return super()._step_out(point, solution, -phi)
 
 
 class NegativePlainWindows(PlainWindows):
-    """Answers to negative multiples of prompts."""
+    """Proven answers to negative multiples of prompts, without a penalty."""
 
     solver: ClassVar[type[QuantileSimplex]] = NegativeSimplex
     shares: ClassVar[tuple[float, ...]] = ()
-    endless: ClassVar[float] = -np.inf
+    unbounded_value: ClassVar[float] = -np.inf
 
 
 class NegativeRidgeWindows(RidgeWindows):
-    """The same with a penalty."""
+    """Proven answers to negative multiples of prompts, with a ridge penalty."""
 
     solver: ClassVar[type[RidgeRegression]] = NegativeRidge
     shares: ClassVar[tuple[float, ...]] = ()
-    endless: ClassVar[float] = -np.inf
+    unbounded_value: ClassVar[float] = -np.inf

@@ -1,7 +1,7 @@
 """An exact active-set method for quantile regression with a ridge penalty and one linear term.
 
-Notation as in `simplex`: rows x_i in R^d of `features` with success scores S_i and weights w_i > 0, target
-coverage tau = p / q in lowest terms, phi the features of the prompt. With penalties D_j >= 0, solved is
+Notation as in `_simplex`: rows x_i in R^d of `features` with success scores S_i and weights w_i > 0, target
+coverage tau = p / q in lowest terms, phi the features of the prompt. With penalties D_j >= 0, the problem is
 
     minimise over beta   sum_i w_i rho_tau(S_i - x_i' beta) - theta phi' beta + 1/2 sum_j D_j beta_j^2
 
@@ -38,10 +38,8 @@ times phi. If the way out of row k feels no penalty, G_k at zero with w_k > 0, o
 *Ties.* Steps run on scores perturbed by seeded noise. Sides, box, and face rule are then checked on the true
 scores; if one fails, the noise is made smaller, and at last left out.
 
-Thresholds with a ridge penalty: the regression on all rows, and windows around it.
-
-Each prompt is solved by itself: with a penalty the fit moves with every change of the prompt, so no answer is
-shared but with the same prompt.
+*No sharing.* With a penalty the fit moves with every change of the prompt, so each prompt is solved
+separately.
 """
 
 from __future__ import annotations
@@ -54,26 +52,22 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._locality import Neighbourhood
-from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
+from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, Unbounded, Vertex
-from langchain_cfc.thresholds._warm_start import FIRST, Base, band_size, bounded, nearest
+from langchain_cfc.thresholds._warm_start import (
+    FIRST,
+    BaseFit,
+    compute_band_size,
+    flag_nearest,
+    require_bounded,
+)
 from langchain_cfc.thresholds._windows import Start, Windows
-from langchain_cfc.thresholds.certificate import Certificate, certificate_of
+from langchain_cfc.thresholds.certificate import Certificate, build_certificate
 
-# While steps are taken, residuals below this share of the numbers they come from have no sign.
-BLURRED = 64 * EPS
-
-
-@dataclass(frozen=True)
-class Active:
-    """A start: numbers of the (k,) rows on the fit, (N,) flags of rows below it, (d,) coefficients."""
-
-    rows: IntArray
-    below: BoolArray
-    beta: FloatArray
+# During steps, residuals below this share of the numbers they are computed from have no sign.
+SIGN_TOLERANCE = 64 * EPS
 
 
 class System(NamedTuple):
@@ -82,15 +76,15 @@ class System(NamedTuple):
     matrix: FloatArray
     inverse: FloatArray
 
-    def solved(self, right: FloatArray) -> FloatArray:
-        """The solution; one refinement makes the residual of each equation small by itself (Skeel 1980)."""
+    def solve(self, right: FloatArray) -> FloatArray:
+        """Solve the equations; one refinement makes the residual of each equation small (Skeel 1980)."""
         solution = self.inverse @ right
         return solution + self.inverse @ (right - self.matrix @ solution)
 
     def round_off(self, x: FloatArray, beta: FloatArray, sizes: FloatArray, first: int = 0) -> FloatArray:
-        """Bounds on the round-off in x' beta for rows x: that of equations `first` and on, in such sizes."""
+        """Bound the round-off in x' beta for rows x, from equations `first` on with numbers of `sizes`."""
         d, matrix, inverse = len(beta), np.abs(self.matrix), np.abs(self.inverse)
-        # What the refinement leaves is of second order, but it may be spread over all equations.
+        # The error after the refinement is of second order, but may be spread over all equations.
         left = matrix @ (inverse @ (matrix @ (inverse @ sizes)))
         own = np.abs(beta) + EPS * float(left.max(initial=0.0)) * inverse[:d].sum(axis=1)
         reach = np.abs(x @ self.inverse[:d, first:]) @ sizes[first:]
@@ -99,43 +93,29 @@ class System(NamedTuple):
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """An optimal fit in numbers.
+    """An optimal fit with bounds on its round-off."""
 
-    Attributes:
-        beta: (d,) coefficients.
-        active: Where it was found.
-        scores: (k,) success scores S_A of the rows on the fit.
-        eta: (k,) their dual variables, within w_A [tau - 1, tau].
-        system: Their equations.
-        sizes: (d + k,) absolute values of the numbers in each equation.
-        residual: By how much an equation fails at most, relative to these numbers, for scores of order one.
-    """
-
-    beta: FloatArray
-    active: Active
-    scores: FloatArray
-    eta: FloatArray
-    system: System
-    sizes: FloatArray
+    beta: FloatArray  # (d,) coefficients
+    vertex: Vertex  # The rows on the fit, and the sides of the others
+    scores: FloatArray  # (k,) success scores S_A of the rows on the fit
+    eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
+    system: System  # Their equations
+    sizes: FloatArray  # (d + k,) absolute values of the numbers in each equation
+    # By how much an equation fails at most, relative to these numbers, for scores of order one.
     residual: float
 
-    @property
-    def vertex(self) -> Vertex:
-        """The rows on the fit, and the sides of the others."""
-        return Vertex(self.active.rows, self.active.below)
-
     @cached_property
-    def blur(self) -> FloatArray:
-        """(d,) bound on the round-off in beta."""
+    def rounding_error(self) -> FloatArray:
+        """The (d,) bound on the round-off in beta."""
         return self.system.round_off(np.eye(len(self.beta)), self.beta, self.sizes)
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """`value` of (m, d) prompts: (m,) thresholds and (m,) bounds."""
+        """Compute (m,) thresholds of (m, d) prompts and (m,) bounds; see `value`."""
         each = np.array([self.value(phi) for phi in phis]).reshape(-1, 2)
         return each[:, 0], each[:, 1]
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
-        """The threshold phi' beta (the score itself of a row with these features), a bound on round-off."""
+        """Compute the threshold phi' beta, or the score of an equal row on the fit, and its round-off."""
         same = (self.system.matrix[len(phi) :, : len(phi)] == phi).all(axis=1)
         value = self.scores[int(np.argmax(same))] if same.any() else phi @ self.beta
         return float(value), float(self.system.round_off(phi, self.beta, self.sizes))
@@ -143,9 +123,9 @@ class RidgeFit:
 
 @dataclass
 class _Point:
-    """A fit on its way: rows on it in ascending order, sides (1 above, -1 below, 0 on), residuals, scores."""
+    """A state of the search: rows on the fit, sides (1 above, -1 below, 0 on), residuals, scores."""
 
-    rows: IntArray
+    rows: IntArray  # Ascending
     system: System
     side: FloatArray
     beta: FloatArray
@@ -154,7 +134,7 @@ class _Point:
 
 
 class _Step(NamedTuple):
-    """A direction, the rows that may end it, and the objective along it."""
+    """A direction, the rows that may end the step, and rate and curvature of the objective along it."""
 
     beta: FloatArray
     residuals: FloatArray
@@ -164,14 +144,9 @@ class _Step(NamedTuple):
 
 
 class RidgeRegression:
-    """Penalised quantile regressions on one data set that differ in their linear term only.
+    """Penalised quantile regressions on one data set that differ only in their linear term.
 
-    Args:
-        rows: Calibration prompts. Unpenalised columns must be independent, others need not be.
-        tau: Target coverage p / q in (0, 1).
-        penalty: (d,) penalties D >= 0; (N + 1) lambda for a ridge of lambda.
-        rest: Sums of further rows whose sides are taken for granted.
-        start: A state to start from; by default one is made from the rows.
+    Unpenalised columns must be independent. `rest` are rows with fixed sides, `start` a state to start from.
     """
 
     def __init__(
@@ -180,7 +155,7 @@ class RidgeRegression:
         tau: Fraction,
         penalty: FloatArray,
         rest: Rest | None = None,
-        start: Active | None = None,
+        start: Start | None = None,
     ) -> None:
         self._x, self._s = rows.features, rows.scores
         largest = tau.denominator * float(penalty.max(initial=0.0))
@@ -188,59 +163,52 @@ class RidgeRegression:
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
         self._pull = self._tops[:, None] * self._x
-        own = Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
+        own = Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         low, total, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.total, rest.mass)
         self._upper = self._p * (own.total + total) - self._q * low
         self._mass = (self._p + self._q) * (own.mass + mass)
         self._widest = np.abs(self._x).max(axis=0, initial=0.0)
         self._spread = float(np.abs(self._s).max(initial=1.0))
-        # It keeps the order of scores, so that order statistics are found to the bit.
+        # Noise in the order of the scores, so that order statistics are found to the bit.
         noise = np.sort(np.random.default_rng(0).uniform(-self._spread, self._spread, len(rows)))
         self._noise = noise[np.argsort(np.argsort(self._s, kind="stable"))]
-        self._start = self._at(start or self._crash(penalty), NOISE[0])
+        self._start = self._build_point(start or self._crash_basis(penalty), NOISE[0])
 
     def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
-        """The minimiser with the smallest phi' beta.
+        """Find the minimiser with the smallest phi' beta, or the direction without bound.
 
-        Args:
-            phi: (d,) linear term; zeros for plain quantile regression.
-
-        Returns:
-            The optimal fit, or the direction in which the problem is unbounded.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal.
+        A ThresholdError if no fit could be proven optimal.
         """
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE:
             if noise != NOISE[0]:
-                point = self._at(Active(point.rows, point.side < 0.0, point.beta), noise)
+                point = self._build_point(Start(Vertex(point.rows, point.side < 0.0), point.beta), noise)
             ray = self._descend(point, phi)
             if ray is not None:
                 return Unbounded(ray)
-            if (fit := self._proven(point, phi, noise)) is not None:
+            if (fit := self._prove(point, phi, noise)) is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash(self, penalty: FloatArray) -> Active:
-        """A first state: rows that leave no unpenalised direction free, and no use of penalised columns."""
+    def _crash_basis(self, penalty: FloatArray) -> Start:
+        """Choose a first state: rows that determine all unpenalised directions, and zero coefficients."""
         free = np.flatnonzero(penalty == 0.0)
-        rows = independent_columns(self._x[:, free].T)
+        rows = find_independent_columns(self._x[:, free].T)
         if len(rows) < len(free):
             raise ThresholdError(TOO_DEPENDENT)
-        return Active(rows, np.zeros(len(self._s), dtype=np.bool_), np.zeros(len(penalty)))
+        return Start(Vertex(rows, np.zeros(len(self._s), dtype=np.bool_)), np.zeros(len(penalty)))
 
-    def _at(self, start: Active, noise: float) -> _Point:
-        """The fit nearest to a start that meets the scores of its rows, sides by the signs of residuals."""
-        scores, rows, d = self._s + noise * self._noise, np.sort(start.rows), len(start.beta)
+    def _build_point(self, start: Start, noise: float) -> _Point:
+        """Build the fit nearest to a start through its rows, with sides by the signs of residuals."""
+        scores, rows, d = self._s + noise * self._noise, np.sort(start.vertex.basis), len(start.beta)
         system, x, met = self._system(rows), self._x[rows], scores[rows]
         beta = start.beta + system.inverse[:d, d:] @ (met - x @ start.beta)
         residuals = scores - self._x @ beta
         sizes = np.append(np.zeros(d), np.abs(met) + np.abs(x) @ np.abs(beta))
         # Rows on the fit within round-off keep their side.
         unsure = np.abs(residuals) <= system.round_off(self._x, beta, sizes)
-        side = np.where(np.where(unsure, start.below, residuals < 0.0), -1.0, 1.0)
+        side = np.where(np.where(unsure, start.vertex.below, residuals < 0.0), -1.0, 1.0)
         side[rows] = residuals[rows] = 0.0
         return _Point(rows, system, side, beta, residuals, scores)
 
@@ -254,63 +222,63 @@ class RidgeRegression:
         except np.linalg.LinAlgError as singular:
             raise ThresholdError(TOO_DEPENDENT) from singular
 
-    def _right(self, point: _Point, scores: FloatArray, phi: FloatArray) -> FloatArray:
+    def _right_hand_side(self, point: _Point, scores: FloatArray, phi: FloatArray) -> FloatArray:
         upper = self._upper + self._p * phi - (point.side < 0.0) @ self._pull
         return np.concatenate((upper, scores[point.rows]))
 
-    def _sizes(self, point: _Point, solution: FloatArray, phi: FloatArray) -> FloatArray:
-        """(d + k,) absolute values of the numbers in each equation."""
+    def _equation_sizes(self, point: _Point, solution: FloatArray, phi: FloatArray) -> FloatArray:
+        """Compute the (d + k,) sizes of the numbers in each equation."""
         sums = self._mass + (self._p + self._q) * np.abs(phi)
         own = np.concatenate((sums, np.abs(self._s[point.rows])))
         return np.asarray(own + np.abs(point.system.matrix) @ np.abs(solution), dtype=np.float64)
 
-    def _felt(self, steps: FloatArray) -> FloatArray:
-        """The curvature along directions (d,) or (d, m); exactly zero where they feel no penalty."""
+    def _curvature(self, steps: FloatArray) -> FloatArray:
+        """Compute the curvature along directions (d,) or (d, m); exactly zero without a penalty."""
         size = np.abs(steps)
         return np.asarray(self._cost @ np.where(size > STILL * size.max(axis=0), size, 0.0) ** 2)
 
     def _descend(self, point: _Point, phi: FloatArray) -> FloatArray | None:
-        """Move until the fit is optimal; the ray if the problem is unbounded."""
+        """Move until the fit is optimal; return the ray if the problem is unbounded."""
         for _ in range(200 + 20 * len(self._s)):
-            solution = point.system.solved(self._right(point, point.scores, phi))
+            solution = point.system.solve(self._right_hand_side(point, point.scores, phi))
             beta = solution[: len(phi)]
             after = point.scores - self._x @ beta
             after[point.rows] = 0.0
-            # Through d rows there is one fit only.
-            step = self._towards(point, beta, after) if len(point.rows) < len(phi) else None
+            # There is only one fit through d rows.
+            step = self._step_towards(point, beta, after) if len(point.rows) < len(phi) else None
             if step is None:
                 point.beta, point.residuals = beta, after
-                step = self._out(point, solution, phi)
+                step = self._step_out(point, solution, phi)
             if step is None:
                 return None
             if not self._move(point, step):
                 return step.beta
         raise ThresholdError(TOO_DEPENDENT)
 
-    def _towards(self, point: _Point, beta: FloatArray, after: FloatArray) -> _Step | None:
-        """The step to a fit through the same rows; None if no row is in its way."""
-        blur = BLURRED * (self._spread + float(self._widest @ np.abs(beta)))
-        if float((point.side * after).min(initial=0.0)) >= -blur:
+    def _step_towards(self, point: _Point, beta: FloatArray, after: FloatArray) -> _Step | None:
+        """Compute the step to a fit through the same rows; None if no row crosses it on the way."""
+        rounding_error = SIGN_TOLERANCE * (self._spread + float(self._widest @ np.abs(beta)))
+        if float((point.side * after).min(initial=0.0)) >= -rounding_error:
             return None
         step, moved = beta - point.beta, after - point.residuals
-        still = blur + STILL * float(self._widest @ np.abs(step))
-        crossing = np.flatnonzero((point.side * after < -blur) & (point.side * moved < -still))
+        still = rounding_error + STILL * float(self._widest @ np.abs(step))
+        crossing = np.flatnonzero((point.side * after < -rounding_error) & (point.side * moved < -still))
         curvature = float(step @ (self._cost * step))
         return _Step(step, moved, crossing, curvature, curvature) if len(crossing) else None
 
-    def _out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
-        """The step that lets go of a row; None at the optimum."""
+    def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
+        """Compute the step on which a row leaves the fit; None at the optimum."""
         d, inverse = len(phi), point.system.inverse
-        noise = 8 * EPS * (np.abs(inverse[d:]) @ self._sizes(point, solution, phi))
+        noise = 8 * EPS * (np.abs(inverse[d:]) @ self._equation_sizes(point, solution, phi))
         above, under = -solution[d:], solution[d:] - self._tops[point.rows]
         excess = np.maximum(above, under)
         if float((excess + noise).max(initial=-1.0)) < 0.0:
             return None
-        # Less the round-off, lest a descent slip past the row that ends it exactly.
+        # Minus the round-off, so that a descent does not pass the row that ends it exactly.
         k, rate = int((excess - noise).argmax()), float((excess - noise).max())
         if rate <= 0.0:
             w = inverse[d:, :d] @ phi
-            w[(np.abs(w) <= STILL * np.abs(w).max()) | (self._felt(inverse[:d, d:]) > 0.0)] = 0.0
+            w[(np.abs(w) <= STILL * np.abs(w).max()) | (self._curvature(inverse[:d, d:]) > 0.0)] = 0.0
             above, under = np.where(np.abs(above) <= noise, w, 0.0), np.where(np.abs(under) <= noise, -w, 0.0)
             k, rate = int(np.maximum(above, under).argmax()), 0.0
             if max(above[k], under[k]) <= 0.0:
@@ -322,10 +290,10 @@ class RidgeRegression:
         crossing = np.flatnonzero(point.side * moved < -STILL * float(self._widest @ np.abs(step)))
         moved[row] = point.side[row] = sign
         point.rows = np.delete(point.rows, k)
-        return _Step(step, moved, crossing, rate, float(self._felt(step)))
+        return _Step(step, moved, crossing, rate, float(self._curvature(step)))
 
     def _move(self, point: _Point, step: _Step) -> bool:
-        """Go along a direction as far as the objective falls; False if it falls without end."""
+        """Move along a direction as far as the objective falls; return False if it is unbounded."""
         speeds = np.abs(step.residuals[step.crossing])
         times = np.maximum((point.side * point.residuals)[step.crossing], 0.0) / speeds  # or just across
         order = times.argsort(kind="stable")
@@ -348,119 +316,91 @@ class RidgeRegression:
         point.system = self._system(point.rows)
         return True
 
-    def _proven(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
-        """The fit of a state on the true scores; None if sides, box, or face rule fail on them."""
-        d, rows, system, right = len(phi), point.rows, point.system, self._right(point, self._s, phi)
-        solution = system.solved(right)
-        beta, sizes = solution[:d], self._sizes(point, solution, phi)
+    def _prove(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
+        """Return the fit of a state if sides, box and face rule hold on the true scores; else None."""
+        d, rows, system = len(phi), point.rows, point.system
+        right = self._right_hand_side(point, self._s, phi)
+        solution = system.solve(right)
+        beta, sizes = solution[:d], self._equation_sizes(point, solution, phi)
         wrong = -point.side * (self._s - self._x @ beta)
         doubtful = np.flatnonzero(wrong > 0.0)
         if len(doubtful):
-            # Bounds on round-off in sums can be wide enough to hide a wrong side: at first they do not count.
+            # Bounds on round-off in sums can be wide enough to hide a wrong side: they are not used at first.
             bounds = system.round_off(self._x[doubtful], beta, sizes, 0 if noise == 0.0 else d)
             if (wrong[doubtful] > bounds + 4 * EPS * np.abs(self._s[doubtful])).any():
                 return None
-        if self._out(replace(point, side=point.side.copy()), solution, phi) is not None:
+        if self._step_out(replace(point, side=point.side.copy()), solution, phi) is not None:
             return None
         solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
         failed = np.abs(system.matrix @ solution - right)
-        # A column of zeros has an equation without numbers; scores of zero are exact only to their order.
+        # The equation of a zero column has no numbers; scores of zero are exact only to their order.
         failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
         eta = (self._p / self._q * self._tops[rows] - solution[d:]) / self._q
-        active, residual = Active(rows, point.side < 0.0, beta), float(failed.max(initial=0.0))
-        return RidgeFit(beta, active, self._s[rows], eta, system, sizes, residual)
+        vertex, residual = Vertex(rows, point.side < 0.0), float(failed.max(initial=0.0))
+        return RidgeFit(beta, vertex, self._s[rows], eta, system, sizes, residual)
 
 
-# At most this many times more rows in one step.
+# The largest factor from one sample to the next.
 RIDGE_GROWTH = 20
 
 
-def penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> Base:
-    """The penalised regression without a linear term, grown from a subsample as the plain one is.
-
-    Args:
-        rows: Calibration prompts; N is the sum of their weights.
-        tau: Target coverage.
-        ridge: (d,) lambda of every column; the penalty is (N + 1) lambda.
-
-    Returns:
-        Its fit, with the sides of and the sums over all rows.
-
-    Raises:
-        ThresholdError: If no fit could be proven optimal.
-    """
+def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:
+    """Fit the penalised regression without linear term, started from a subsample as the plain one is."""
     size, penalty = len(rows), (rows.weights.sum() + 1.0) * ridge
     if size <= 2 * FIRST:
-        return _ridge_base(rows, bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge)))))
+        return _build_base(
+            rows, require_bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge))))
+        )
     known = FIRST if size <= 2 * RIDGE_GROWTH * FIRST else size // RIDGE_GROWTH
-    # Seeded, so that equal data give equal bits; with a row of every column, however rare.
+    # Seeded, so that equal data give equal bits; with a row for every column, even if rare.
     sample = np.random.default_rng(0).choice(size, known, replace=False)
     sample = np.union1d(sample, np.abs(rows.features).argmax(axis=0))
-    return _ridge_on_more_rows(rows, tau, penalty, penalised_base(rows.take(sample), tau, ridge), sample)
+    return _extend_ridge_fit(rows, tau, penalty, fit_penalised_base(rows.take(sample), tau, ridge), sample)
 
 
-def _ridge_base(rows: Rows, fit: RidgeFit) -> Base:
+def _build_base(rows: Rows, fit: RidgeFit) -> BaseFit:
     residuals = rows.scores - rows.features @ fit.beta
-    return Base(fit.beta, fit.vertex, residuals, Rest.of(rows, fit.vertex.below))
+    return BaseFit(fit.beta, fit.vertex, residuals, Rest.from_rows(rows, fit.vertex.below))
 
 
-def _ridge_on_more_rows(
-    rows: Rows, tau: Fraction, penalty: FloatArray, before: Base, sample: IntArray
-) -> Base:
-    """The fit on all rows, from the fit on a sample of them."""
+def _extend_ridge_fit(
+    rows: Rows, tau: Fraction, penalty: FloatArray, before: BaseFit, sample: IntArray
+) -> BaseFit:
+    """Compute the fit on all rows from the fit on a sample of them."""
     residuals = rows.scores - rows.features @ before.beta
-    start = Active(sample[before.vertex.basis], residuals < 0.0, before.beta)
-    band = nearest(residuals, band_size(len(rows), len(sample), len(penalty), tau))
+    start = Start(Vertex(sample[before.vertex.basis], residuals < 0.0), before.beta)
+    band = flag_nearest(residuals, compute_band_size(len(rows), len(sample), len(penalty), tau))
     while True:
-        band[start.rows] = True
-        inside, below = np.flatnonzero(band), start.below.copy()
-        rest = Rest.of(rows, below) - Rest.of(rows.take(inside), below[inside])
-        near = Active(np.searchsorted(inside, start.rows), below[inside], start.beta)
+        band[start.vertex.basis] = True
+        inside, below = np.flatnonzero(band), start.vertex.below.copy()
+        rest = Rest.from_rows(rows, below) - Rest.from_rows(rows.take(inside), below[inside])
+        near = Start(Vertex(np.searchsorted(inside, start.vertex.basis), below[inside]), start.beta)
         found = RidgeRegression(rows.take(inside), tau, penalty, rest, near).minimise(np.zeros(len(penalty)))
         if not isinstance(found, RidgeFit):
-            # The rows that would end the descent lie outside the band: all rows say what does.
+            # The rows that would end the descent lie outside the band, so all rows are used.
             everyone = RidgeRegression(rows, tau, penalty, start=start)
-            return _ridge_base(rows, bounded(everyone.minimise(np.zeros(len(penalty)))))
-        below[inside] = found.active.below
-        start = Active(inside[found.active.rows], below, found.beta)
+            return _build_base(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
+        below[inside] = found.vertex.below
+        start = Start(Vertex(inside[found.vertex.basis], below), found.beta)
         residuals = rows.scores - rows.features @ found.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            return Base(found.beta, Vertex(start.rows, below), residuals, Rest.of(rows, below))
+            return BaseFit(found.beta, start.vertex, residuals, Rest.from_rows(rows, below))
         band |= crossed  # it grows, so this ends
 
 
 class RidgeWindows(Windows[RidgeRegression]):
-    """Answers to prompts from quantile regression with a ridge penalty.
-
-    Args:
-        near: The neighbourhood of the penalised regression.
-        tau: Target coverage.
-        penalty: (d,) penalties.
-    """
+    """Proven answers from quantile regression with a ridge penalty."""
 
     solver: ClassVar[type[RidgeRegression]] = RidgeRegression
 
-    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray) -> None:
-        super().__init__(near, tau)
-        self._given = penalty
-
-    def __reduce__(self) -> tuple[type[RidgeWindows], tuple[object, ...]]:
-        """Copies start anew."""
-        return type(self), (self._near, self._tau, self._given)
-
     def certificate(self, phi: FloatArray) -> Certificate | None:
-        """What proves the answer to one prompt; None unless that is a fit."""
+        """Build the certificate of the answer to one prompt; None unless that is a fit."""
         fit = self.find(phi)
         if not isinstance(fit, RidgeFit):
             return None
-        vertex = Vertex(fit.vertex.basis, self._sides(fit))
-        return certificate_of(self._problem(phi), vertex, fit.eta, fit.beta, fit.value(phi))
+        vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
+        return build_certificate(self._build_problem(phi), vertex, fit.eta, fit.beta, fit.value(phi))
 
-    @property
-    def _penalty(self) -> FloatArray:
-        return self._given
-
-    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
-        active = None if start is None else Active(*start.vertex, start.beta)
-        return self.solver(rows, self._tau, self._given, rest, active)
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
+        return self.solver(rows, self._tau, self._penalty, rest, start)

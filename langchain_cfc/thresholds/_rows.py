@@ -1,78 +1,83 @@
-"""Calibration prompts as rows of a regression, and rows that take part by their sums only.
+"""Data of a regression: calibration prompts as rows, independent columns, and units of the features.
 
-Linearly independent columns of a feature matrix, and prompts that lie outside their reach.
+*Rows.* `Rows` are calibration prompts that take part one by one, `Rest` those that take part only by sums.
 
-Feature maps may repeat themselves (two partitions both sum to one, a group nobody belongs to). A subset of
-the *original* columns is kept rather than an SVD's mixtures: indicators stay zeros and ones, so that group
-thresholds stay exact order statistics. Columns are scaled by powers of two, which changes no digit of any
-number.
+*Columns.* Features may be linearly dependent (two partitions both sum to one, a group without members). A
+subset of the *original* columns is kept rather than an SVD's mixtures: indicators stay zeros and ones, so
+that group thresholds stay exact order statistics. Columns are scaled by powers of two, which is exact in
+floating point. A prompt outside the row space of the kept columns is out of reach.
 
-Features as a ridge wants them: in comparable units, with the constant as a column of its own.
-
-A ridge depends on the units of the features. By default they are standardised, which takes units out, and the
-constant is not penalised, which keeps the coverage over all prompts exact: the parts of all rows below the
-fit still add up to tau (N + 1). The paper's form penalises every coefficient of the features as they are.
-
-*Whose units.* Exact coverage wants a regression that treats calibration prompts and the new one alike. Units
-taken from the calibration features do not, by one prompt in N. Units taken from other prompts do: then they
-are a fixed function of the features. What they fix is the mean, the spread, and which columns take part; the
-powers of two are the calibration's own, but penalties make up for them, so that no fit depends on them.
+*Units.* A ridge depends on the units of the features. By default they are standardised, which removes units,
+and the constant is not penalised, which keeps the coverage over all prompts exact: the parts of all rows
+below the fit still add up to tau (N + 1). The paper's form penalises every coefficient of the features as
+they are. Exact coverage needs a regression that treats calibration prompts and the new one alike. Units from
+the calibration features violate this by one prompt in N. Units from other prompts do not, because they are a
+fixed function of the features. They determine the mean, the spread, and which columns take part; the powers
+of two come from the calibration features, but penalties compensate for them, so that no fit depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
 
-# Rows handled at a time where all of them at once would need a second copy of the features: few enough to
-# stay in the processor's cache.
+# Rows handled at a time, to save a second copy of the features and stay in the processor's cache.
 BLOCK = 8192
-# Rows merged at a time, and rows that tell whether merging is worth it.
+# Rows merged at a time, and rows sampled to decide whether merging is worthwhile.
 CHUNK, SAMPLE = 1 << 16, 4096
-# Of the hash of a row's bits.
+# Constants of the hash of a row's bits.
 ONE, ODD, HALF = np.uint64(1), np.uint64(2), np.uint64(29)
+# A column is dependent if its residual from the kept ones is below this share of its own length. Features
+# carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
+# 1e-9 lies well above that.
+DEPENDENT = 1e-9
+# Numbers beyond this size overflow when they are multiplied.
+LARGEST = 1e150
+# Rows side by side when the largest entries of columns are computed.
+WIDE = 64
+# Share of the identity in the metric of a ridge, for directions without features.
+LEAST = 1e-3
+# Share of the largest value of a function below which a value counts as zero.
+NEGLIGIBLE = 1e-6
+Penalised: TypeAlias = Literal["slopes", "all"]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The calibration prompts of a regression.
+    """The calibration prompts of a regression."""
 
-    Attributes:
-        features: (N, d) rows x_i.
-        scores: (N,) success scores S_i.
-        weights: (N,) positive weights; a row of weight 2 counts like two equal rows.
-    """
-
-    features: FloatArray
-    scores: FloatArray
-    weights: FloatArray
+    features: FloatArray  # (N, d) rows x_i
+    scores: FloatArray  # (N,) success scores S_i
+    weights: FloatArray  # (N,) positive weights; a row of weight 2 counts like two equal rows
 
     @classmethod
     def unweighted(cls, features: FloatArray, scores: FloatArray) -> Rows:
-        """Rows that each count once."""
+        """Rows with weight 1 each."""
         return cls(features, scores, np.ones(len(scores)))
 
     def __len__(self) -> int:
         """The number of rows N."""
         return len(self.scores)
 
-    def __add__(self, other: Rows) -> Rows:
-        """These rows and others after them."""
-        return Rows(
-            np.concatenate([self.features, other.features]),
-            np.concatenate([self.scores, other.scores]),
-            np.concatenate([self.weights, other.weights]),
+    @classmethod
+    def concatenate(cls, parts: Sequence[Rows]) -> Rows:
+        """Concatenate the rows of several parts."""
+        return cls(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate([part.weights for part in parts]),
         )
 
     def take(self, rows: IntArray | BoolArray | slice) -> Rows:
-        """Some of the rows, by their numbers or by flags."""
+        """Select rows by number or by flag."""
         return Rows(self.features[rows], self.scores[rows], self.weights[rows])
 
     def mean(self) -> FloatArray:
@@ -80,28 +85,20 @@ class Rows:
         return np.asarray((self.weights @ self.features) / self.weights.sum(), dtype=np.float64)
 
     @property
-    def repetitive(self) -> bool:
-        """Whether fewer than half of the rows are different, as far as a sample tells."""
+    def is_repetitive(self) -> bool:
+        """Whether fewer than half of the rows are distinct, estimated from a sample."""
         sample = self.take(slice(None, None, max(1, len(self) // SAMPLE)))
-        return 2 * len(sample.merged()) < len(sample)
+        return 2 * len(sample.merge_equal()) < len(sample)
 
-    def merged(self) -> Rows:
-        """Equal rows made one that carries their weights, in order of first appearance."""
+    def merge_equal(self) -> Rows:
+        """Merge equal rows into one with their total weight, in order of first appearance."""
         starts = range(0, len(self), CHUNK)
-        parts = [_merged(self.take(slice(start, start + CHUNK))) for start in starts]
-        if len(parts) == 1:
-            return parts[0]
-        return _merged(
-            Rows(
-                np.concatenate([part.features for part in parts]),
-                np.concatenate([part.scores for part in parts]),
-                np.concatenate([part.weights for part in parts]),
-            )
-        )
+        parts = [_merge_equal(self.take(slice(start, start + CHUNK))) for start in starts]
+        return parts[0] if len(parts) == 1 else _merge_equal(Rows.concatenate(parts))
 
-    def groups(self) -> IntArray:
-        """(N,) numbers that equal rows share, counted from 0 in order of first appearance."""
-        first, group = unique_rows(np.column_stack([self.features, self.scores]))
+    def group_equal(self) -> IntArray:
+        """Number the rows from 0 in order of first appearance, equal rows with the same number."""
+        first, group = find_unique_rows(np.column_stack([self.features, self.scores]))
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
         return rank[group]
@@ -109,31 +106,23 @@ class Rows:
 
 @dataclass(frozen=True)
 class Rest:
-    """Rows that take part by their sums only, their sides fixed.
+    """Rows that take part only by their sums, with fixed sides."""
 
-    Attributes:
-        low: (d,) weighted sum of those below the fit.
-        total: (d,) weighted sum of all of them.
-        mass: (d,) weighted sum of their absolute values, for bounds on round-off.
-        below_scores: Weighted sum of the scores of those below the fit.
-        all_scores: Weighted sum of all their scores.
-    """
-
-    low: FloatArray
-    total: FloatArray
-    mass: FloatArray
-    below_scores: float = 0.0
-    all_scores: float = 0.0
+    low: FloatArray  # (d,) weighted sum of those below the fit
+    total: FloatArray  # (d,) weighted sum of all of them
+    mass: FloatArray  # (d,) weighted sum of their absolute values, for bounds on round-off
+    below_scores: float = 0.0  # Weighted sum of the scores of those below the fit
+    all_scores: float = 0.0  # Weighted sum of all their scores
 
     @classmethod
-    def nothing(cls, d: int) -> Rest:
+    def zeros(cls, d: int) -> Rest:
         """No rows."""
         return cls(np.zeros(d), np.zeros(d), np.zeros(d))
 
     @classmethod
-    def of(cls, rows: Rows, below: BoolArray) -> Rest:
-        """The sums of some rows with their (N,) sides."""
-        rest = cls.nothing(rows.features.shape[1])
+    def from_rows(cls, rows: Rows, below: BoolArray) -> Rest:
+        """Sum rows with their (N,) sides."""
+        rest = cls.zeros(rows.features.shape[1])
         for start in range(0, len(rows), BLOCK):
             part = slice(start, start + BLOCK)
             x, s, w = rows.features[part], rows.scores[part], rows.weights[part]
@@ -142,40 +131,29 @@ class Rest:
         return rest
 
     def __add__(self, other: Rest) -> Rest:
-        """The sums over both."""
-        return Rest(
-            self.low + other.low,
-            self.total + other.total,
-            self.mass + other.mass,
-            self.below_scores + other.below_scores,
-            self.all_scores + other.all_scores,
-        )
+        return self._combine(operator.add, other)
 
     def __sub__(self, other: Rest) -> Rest:
-        """The sums without those of some of the rows."""
-        return Rest(
-            self.low - other.low,
-            self.total - other.total,
-            self.mass - other.mass,
-            self.below_scores - other.below_scores,
-            self.all_scores - other.all_scores,
-        )
+        return self._combine(operator.sub, other)
+
+    def _combine(self, combine: Callable[[Any, Any], Any], other: Rest) -> Rest:
+        return Rest(*(combine(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)))
 
 
-def _merged(rows: Rows) -> Rows:
-    groups = rows.groups()
+def _merge_equal(rows: Rows) -> Rows:
+    groups = rows.group_equal()
     _, first = np.unique(groups, return_index=True)
     weights = np.bincount(groups, weights=rows.weights)
     return Rows(rows.features[first], rows.scores[first], np.asarray(weights, dtype=np.float64))
 
 
-def unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
-    """First row of each kind of an (N, d) table, and the (N,) kind of each row.
+def find_unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
+    """Find the first of each set of equal rows of an (N, d) table, and the (N,) set of each row.
 
-    Rows are sorted by a hash of their bits, which is many times quicker than by their numbers; if a hash ever
-    joins different rows, by their numbers after all.
+    Rows are sorted by a hash of their bits, which is many times faster than by their entries; if a hash
+    collides, they are sorted by their entries.
     """
-    table = table + 0.0  # minus zero equals zero; this makes their bits alike too
+    table = table + 0.0  # turns minus zero into zero, so that equal numbers have equal bits
     factors = np.random.default_rng(0).integers(1, 2**62, table.shape[1], dtype=np.uint64) * ODD + ONE
     mixed = table.view(np.uint64) * factors
     keys = np.bitwise_xor.reduce(mixed ^ (mixed >> HALF), axis=1)
@@ -185,103 +163,87 @@ def unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
     return first, group.ravel()
 
 
-# A column is dependent when what the kept ones leave of it is below this share of its own length. Features
-# carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
-# 1e-9 lies well above that.
-DEPENDENT = 1e-9
-# Numbers beyond this size overflow when they are multiplied.
-LARGEST = 1e150
-# Rows of which one block is factored, and rows that are laid side by side to find the largest entries.
-COLUMN_BLOCK, WIDE = 8192, 64
-
-
 @dataclass(frozen=True)
 class Columns:
-    """The kept columns and how the others follow from them.
+    """The kept columns, and how the others follow from them."""
 
-    Attributes:
-        kept: (r,) numbers of the kept columns.
-        dropped: (d - r,) numbers of the others.
-        scale: (d,) powers of two by which columns are divided.
-        mixture: (r, d - r) coefficients: scaled dropped columns = scaled kept columns @ mixture, on
-            calibration data.
-    """
-
-    kept: IntArray
-    dropped: IntArray
-    scale: FloatArray
+    kept: IntArray  # (r,) numbers of the kept columns
+    dropped: IntArray  # (d - r,) numbers of the others
+    scale: FloatArray  # (d,) powers of two by which columns are divided
+    # (r, d - r) coefficients: scaled dropped columns = scaled kept columns @ mixture, on calibration data.
     mixture: FloatArray
 
     @classmethod
-    def of(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
-        """Choose columns of an (N, d) matrix.
-
-        Returns:
-            The choice, and the (r, r) upper triangular M with M' M = X' X / N for the kept, scaled columns X.
-        """
-        largest = np.maximum(_column_maxima(features), -_column_maxima(features, np.minimum))
-        scale = power_of_two(largest)
-        # Lengths and angles of the columns are those of the triangular factor's, which is small.
-        factor = triangular(features) / scale
-        kept = independent_columns(factor)
+    def choose(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
+        """Choose columns X of an (N, d) matrix; also return the triangular M with M' M = X' X / N."""
+        largest = np.maximum(_reduce_columns(features), -_reduce_columns(features, np.minimum))
+        scale = round_up_to_power_of_two(largest)
+        # The columns of the small triangular factor have the same lengths and angles.
+        factor = triangularize(features) / scale
+        kept = find_independent_columns(factor)
         dropped = np.setdiff1d(np.arange(features.shape[1]), kept)
         mixture = np.linalg.lstsq(factor[:, kept], factor[:, dropped], rcond=None)[0]
-        root = triangular(factor[:, kept]) / np.sqrt(len(features))
+        root = triangularize(factor[:, kept]) / np.sqrt(len(features))
         return cls(kept, dropped, scale, mixture.astype(np.float64, copy=False)), root
 
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Return the choice as named arrays."""
+        return {"kept": self.kept.astype(np.float64), "scale": self.scale, "mixture": self.mixture}
+
+    @classmethod
+    def from_arrays(cls, data: Mapping[str, FloatArray]) -> Columns:
+        """Rebuild the choice from named arrays, which may be untrusted; an InputError if they do not fit."""
+        kept, scale, mixture = data["kept"], data["scale"], data["mixture"]
+        d, rank = len(scale), len(kept)
+        # `find_independent_columns` returns strictly ascending whole numbers in range.
+        if (np.diff(kept, prepend=-1.0, append=float(d)) < 1.0).any() or (kept % 1.0 != 0.0).any():
+            msg = "array 'kept' of the state is not a choice of columns"
+            raise InputError(msg)
+        if d == 0 or mixture.shape != (rank, d - rank) or (scale <= 0.0).any():
+            msg = "arrays 'scale' and 'mixture' of the state do not fit 'kept' or hold an impossible value"
+            raise InputError(msg)
+        numbers = kept.astype(np.int64)
+        return cls(numbers, np.setdiff1d(np.arange(d), numbers), scale, mixture)
+
     def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:
-        """Kept, scaled columns, and which rows the calibration data can speak for.
+        """Return the kept, scaled columns, and for each row whether it lies in their row space.
 
         A row whose dropped entries differ from what its kept entries imply lies outside the row space of the
         calibration features: no linear function of the features is determined there, and no threshold exists.
-
-        Args:
-            features: (m, d) features.
-
-        Returns:
-            (m, r) reduced features and (m,) flags, True where the row lies in the row space.
         """
         if len(self.dropped) == 0:
             same = bool((self.scale == 1.0).all())
             return features if same else features / self.scale, np.ones(len(features), dtype=np.bool_)
         scaled = features / self.scale
         kept = np.ascontiguousarray(scaled[:, self.kept])
-        return kept, self._spans(kept, scaled)
+        return kept, self._is_in_row_space(kept, scaled)
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
-        """Kept, scaled columns of one prompt; None if it is no row of finite numbers, or out of reach."""
+        """Return the kept, scaled columns of one prompt; None if it is invalid or out of reach."""
         if phi.shape != self.scale.shape or not np.abs(phi).max() < LARGEST:
             return None
         scaled: FloatArray = phi / self.scale
         if len(self.dropped) == 0:
             return scaled
         kept = scaled[self.kept]
-        return kept if self._spans(kept[np.newaxis], scaled[np.newaxis])[0] else None
+        return kept if self._is_in_row_space(kept[np.newaxis], scaled[np.newaxis])[0] else None
 
-    def _spans(self, kept: FloatArray, scaled: FloatArray) -> BoolArray:
-        """(m,) whether the dropped entries of scaled rows are what the kept ones imply."""
+    def _is_in_row_space(self, kept: FloatArray, scaled: FloatArray) -> BoolArray:
+        """Return for each scaled row whether its dropped entries are what the kept ones imply."""
         dropped = scaled[:, self.dropped]
         size = np.maximum(
-            np.abs(dropped) + np.abs(kept) @ self._sizes, np.abs(scaled).max(axis=1)[:, np.newaxis]
+            np.abs(dropped) + np.abs(kept) @ self._abs_mixture, np.abs(scaled).max(axis=1)[:, np.newaxis]
         )
         return np.asarray((np.abs(dropped - kept @ self.mixture) <= DEPENDENT * size).all(axis=1))
 
     @cached_property
-    def _sizes(self) -> FloatArray:
-        """(r, d - r) absolute values of the mixture."""
+    def _abs_mixture(self) -> FloatArray:
+        """The (r, d - r) absolute values of the mixture."""
         return np.abs(self.mixture)
 
 
-def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
-    """Numbers of linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice).
-
-    Args:
-        matrix: (N, d).
-        dependent: Share of its own length below which what is left of a column is nothing.
-
-    Returns:
-        (r,) column numbers, r the numerical rank.
-    """
+def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
+    """Find linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice)."""
     rest = matrix.copy()
     lengths = np.linalg.norm(matrix, axis=0)
     threshold = dependent * lengths
@@ -300,30 +262,21 @@ def independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> Int
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def triangular(matrix: FloatArray) -> FloatArray:
-    """The upper triangular factor R of a QR decomposition, by blocks of rows.
-
-    Args:
-        matrix: (N, d).
-
-    Returns:
-        (min(N, d), d) R with R' R = matrix' matrix.
-    """
-    blocks = [matrix[start : start + COLUMN_BLOCK] for start in range(0, len(matrix), COLUMN_BLOCK)] or [
-        matrix
-    ]
+def triangularize(matrix: FloatArray) -> FloatArray:
+    """Compute the upper triangular factor R of a QR decomposition, by blocks of rows."""
+    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)] or [matrix]
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)
 
 
-def power_of_two(sizes: FloatArray) -> FloatArray:
-    """The smallest powers of two not below (d,) sizes; 1 for a size of zero."""
+def round_up_to_power_of_two(sizes: FloatArray) -> FloatArray:
+    """Compute the smallest powers of two not below (d,) sizes; 1 for a size of zero."""
     return np.asarray(np.exp2(np.ceil(np.log2(np.where(sizes > 0.0, sizes, 1.0)))), dtype=np.float64)
 
 
-def _column_maxima(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
-    """Largest (or smallest) entry of each column; taken over long rows first, which memory likes better."""
+def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
+    """Compute the largest (or smallest) entry of each column, over long rows first for locality."""
     size, d = matrix.shape
     whole = size - size % WIDE
     parts = [matrix[whole:]]
@@ -334,141 +287,101 @@ def _column_maxima(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArr
     return np.asarray(ufunc.reduce(np.vstack(parts)), dtype=np.float64)
 
 
-# Of the identity in the metric, for directions that no feature takes.
-LEAST = 1e-3
-# Of the largest value of a function: what round-off may take a value of zero for.
-NEGLIGIBLE = 1e-6
-Penalised: TypeAlias = Literal["slopes", "all"]
-
-
 @dataclass(frozen=True)
 class Standardised:
-    """A change of units for (m, d) features, and the penalties in these units.
+    """A change of units for (m, d) features, and the penalties in these units."""
 
-    Attributes:
-        shift: (d,) subtracted first.
-        spread: (d,) divided by then; 0 for a column that is left out.
-        penalty: (r,) penalties of the new columns; the first is 0 if that is the constant.
-    """
-
-    shift: FloatArray
-    spread: FloatArray
-    penalty: FloatArray
+    shift: FloatArray  # (d,) subtracted first
+    spread: FloatArray  # (d,) divided by then; 0 for a column that is left out
+    penalty: FloatArray  # (r,) penalties of the new columns; the first is 0 if that is the constant
 
     @classmethod
-    def of(
+    def fit(
         cls, features: FloatArray, penalty: float, penalised: Penalised, units_of: FloatArray | None = None
     ) -> Standardised:
-        """For (N, d) calibration features.
+        """Compute the units for (N, d) calibration features, or from `units_of` if given.
 
-        Args:
-            features: Their features.
-            penalty: Above 0; the objective holds half of it times each squared coefficient.
-            penalised: `slopes` or `all`.
-            units_of: (M, d) features whose mean and spread are the units of `slopes`, and of which a column
-                that does not vary is left out; by default those of the calibration prompts. `all` takes no
-                units from anywhere.
-
-        Returns:
-            The change of units. Entries of the calibration features become at most one in size, by powers of
-            two that the penalties make up for.
-
-        Raises:
-            InputError: If the constant is in the span of the calibration features but not in that of
-                `units_of`, or the units are out of floating point.
+        Entries of the calibration features become at most one in size, by powers of two that the penalties
+        compensate for. An InputError if the constant is in the span of the calibration features but not in
+        that of `units_of`, or if the units exceed floating point.
         """
         others = None if penalised == "all" else units_of
         source = features if others is None else others
         # Powers of two first: squares of the features as they are may be too large or too small.
-        base = _sizes(source)
+        base = _column_scales(source)
         scaled = source / base
         constant = penalised == "slopes" and spans_constant(scaled)
-        if others is not None and not constant and spans_constant(features / _sizes(features)):
-            # To free it because of the calibration features would make it depend on them; to penalise it
-            # would break the promise over all prompts in silence.
+        if others is not None and not constant and spans_constant(features / _column_scales(features)):
+            # Not penalising it would make it depend on the calibration features; penalising it would
+            # silently break the guarantee over all prompts.
             msg = (
                 "the constant is a combination of the calibration features but not of those that the units "
-                "of the ridge come from: take them from prompts of the same kind, or from none "
-                "(units_of=None)"
+                "of the ridge come from: pass prompts of the same kind as units_of, or units_of=None"
             )
             raise InputError(msg)
         middle = scaled.mean(axis=0) if constant else np.zeros(scaled.shape[1])
-        # What round-off leaves of a constant column is no feature.
+        # A constant column varies only by round-off.
         varies = np.abs(scaled - middle).max(axis=0) > DEPENDENT
         unit = 1.0 / base
         if penalised == "slopes":
             unit = np.where(varies, np.sqrt(np.mean((scaled - middle) ** 2, axis=0)), 1.0)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # refused below
             largest = np.abs(features / base - middle).max(axis=0)
-            power = power_of_two(np.where(varies, largest / unit, 0.0))
+            power = round_up_to_power_of_two(np.where(varies, largest / unit, 0.0))
             penalties = penalty / power[varies] ** 2
             spread = np.where(varies, unit * power * base, 0.0)
-        if not (np.isfinite(spread).all() and _in_range(penalties)):
-            msg = "a ridge on these features is out of floating point: give them units of a comparable size"
+        if not (np.isfinite(spread).all() and _is_in_range(penalties)):
+            msg = "a ridge on these features exceeds floating point: give them units of a comparable size"
             raise InputError(msg)
         return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
 
     def apply(self, features: FloatArray) -> FloatArray:
-        """(m, r) features in the new units."""
+        """Convert features to the new units, (m, r)."""
         kept = self.spread > 0.0
         scaled: FloatArray = (features[:, kept] - self.shift[kept]) / self.spread[kept]
         if len(self.penalty) == scaled.shape[1]:
             return scaled
         return np.column_stack([np.ones(len(features)), scaled])
 
-    def coordinates(self, values: FloatArray, features: FloatArray) -> FloatArray:
-        """The coefficients of a function in the new units.
+    def compute_coordinates(self, values: FloatArray, features: FloatArray) -> FloatArray:
+        """Compute the coefficients of a function in the new units from its values at (N, d) features.
 
-        Where several do, any will: those of a penalised fit balance whichever combination a function is.
-
-        Args:
-            values: (N,) its values.
-            features: (N, d) at these prompts.
-
-        Returns:
-            (r,) coefficients of the new columns.
-
-        Raises:
-            InputError: If it is no combination of the new columns, since it uses one that is left out.
+        If they are not unique, any will do: a penalised fit balances every combination.
         """
         scaled = self.apply(features)
-        # Lengths and angles of the columns are those of the triangular factor, which is small.
-        factor = triangular(np.column_stack([scaled, values]))
+        # The columns of the small triangular factor have the same lengths and angles.
+        factor = triangularize(np.column_stack([scaled, values]))
         found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENT)[0]
         if (np.abs(values - scaled @ found) > NEGLIGIBLE * np.abs(values).max(initial=0.0)).any():
             msg = (
-                "the function is no combination of the columns that the ridge works on: it uses one that "
-                "is left out, since it does not vary among the prompts that the units come from"
+                "the function is not a combination of the ridge's columns: it uses one that is left out, "
+                "because it does not vary among the prompts that the units come from"
             )
             raise InputError(msg)
         return np.asarray(found, dtype=np.float64)
 
-    def root(self, features: FloatArray) -> FloatArray:
-        """(r, r) triangular root of a metric for (N, r) features in the new units.
+    def compute_root(self, features: FloatArray) -> FloatArray:
+        """Compute the (r, r) triangular root of a metric for (N, r) features in the new units.
 
         Penalised columns need not be independent; a thousandth of the identity makes the root regular.
         """
         width, size = features.shape[1], len(features)
-        factor = np.vstack([triangular(features), LEAST * np.sqrt(size) * np.eye(width)])
-        return np.asarray(triangular(factor) / np.sqrt(size), dtype=np.float64)
+        factor = np.vstack([triangularize(features), LEAST * np.sqrt(size) * np.eye(width)])
+        return np.asarray(triangularize(factor) / np.sqrt(size), dtype=np.float64)
 
     def to_arrays(self) -> dict[str, FloatArray]:
-        """As named arrays."""
+        """Return the units as named arrays."""
         return {"shift": self.shift, "spread": self.spread, "penalty": self.penalty}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> Standardised:
-        """From named arrays, which may come from a file that anyone wrote.
-
-        Raises:
-            InputError: If an array has an impossible shape or value.
-        """
+        """Rebuild the units from named arrays, which may be untrusted; an InputError if they do not fit."""
         shift, spread, penalty = (data[name] for name in ("shift", "spread", "penalty"))
         columns = int((spread > 0.0).sum())
         fits = (
             shift.shape == spread.shape == (d,)
             and bool((spread >= 0.0).all())
-            and _in_range(penalty[len(penalty) - columns :])
+            and _is_in_range(penalty[len(penalty) - columns :])
             and (len(penalty) == columns or (len(penalty) == columns + 1 and penalty[0] == 0.0))
         )
         if not fits:
@@ -477,18 +390,18 @@ class Standardised:
         return cls(shift, spread, penalty)
 
 
-def _in_range(penalties: FloatArray) -> bool:
-    """Whether penalties are above zero, and products of two neither overflow nor vanish."""
+def _is_in_range(penalties: FloatArray) -> bool:
+    """Return whether penalties are positive, and products of two neither overflow nor underflow."""
     return bool(((penalties > 1.0 / LARGEST) & (penalties < LARGEST)).all())
 
 
-def _sizes(features: FloatArray) -> FloatArray:
-    """(d,) powers of two that bring the columns of (N, d) features to order one."""
-    return power_of_two(np.abs(features).max(axis=0))
+def _column_scales(features: FloatArray) -> FloatArray:
+    """Compute (d,) powers of two that bring the columns of (N, d) features to order one."""
+    return round_up_to_power_of_two(np.abs(features).max(axis=0))
 
 
 def spans_constant(features: FloatArray) -> bool:
-    """Whether some combination of the (N, d) features is one for every row."""
-    factor = triangular(np.column_stack([features, np.ones(len(features))]))
+    """Return whether some combination of the (N, d) features is one for every row."""
+    factor = triangularize(np.column_stack([features, np.ones(len(features))]))
     last = np.abs(factor[-1, -1]) if len(factor) > features.shape[1] else 0.0
     return bool(last <= DEPENDENT * np.sqrt(len(features)))

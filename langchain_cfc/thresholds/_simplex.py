@@ -1,7 +1,7 @@
-"""A plain, exact simplex for quantile regression with one linear term.
+"""An exact simplex method for quantile regression with one linear term.
 
 Notation: x_i in R^d are the rows of `features` (full column rank), S_i the success scores, tau = p / q the
-target coverage as a fraction in lowest terms, phi the features of the prompt asked about. Solved is
+target coverage as a fraction in lowest terms, phi the features of the prompt to be answered. The problem is
 
     minimise over beta   sum_i rho_tau(S_i - x_i' beta) - theta phi' beta
 
@@ -46,11 +46,8 @@ found is then checked on the true scores; if a residual lies on the wrong side b
 noise is made smaller, and at last left out. A basis counts only if box, sides and face rule hold on the true
 scores; otherwise it is an error.
 
-Vertices of quantile regression: where a search stands, and an optimum in numbers.
-
-A vertex is d rows B that the fit goes through, beta = X_B^-1 S_B, and a side for every other row; see
-`simplex` for the notation. An optimal one answers not only for the prompt it was found for. Sides do not
-depend on the prompt; its features phi enter the balance of the basis only, through w = X_B^-T phi:
+*Sharing.* An optimal vertex answers not only for the prompt it was found for. Sides do not depend on the
+prompt; its features phi enter the balance of the basis only, through w = X_B^-T phi:
 
     F = G - p w,   G = (q low - p total) X_B^-1,   -q <= F <= 0   (times the weight of the row).
 
@@ -70,59 +67,60 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
+from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 
 EPS = float(np.finfo(np.float64).eps)
 # Rates below this share of the largest possible are round-off of rows that do not move.
 STILL = 1e-11
-# Rates that are certain to be found below that share again.
+# Rates below this share are below `STILL` in every computation.
 FLAT = STILL / 2
+# Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
+# may be needed: a row on the fit within the round-off of one vertex may be off it within that of the next.
+NOISE = (1e-9, 1e-12, *8 * (0.0,))
+# Residuals, for scores of order one, of rows that are on a fit, and of rows that are off it.
+ON, OFF = 1e-12, 1e-9
+# Share of the length of a row that must be left for it to be independent of others on the fit.
+INDEPENDENT = 1e-4
+# Pivots after which distances are recomputed.
+REFRESH = 50
+# Pivots below this share amplify the round-off of an updated inverse, which is then recomputed.
+SMALL_PIVOT = 1e-6
+# Breakpoints sorted at first.
+FIRST_PART = 64
 TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer features"
 
 
 class Vertex(NamedTuple):
-    """A basis and a side for every row.
+    """A basis and a side for every row."""
 
-    Attributes:
-        basis: (d,) numbers of the rows that the fit goes through.
-        below: (N,) True for rows below the fit; False on basis rows.
-    """
-
-    basis: IntArray
-    below: BoolArray
+    basis: IntArray  # (d,) row numbers of the basis, which lies on the fit
+    below: BoolArray  # (N,) True for rows below the fit; False for basis rows
 
 
 class Box(NamedTuple):
-    """The prompts that one vertex answers: all phi with phi @ sides < ends, and those on an edge it owns.
+    """The prompts that a vertex answers: all phi with phi @ sides < ends, and those on an edge it owns.
 
     An edge, F_k at a bound, belongs to two vertices. The face rule gives it to the one that stays in the box
     as theta -> tau from below: at the lower bound if w_k > 0, at the upper one if w_k < 0. Where w_k = 0 the
-    mean prompt decides (see `simplex`).
-
-    Attributes:
-        sides: (d, 4d) w, -w, phi and -phi as linear functions of phi.
-        ends: (4d,) their bounds, round-off taken off.
-        edges: (2d,) bounds of w and -w as they are.
-        ties: (2d,) how near to an edge a prompt is on it; below 0 for no edge.
-        owned: (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0.
+    mean prompt decides (see the module).
     """
 
-    sides: FloatArray
-    ends: FloatArray
-    edges: FloatArray
-    ties: FloatArray
-    owned: BoolArray
+    sides: FloatArray  # (d, 4d) w, -w, phi and -phi as linear functions of phi
+    ends: FloatArray  # (4d,) their bounds, round-off taken off
+    edges: FloatArray  # (2d,) bounds of w and -w as they are
+    ties: FloatArray  # (2d,) how near to an edge a prompt is on it; below 0 for no edge
+    owned: BoolArray  # (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0
 
     def holds(self, phi: FloatArray) -> bool:
-        """Whether a prompt lies strictly inside; False where that is not certain."""
+        """Return whether a prompt certainly lies strictly inside."""
         return bool((phi.dot(self.sides) < self.ends).all())
 
     def holds_each(self, phis: FloatArray) -> BoolArray:
-        """The same for (m, d) prompts: (m,) flags."""
+        """Return for (m, d) prompts whether each certainly lies strictly inside."""
         return np.asarray((phis @ self.sides < self.ends).all(axis=1), dtype=np.bool_)
 
     def owns_each(self, phis: FloatArray) -> BoolArray:
-        """(m,) whether (m, d) prompts lie inside or on edges that the vertex owns."""
+        """Return for (m, d) prompts whether each lies inside or on edges that the vertex owns."""
         products, d = phis @ self.sides, phis.shape[1]
         inside, w = products < self.ends, products[:, : 2 * d]
         largest = np.abs(w).max(axis=1, initial=0.0, keepdims=True)
@@ -131,7 +129,7 @@ class Box(NamedTuple):
         return np.asarray((inside[:, : 2 * d] | on).all(axis=1) & inside[:, 2 * d :].all(axis=1))
 
     def owns(self, phi: FloatArray) -> bool:
-        """The same for one prompt, at a third of the cost."""
+        """Return whether one prompt lies inside or on edges that the vertex owns, at a third of the cost."""
         products, d = phi.dot(self.sides), len(phi)
         left = (~(products < self.ends)).nonzero()[0]
         if len(left) and left[-1] >= 2 * d:
@@ -142,54 +140,46 @@ class Box(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The fit through d independent rows, X_B beta = S_B, with bounds on its round-off.
+    """The fit through d independent rows, X_B beta = S_B, with bounds on its round-off."""
 
-    Attributes:
-        rows: (d, d) X_B.
-        scores: (d,) S_B.
-        inverse: (d, d) inverse of X_B.
-        beta: (d,) coefficients X_B^-1 S_B, refined once.
-        own: (d,) |S_B| + |X_B| |beta|: the numbers in each equation, and what one refinement leaves of it.
-        size: (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation.
-    """
-
-    rows: FloatArray
-    scores: FloatArray
-    inverse: FloatArray
-    beta: FloatArray
+    rows: FloatArray  # (d, d) X_B
+    scores: FloatArray  # (d,) S_B
+    inverse: FloatArray  # (d, d) inverse of X_B
+    beta: FloatArray  # (d,) coefficients X_B^-1 S_B, refined once
+    # (d,) |S_B| + |X_B| |beta|: the numbers in each equation, and what one refinement leaves of it.
     own: FloatArray
-    size: FloatArray
+    size: FloatArray  # (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation
 
     @classmethod
-    def through(cls, rows: FloatArray, scores: FloatArray) -> Solution:
-        """The fit through (d, d) rows with (d,) scores.
+    def solve(cls, rows: FloatArray, scores: FloatArray) -> Solution:
+        """Compute the fit through (d, d) rows with (d,) scores.
 
         Without the refinement the round-off of the inverse enters, for which no bound in terms of the entries
         of rows and beta holds: a row [1, 0, ...] of the basis with score 0 was missed by 2e-16 while 1e-29
-        was allowed, and no vertex could be proven. One step makes the residual of each equation small by
-        itself (Skeel 1980).
+        was allowed, and no vertex could be proven. One step makes the residual of each equation small
+        (Skeel 1980).
         """
-        inverse = inverted(rows)
+        inverse = invert(rows)
         beta = inverse.dot(scores)
         beta += inverse.dot(scores - rows.dot(beta))
         large, right = np.abs(inverse), np.abs(scores)
-        # What one refinement leaves is of second order and spread over all equations. An equation of tiny
-        # numbers (score 0, coefficients that are 0 but for round-off) fails by that much more than by its
-        # own: rows were missed by 7e-33 where 1e-33 was allowed, and no vertex could be proven.
+        # The error after one refinement is of second order and spread over all equations. In an equation of
+        # tiny numbers (score 0, coefficients that are 0 up to round-off) it exceeds the equation's own error:
+        # rows were missed by 7e-33 where 1e-33 was allowed, and no vertex could be proven.
         left = EPS * np.abs(rows).dot(large.dot(right)).max(initial=0.0)
         own = right + np.abs(rows).dot(np.abs(beta)) + left
         return cls(rows, scores, inverse, beta, own, large.dot(own))
 
     @property
     def unit(self) -> float:
-        """Round-off of an operation of this size, relative to its operands."""
+        """The relative round-off of an operation of this dimension."""
         return 4 * (len(self.beta) + 2) * EPS
 
     def round_off(self, features: FloatArray, scores: FloatArray) -> FloatArray:
-        """(N,) bounds on the round-off in the residuals of (N, d) features and (N,) scores.
+        """Bound the round-off in the (N,) residuals of (N, d) features and (N,) scores.
 
-        A row feels the round-off of the equations through x X_B^-1. Bounds by |x| |X_B^-1| would be so wide
-        for nearly dependent features that rows on the wrong side passed for rows on the fit.
+        The round-off of the equations reaches a row through x X_B^-1. Bounds by |x| |X_B^-1| would be so wide
+        for nearly dependent features that rows on the wrong side would count as rows on the fit.
         """
         equations = self.own + EPS * np.abs(self.rows).dot(self.size)
         felt = np.abs(features.dot(self.inverse)).dot(equations)
@@ -198,100 +188,72 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """An optimal vertex in numbers.
+    """The fit of an optimal vertex with bounds on its round-off."""
 
-    Attributes:
-        solution: The fit through rows that lie on it: those of the basis, or others that follow from the fit
-            alone (see `simplex`).
-        inverse: (d, d) inverse of the rows of the basis.
-        vertex: Where it was found.
-        low: (d,) weighted sum of all rows below it.
-        shared: Whether every search that ends at this fit finds the same solution.
-        alone: Whether no row but the basis lies on it.
-    """
-
+    # The fit through rows that lie on it: those of the basis, or others that depend only on the fit.
     solution: Solution
-    inverse: FloatArray
-    vertex: Vertex
-    low: FloatArray
-    shared: bool
-    alone: bool
+    inverse: FloatArray  # (d, d) inverse of the rows of the basis
+    vertex: Vertex  # Where it was found
+    low: FloatArray  # (d,) weighted sum of all rows below it
+    is_shared: bool  # Whether every search that ends at this fit finds the same solution
+    is_isolated: bool  # Whether no row but the basis lies on it
 
     @property
     def beta(self) -> FloatArray:
-        """(d,) the coefficients."""
+        """The (d,) coefficients."""
         return self.solution.beta
 
     @property
-    def blur(self) -> FloatArray:
-        """(d,) bound on their round-off."""
+    def rounding_error(self) -> FloatArray:
+        """The (d,) bound on the round-off in the coefficients."""
         return self.solution.unit * self.solution.size
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
-        """The threshold phi' beta and a bound on its round-off.
+        """Compute the threshold phi' beta and a bound on its round-off.
 
-        The value is w' S_B + (phi - X_B' w)' beta with w = phi X_B^-1: whatever w is, that equals phi' beta,
-        and the second term takes off what round-off in w does to the first. For indicator features w is exact
-        and the value one of the scores, to the bit. The bound holds the round-off of every product and sum,
-        and that of features and scores that were themselves rounded.
+        The value is w' S_B + (phi - X_B' w)' beta with w = phi X_B^-1: this equals phi' beta for any w, and
+        the second term corrects the effect of round-off in w on the first. For indicator features w is exact
+        and the value is one of the scores, to the bit. The bound includes the round-off of every product and
+        sum, and of features and scores that were themselves rounded.
         """
         solution = self.solution
         w = phi.dot(solution.inverse)
         value = w.dot(solution.scores) + (phi - w.dot(solution.rows)).dot(solution.beta)
-        return float(value), float(self._error(np.abs(w), np.abs(phi)))
+        return float(value), float(self._bound_error(np.abs(w), np.abs(phi)))
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same for (m, d) prompts: (m,) thresholds, bit by bit those of `value`, and (m,) bounds."""
-        solution, each = self.solution, phis[:, np.newaxis, :]  # vector times matrix for each, as in `value`
+        """Compute (m,) thresholds of (m, d) prompts, bit by bit as `value` does, and (m,) bounds."""
+        # One vector-matrix product per prompt, as in `value`.
+        solution, each = self.solution, phis[:, np.newaxis, :]
         w = each @ solution.inverse
         value = w @ solution.scores + (each - w @ solution.rows) @ solution.beta
-        return value[:, 0], self._error(np.abs(w), np.abs(each))[:, 0]
+        return value[:, 0], self._bound_error(np.abs(w), np.abs(each))[:, 0]
 
-    def _error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
-        """Bounds on round-off for |w| and |phi|, (d,) or (m, 1, d)."""
+    def _bound_error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
+        """Bound the round-off in values for |w| and |phi|, (d,) or (m, 1, d)."""
         on_basis, on_prompt = self._round_off
         return np.asarray(w @ on_basis + phi @ on_prompt)
 
     @cached_property
     def _round_off(self) -> tuple[FloatArray, FloatArray]:
-        """Round-off in a value for each unit of |w| and of |phi|."""
+        """The round-off in a value per unit of |w| and of |phi|."""
         solution = self.solution
         beta, rows = np.abs(solution.beta), np.abs(solution.rows)
-        # Round-off in beta counts by what X_B' w misses of phi, which is round-off itself.
+        # Round-off in beta is multiplied by phi - X_B' w, which is round-off itself.
         missed = EPS * np.abs(solution.inverse).dot(rows.dot(solution.size))
         return solution.unit * (np.abs(solution.scores) + rows.dot(beta)), solution.unit * (beta + missed)
 
 
-def inverted(matrix: FloatArray) -> FloatArray:
-    """The inverse of a (d, d) matrix.
-
-    Raises:
-        ThresholdError: If it is singular in floating point.
-    """
+def invert(matrix: FloatArray) -> FloatArray:
+    """Invert a (d, d) matrix; a ThresholdError if it is singular in floating point."""
     try:
         return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
     except np.linalg.LinAlgError as singular:
         raise ThresholdError(TOO_DEPENDENT) from singular
 
 
-# Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
-# may be needed: a row on the fit within the round-off of one vertex lies off it within the smaller round-off
-# of the next.
-NOISE = (1e-9, 1e-12, *8 * (0.0,))
-# Residuals, for scores of order one, of rows that are on a fit, and of rows that are off it.
-ON, OFF = 1e-12, 1e-9
-# Share of its length that must be left of a row for it to be independent of others on the fit.
-INDEPENDENT = 1e-4
-# Pivots after which distances are computed afresh.
-REFRESH = 50
-# Pivots below this share amplify the round-off of an updated inverse; then it is computed afresh.
-SMALL_PIVOT = 1e-6
-# Breakpoints put in order at first.
-FIRST_PART = 64
-
-
-class Leaving(NamedTuple):
-    """The row to let go of a basis: its position, the sign f, and q times the rate of descent."""
+class LeavingRow(NamedTuple):
+    """The row that leaves a basis: its position, the sign f, and q times the rate of descent."""
 
     position: int
     sign: float
@@ -306,33 +268,22 @@ class Unbounded(NamedTuple):
 
 @dataclass
 class Search:
-    """Where a descent stands: a vertex, and how far every row lies from its fit.
+    """The state of a descent: a vertex, and the distance of every row from its fit."""
 
-    Attributes:
-        basis: (d,) numbers of the rows that the fit goes through.
-        side: (N,) 1 above the fit, -1 below it, 0 on the basis.
-        distance: (N,) how far each row lies from the fit, towards its side.
-        inverse: (d, d) inverse of the basis rows.
-    """
-
-    basis: IntArray
-    side: FloatArray
-    distance: FloatArray
-    inverse: FloatArray
+    basis: IntArray  # (d,) numbers of the rows that the fit goes through
+    side: FloatArray  # (N,) 1 above the fit, -1 below it, 0 on the basis
+    distance: FloatArray  # (N,) how far each row lies from the fit, towards its side
+    inverse: FloatArray  # (d, d) inverse of the basis rows
 
     def copy(self) -> Search:
-        """An independent copy to pivot on."""
+        """Copy the state to pivot on it."""
         return Search(self.basis.copy(), self.side.copy(), self.distance.copy(), self.inverse)
 
 
 class QuantileSimplex:
-    """Quantile regressions on one data set that differ in their linear term only.
+    """Quantile regressions on one data set that differ only in their linear term.
 
-    Args:
-        rows: Calibration prompts whose features have full column rank.
-        tau: Target coverage p / q in (0, 1).
-        rest: Sums of further rows whose sides are taken for granted.
-        start: A vertex to start from; by default one is made from the rows.
+    Features must have full column rank. `rest` are rows with fixed sides, `start` a vertex to start from.
     """
 
     def __init__(
@@ -344,60 +295,52 @@ class QuantileSimplex:
         plain = bool((self._weights == 1.0).all())
         self._weighted = self._x if plain else self._weights[:, np.newaxis] * self._x
         self._unit = 8 * EPS * (self._p + self._q)
-        self._rest = Rest.nothing(self._x.shape[1]) if rest is None else rest
-        everything = self._rest + Rest.of(rows, np.zeros(len(rows), dtype=np.bool_))
+        self._rest = Rest.zeros(self._x.shape[1]) if rest is None else rest
+        everything = self._rest + Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         self._total, self._mass = everything.total, everything.mass
         self._mean = self._total / max(1.0, float(np.abs(self._total).max(initial=0.0)))
         # Round-off grows with phi, so a box holds no prompt beyond this reach.
         reach, one = 1.0 + self._mass, np.eye(self._x.shape[1])
-        self._box_noise = 2.0 * self._noise_of(reach)
+        self._box_noise = 2.0 * self._bound_noise(reach)
         self._box_sides = np.hstack([one, one, one, -one])
         self._box_ends = self._p * np.tile(reach, 4)
         self._spread = max(1.0, float(np.abs(self._s).max()))
         self._noise = self._spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
-        self._start = self._search(start or self._crash(), NOISE[0])
+        self._start = self._start_search(start or self._crash_basis(), NOISE[0])
 
     def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
-        """The minimiser with the smallest phi' beta.
+        """Find the minimiser with the smallest phi' beta, from a vertex near it if one is known.
 
-        Args:
-            phi: (d,) linear term; zeros for plain quantile regression.
-            start: A vertex near it, if one is known.
-
-        Returns:
-            The optimal vertex, or the direction in which the problem is unbounded.
-
-        Raises:
-            ThresholdError: If no vertex could be proven optimal.
+        Return the optimal fit, or the direction in which the problem is unbounded; a ThresholdError if no
+        vertex could be proven optimal.
         """
-        search = self._start.copy() if start is None else self._search(start, NOISE[0])
+        search = self._start.copy() if start is None else self._start_search(start, NOISE[0])
         for attempt, noise in enumerate(NOISE):
             if attempt > 0:
-                search = self._search(Vertex(search.basis, search.side < 0.0), noise)
+                search = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
             ray = self._descend(search, noise, phi)
             if ray is not None:
                 return Unbounded(ray)
-            fit = self._proven(search, phi)
+            fit = self._prove(search, phi)
             if fit is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash(self) -> Vertex:
-        """A first vertex: d rows as independent as can be had."""
-        basis = independent_columns(self._x.T, dependent=16 * EPS)
+    def _crash_basis(self) -> Vertex:
+        """Choose a first vertex: d rows that are as independent as possible."""
+        basis = find_independent_columns(self._x.T, dependent=16 * EPS)
         if len(basis) < self._x.shape[1]:
-            msg = TOO_DEPENDENT
-            raise ThresholdError(msg)
+            raise ThresholdError(TOO_DEPENDENT)
         return Vertex(basis, np.zeros(len(self._s), dtype=np.bool_))
 
-    def _search(self, vertex: Vertex, noise: float) -> Search:
-        """A search that starts at a vertex, on scores perturbed by noise.
+    def _start_search(self, vertex: Vertex, noise: float) -> Search:
+        """Start a search at a vertex, on scores perturbed by noise.
 
-        Sides follow from the signs of the residuals; rows on the fit within round-off keep theirs.
+        Sides follow from the signs of the residuals; rows on the fit within round-off keep their sides.
         """
         scores = self._s + noise * self._noise
-        solution = Solution.through(self._x[vertex.basis], scores[vertex.basis])
+        solution = Solution.solve(self._x[vertex.basis], scores[vertex.basis])
         residuals = scores - self._x.dot(solution.beta)
         off = np.abs(residuals) > solution.round_off(self._x, scores)
         below = np.where(off, residuals < 0.0, vertex.below)
@@ -406,36 +349,36 @@ class QuantileSimplex:
         return Search(vertex.basis.copy(), side, side * residuals, solution.inverse)
 
     def _descend(self, search: Search, noise: float, phi: FloatArray) -> FloatArray | None:
-        """Pivot until the vertex is optimal for these scores; the ray if the problem is unbounded."""
-        linear, size = self._p * (phi + self._total), self._noise_of(phi)
+        """Pivot until the vertex is optimal for these scores; return the ray if the problem is unbounded."""
+        linear, size = self._p * (phi + self._total), self._bound_noise(phi)
         for count in range(1, 200 + 20 * len(self._s)):
             if count % REFRESH == 0:
-                fresh = self._search(Vertex(search.basis, search.side < 0.0), noise)
+                fresh = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
                 search.side, search.distance = fresh.side, fresh.distance
-            low = self._low(search.side < 0.0)
-            leaving = self._leaving(search, self._q * low - linear, size, phi)
+            low = self._sum_below(search.side < 0.0)
+            leaving = self._choose_leaving(search, self._q * low - linear, size, phi)
             if leaving is None:
                 return None
             if not self._pivot(search, leaving):
                 ray: FloatArray = -leaving.sign * search.inverse[:, leaving.position]
                 return ray
-        msg = f"the simplex did not settle: {TOO_DEPENDENT}"
+        msg = f"the simplex did not converge: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _low(self, below: BoolArray) -> FloatArray:
-        """The (d,) weighted sum of all rows below the fit."""
+    def _sum_below(self, below: BoolArray) -> FloatArray:
+        """Compute the (d,) weighted sum of all rows below the fit."""
         low: FloatArray = self._rest.low + below.astype(np.float64).dot(self._weighted)
         return low
 
-    def _noise_of(self, phi: FloatArray) -> FloatArray:
-        """Round-off in the balance of a basis, for each unit of its inverse."""
+    def _bound_noise(self, phi: FloatArray) -> FloatArray:
+        """Bound the round-off in the balance of a basis, per unit of its inverse."""
         size: FloatArray = self._unit * (self._mass + np.abs(phi))
         return size
 
-    def _leaving(
+    def _choose_leaving(
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
-    ) -> Leaving | None:
-        """Which row to let go; None at the optimum."""
+    ) -> LeavingRow | None:
+        """Choose the row that leaves the basis; None at the optimum."""
         if len(phi) == 0:  # all features are zero, and so is every fit
             return None
         above = balance.dot(search.inverse)
@@ -444,25 +387,25 @@ class QuantileSimplex:
         excess = np.maximum(above, under) - noise
         k = int(excess.argmax())
         if excess[k] > 0.0:
-            return Leaving(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k] + noise[k]))
+            return LeavingRow(k, 1.0 if above[k] > under[k] else -1.0, float(excess[k] + noise[k]))
         if (excess < -2.0 * noise).all():
             return None  # strictly inside the box
         at_top, at_bottom = np.abs(above) <= noise, np.abs(under) <= noise
         w = phi @ search.inverse
         still = STILL * float(np.abs(w).max())
-        leaving = _on_edge(at_top & (w > still), at_bottom & (w < -still), w)
+        leaving = _choose_on_edge(at_top & (w > still), at_bottom & (w < -still), w)
         if leaving is not None or still == 0.0:  # without a linear term any fit will do
             return leaving
         u, flat = self._mean @ search.inverse, np.abs(w) <= still
         still = STILL * float(np.abs(u).max())
-        return _on_edge(at_top & flat & (u < -still), at_bottom & flat & (u > still), u)
+        return _choose_on_edge(at_top & flat & (u < -still), at_bottom & flat & (u > still), u)
 
-    def _pivot(self, search: Search, leaving: Leaving) -> bool:
-        """Let a row of the basis go; the row that ends the descent takes its place. False if none does."""
+    def _pivot(self, search: Search, leaving: LeavingRow) -> bool:
+        """Replace a row of the basis by the row that ends the descent; return False if none does."""
         k, f, rate = leaving
         column = search.inverse[:, k]
         toward = search.side * self._x.dot(-f * column)
-        # The row that is let go moves at rate one.
+        # The leaving row moves at rate one.
         still = STILL * max(1.0, float(np.abs(toward).max()))
         moving = (toward > still).nonzero()[0]
         if len(moving) == 0:
@@ -470,7 +413,7 @@ class QuantileSimplex:
         rates = toward[moving]
         steps = np.maximum(search.distance[moving], 0.0) / rates
         slowing = -self._lowest[moving] * rates
-        passed, last = _long_step(steps, slowing, rate)
+        passed, last = _find_long_step(steps, slowing, rate)
         if last < 0:
             return False
         passed = moving[passed]
@@ -482,51 +425,51 @@ class QuantileSimplex:
         search.side[left], search.distance[left] = f, steps[last]
         search.side[entering] = search.distance[entering] = 0.0
         search.basis[k] = entering
-        search.inverse = self._exchanged(search, k)
+        search.inverse = self._exchange(search, k)
         return True
 
-    def _exchanged(self, search: Search, k: int) -> FloatArray:
-        """The inverse after row k of the basis was exchanged."""
+    def _exchange(self, search: Search, k: int) -> FloatArray:
+        """Compute the inverse after row k of the basis was exchanged."""
         inverse = search.inverse
         w = self._x[search.basis[k]].dot(inverse)
         pivot = w[k]
         if abs(pivot) < SMALL_PIVOT:
-            return inverted(self._x[search.basis])
+            return invert(self._x[search.basis])
         w[k] -= 1.0
         updated: FloatArray = inverse - (inverse[:, k] / pivot)[:, np.newaxis] * w
         return updated
 
-    def _proven(self, search: Search, phi: FloatArray) -> Fit | None:
-        """The vertex in numbers if sides, box and face rule hold on the true scores, all computed afresh."""
+    def _prove(self, search: Search, phi: FloatArray) -> Fit | None:
+        """Return the fit of a vertex if sides, box and face rule hold on the true scores; else None."""
         basis = np.sort(search.basis)
-        solution = Solution.through(self._x[basis], self._s[basis])
+        solution = Solution.solve(self._x[basis], self._s[basis])
         towards = search.side * (self._s - self._x.dot(solution.beta))
         bound = solution.round_off(self._x, self._s)
         alone = int(np.count_nonzero(towards > bound)) == len(bound) - len(basis)
         if not alone and (towards < -bound).any():
             return None
         below = search.side < 0.0
-        low = self._low(below)
+        low = self._sum_below(below)
         fresh = Search(basis, search.side, search.distance, solution.inverse)
         balance = self._q * low - self._p * (phi + self._total)
-        if self._leaving(fresh, balance, self._noise_of(phi), phi) is not None:
+        if self._choose_leaving(fresh, balance, self._bound_noise(phi), phi) is not None:
             return None
-        fixed = solution if alone else self._through_fixed_rows(np.abs(towards), float(bound.max()))
+        fixed = solution if alone else self._solve_fixed_rows(np.abs(towards), float(bound.max()))
         vertex, inverse = Vertex(basis, below), solution.inverse
-        return Fit(fixed or solution, inverse, vertex, low, shared=fixed is not None, alone=alone)
+        return Fit(fixed or solution, inverse, vertex, low, is_shared=fixed is not None, is_isolated=alone)
 
-    def _through_fixed_rows(self, residuals: FloatArray, bound: float) -> Solution | None:
-        """The same fit through rows that depend on the fit alone; None if that is not certain."""
+    def _solve_fixed_rows(self, residuals: FloatArray, bound: float) -> Solution | None:
+        """Compute the same fit through rows that depend only on the fit; None if that is not certain."""
         on, off = ON * self._spread, OFF * self._spread
         near = residuals <= on
         if 4.0 * bound > on or int(np.count_nonzero(residuals < off)) > int(np.count_nonzero(near)):
             return None
         rows = np.flatnonzero(near)
-        rows = rows[independent_columns(self._x[rows].T, dependent=INDEPENDENT)]
-        return Solution.through(self._x[rows], self._s[rows]) if len(rows) == self._x.shape[1] else None
+        rows = rows[find_independent_columns(self._x[rows].T, dependent=INDEPENDENT)]
+        return Solution.solve(self._x[rows], self._s[rows]) if len(rows) == self._x.shape[1] else None
 
-    def box(self, fit: Fit) -> Box:
-        """The prompts for which a vertex that was proven here is the one that answers."""
+    def build_box(self, fit: Fit) -> Box:
+        """Compute the prompts that a vertex proven here answers."""
         inverse, lowest = fit.inverse, self._lowest[fit.vertex.basis]
         balance = (self._q * fit.low - self._p * self._total).dot(inverse)
         noise = self._box_noise.dot(np.abs(inverse))
@@ -534,16 +477,16 @@ class QuantileSimplex:
         sides[:, :d], sides[:, d : 2 * d] = inverse, -inverse
         ends = self._box_ends.copy()
         ends[:d], ends[d : 2 * d] = balance - lowest - noise, -balance - noise
-        # What is a tie here must be one for every prompt, whose own round-off is larger than none.
-        tie = 0.5 * self._noise_of(np.zeros(d)).dot(np.abs(inverse)) / self._p
+        # A tie here must be a tie for every prompt; the round-off without a prompt is the smallest.
+        tie = 0.5 * self._bound_noise(np.zeros(d)).dot(np.abs(inverse)) / self._p
         u = self._mean @ inverse
         certain = 2.0 * STILL * float(np.abs(u).max(initial=0.0))
         edges = np.concatenate([balance - lowest, -balance]) / self._p
         owned = np.concatenate([u < -certain, u > certain])
         return Box(sides, ends / self._p, edges, np.tile(tie, 2), owned)
 
-    def loss(self, fit: Fit) -> float:
-        """The pinball loss of a fit over all rows, those that take part by their sums included."""
+    def compute_loss(self, fit: Fit) -> float:
+        """Compute the pinball loss of a fit over all rows, including those that take part by their sums."""
         tau, below = self._p / self._q, fit.vertex.below
         residuals = self._s - self._x @ fit.beta
         inside = self._weights @ ((tau - below) * residuals)
@@ -551,17 +494,17 @@ class QuantileSimplex:
         return float(inside + tau * everyone - (self._rest.below_scores - self._rest.low @ fit.beta))
 
 
-def _on_edge(top: BoolArray, bottom: BoolArray, rates: FloatArray) -> Leaving | None:
-    """The row at an edge of its box, top or bottom, that leaves it fastest; None if none does."""
+def _choose_on_edge(top: BoolArray, bottom: BoolArray, rates: FloatArray) -> LeavingRow | None:
+    """Choose the row at the top or bottom of its box that leaves it fastest; None if none does."""
     outward = np.where(top | bottom, np.abs(rates), 0.0)
     k = int(outward.argmax())
-    return Leaving(k, 1.0 if top[k] else -1.0, 0.0) if outward[k] > 0.0 else None
+    return LeavingRow(k, 1.0 if top[k] else -1.0, 0.0) if outward[k] > 0.0 else None
 
 
-def _long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[IntArray, int]:
-    """The breakpoints that a descent passes, and the one at which it ends; -1 if it never does.
+def _find_long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tuple[IntArray, int]:
+    """Find the breakpoints that a descent passes, and the one at which it ends; -1 if it never does.
 
-    Few breakpoints are passed as a rule, so no more than a first part of them is put in order.
+    Few breakpoints are usually passed, so only a first part of them is sorted.
     """
     # Round-off in the running sum must not let a descent of exactly this rate slip past its end.
     enough = rate * (1.0 - 1e-12)

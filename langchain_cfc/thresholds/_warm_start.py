@@ -1,9 +1,8 @@
-"""A regression on many rows, grown from a regression on few.
+"""Quantile regression on many rows, started from the regression on a subsample.
 
-The fit on a random subsample lies near the fit on everything, so on the way to more rows most of them are
-sure of their side: they enter by their sums, and only a band around the last fit is solved for (Portnoy and
-Koenker 1997). Nothing is taken on trust: every side is checked at the end, and rows found on the other side
-join the band.
+The fit on a random subsample lies near the fit on all rows, so most rows have a known side: they take part by
+their sums, and only a band around the last fit is solved for (Portnoy and Koenker 1997). Every side is
+checked at the end, and rows on the other side join the band.
 """
 
 from __future__ import annotations
@@ -16,119 +15,102 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangular
+from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangularize
 from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
 
+# Rows in the first subsample.
 FIRST = 2000
-# At most this many times more rows in one step.
+# The largest factor from one sample to the next.
 BASE_GROWTH = 25
 F = TypeVar("F")
 
 
-class Base(NamedTuple):
-    """A regression without linear term on all rows, the centre of every search.
+class BaseFit(NamedTuple):
+    """The regression without linear term on all rows, from which every search starts."""
 
-    Attributes:
-        beta: (d,) its coefficients.
-        vertex: The rows that it goes through, and the sides of all others.
-        residuals: (N,) how far rows lie above the fit.
-        sums: Sums over all rows with these sides.
-    """
-
-    beta: FloatArray
-    vertex: Vertex
-    residuals: FloatArray
-    sums: Rest
+    beta: FloatArray  # (d,) coefficients
+    vertex: Vertex  # The rows on the fit, and the sides of all others
+    residuals: FloatArray  # (N,) residuals, positive above the fit
+    sums: Rest  # Sums over all rows with these sides
 
 
-def base_regression(rows: Rows, tau: Fraction) -> Base:
-    """Plain quantile regression on any number of rows.
-
-    Args:
-        rows: Calibration prompts whose features have full column rank.
-        tau: Target coverage.
-
-    Returns:
-        The optimal vertex over all rows, and their sums.
-
-    Raises:
-        ThresholdError: If no vertex could be proven optimal.
-    """
+def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
+    """Fit the quantile regression to any number of rows whose features have full column rank."""
     nothing = np.zeros(rows.features.shape[1])
     if len(rows) <= FIRST:
-        fit = bounded(QuantileSimplex(rows, tau).minimise(nothing))
+        fit = require_bounded(QuantileSimplex(rows, tau).minimise(nothing))
         residuals = rows.scores - rows.features @ fit.beta
-        return Base(fit.beta, fit.vertex, residuals, Rest.of(rows, fit.vertex.below))
+        return BaseFit(fit.beta, fit.vertex, residuals, Rest.from_rows(rows, fit.vertex.below))
     steps = math.ceil(math.log(len(rows) / FIRST) / math.log(BASE_GROWTH))
     sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
     # Seeded, so that equal data give equal bits.
     sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
-    needed = _spanning(rows.features, sample[:FIRST])
+    needed = _find_spanning_rows(rows.features, sample[:FIRST])
     sample = np.concatenate([needed, sample[~np.isin(sample, needed)]])
-    fit = bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
+    fit = require_bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
     beta, basis, known = fit.beta, fit.vertex.basis, FIRST
     for size in sizes[1:]:
-        beta, (basis, _), _, _ = _on_more_rows(rows.take(sample[:size]), tau, beta, basis, known)
+        beta, (basis, _), _, _ = _extend_fit(rows.take(sample[:size]), tau, beta, basis, known)
         known = size
-    return _on_more_rows(rows, tau, beta, sample[basis], known)
+    return _extend_fit(rows, tau, beta, sample[basis], known)
 
 
-def _spanning(features: FloatArray, sample: IntArray) -> IntArray:
-    """Numbers of rows that the sample needs for full column rank: a rare group may be missing in it."""
+def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
+    """Find rows that the sample needs for full column rank, such as one of a rare group."""
     needed = np.empty(0, dtype=np.int64)
     while len(needed) < features.shape[1]:
-        _, sizes, directions = np.linalg.svd(triangular(features[np.append(sample, needed)]))
+        _, sizes, directions = np.linalg.svd(triangularize(features[np.append(sample, needed)]))
         if len(sizes) == 0 or sizes[-1] > DEPENDENT * sizes[0]:
             break
-        # The direction that the sample does not feel, and the row that feels it most.
+        # The direction that the sample does not determine, and the row with the largest component in it.
         needed = np.append(needed, np.abs(features @ directions[-1]).argmax())
     return np.unique(needed)
 
 
-def bounded(found: F | Unbounded) -> F:
-    """A regression on all rows without linear term: its loss is never negative, so it has a minimiser."""
+def require_bounded(found: F | Unbounded) -> F:
+    """Require a minimiser, which a regression on all rows without linear term has: its loss is >= 0."""
     if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
     return found
 
 
-def _on_more_rows(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> Base:
-    """The fit on all rows, from the fit on `known` of them."""
+def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> BaseFit:
+    """Compute the fit on all rows from the fit on `known` of them."""
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
-    everyone = Rest.of(rows, below)
-    count = band_size(len(rows), known, len(beta), tau)
-    band = nearest(residuals, count)
+    everyone = Rest.from_rows(rows, below)
+    count = compute_band_size(len(rows), known, len(beta), tau)
+    band = flag_nearest(residuals, count)
     while True:
         band[basis] = True
         inside = np.flatnonzero(band)
         near = rows.take(inside)
-        rest = everyone - Rest.of(near, below[inside])
+        rest = everyone - Rest.from_rows(near, below[inside])
         start = Vertex(np.searchsorted(inside, basis), below[inside])
         found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
         if isinstance(found, Unbounded) and not band.all():
-            # The rows that would end the descent lie outside a band so narrow.
+            # The rows that would end the descent lie outside the band.
             count *= BASE_GROWTH
-            band |= nearest(residuals, count)
+            band |= flag_nearest(residuals, count)
             continue
-        fit = bounded(found)
+        fit = require_bounded(found)
         residuals = rows.scores - rows.features @ fit.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            sums = rest + Rest.of(near, fit.vertex.below)
+            sums = rest + Rest.from_rows(near, fit.vertex.below)
             below[inside] = fit.vertex.below
-            return Base(fit.beta, Vertex(inside[fit.vertex.basis], below), residuals, sums)
+            return BaseFit(fit.beta, Vertex(inside[fit.vertex.basis], below), residuals, sums)
         band |= crossed  # it grows, so this ends
 
 
-def band_size(size: int, known: int, d: int, tau: Fraction) -> int:
-    """How many rows may lie between the fit on `known` rows and that on `size`: four standard deviations."""
+def compute_band_size(size: int, known: int, d: int, tau: Fraction) -> int:
+    """Compute how many rows may lie between the fits on `known` and `size` rows: 4 standard deviations."""
     return math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known))
 
 
-def nearest(residuals: FloatArray, count: int) -> BoolArray:
-    """(N,) flags of the `count` rows with the smallest residuals, and of those with equal ones."""
+def flag_nearest(residuals: FloatArray, count: int) -> BoolArray:
+    """Flag the `count` rows with the smallest residuals, and ties."""
     if count >= len(residuals):
         return np.ones(len(residuals), dtype=np.bool_)
     distances = np.abs(residuals)

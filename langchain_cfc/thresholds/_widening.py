@@ -1,13 +1,12 @@
-"""Which rows to keep so that no ordinary prompt is refused for want of rows.
+"""The choice of the rows to keep, so that every ordinary prompt has a proven threshold.
 
 A threshold is proven if its fit beta moved less than the radius of the neighbourhood, |beta - beta0|_W < R
-(see `neighbourhood`). How far fits move, and in which directions, depends on the data: a small group moves
-its own coefficient only, but far; where the base fit lies on the cap or on an atom of the scores it may jump.
-One ball in the metric W = X' X / N, wide enough for the farthest move, would keep far too many rows in all
-other directions. So moves are measured: a sample of the calibration prompts is asked, with their own weight.
+(see `_locality`). How far fits move, and in which directions, depends on the data: a small group moves only
+its own coefficient, but far; where the base fit lies on the cap or on an atom of the scores it may jump. One
+ball in the metric W = X' X / N, wide enough for the farthest move, would keep far too many rows in all other
+directions. So moves are measured: a sample of the calibration prompts is solved, with their own weight.
 
-*Few moves are enough room.* If the nearest rows prove every answer with a factor `HEADROOM` to spare, they
-are kept as they are.
+*Small moves.* If the nearest rows prove every answer with a margin of a factor `HEADROOM`, they are kept.
 
 *Otherwise the metric is fitted to the moves.* Let y_k be `HEADROOM` times the moves. W becomes Sigma^-1 with
 
@@ -17,8 +16,8 @@ the weights u_k such that y_k' Sigma^-1 y_k <= 1: nearly the smallest ellipsoid 
 1996; weights are multiplied by y_k' Sigma^-1 y_k until they settle), enlarged by the ball in which half of
 the usual number of rows lies. All rows with D_i <= 1 in this metric are kept. The proof holds for any metric.
 
-An answer that is not proven yet gives a first idea of its move and is asked again, until all are proven. What
-cannot be had that way keeps all rows.
+An answer that is not proven yet gives an estimate of its move and is solved again, until all are proven. If
+some never are, all rows are kept.
 """
 
 from __future__ import annotations
@@ -30,28 +29,29 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
-from langchain_cfc.thresholds._rows import Rows, triangular
+from langchain_cfc.thresholds._rows import Rows, triangularize
 from langchain_cfc.thresholds._simplex import Unbounded
-from langchain_cfc.thresholds._warm_start import Base
+from langchain_cfc.thresholds._warm_start import BaseFit
 from langchain_cfc.thresholds._windows import Windows
 
-# Prompts that are asked, besides those with the largest entry of each feature.
+# Prompts in the sample, in addition to those with the largest entry of each feature.
 SAMPLE = 128
-# How many times farther than the moves of the sample the rows kept reach.
+# Factor by which the rows kept reach farther than the moves of the sample.
 HEADROOM = 3.0
+# Attempts to prove all answers before all rows are kept.
 ROUNDS = 12
-# Updates of the weights of an ellipsoid: it need not be the smallest.
+# Updates of the weights of an ellipsoid, which need not be the smallest.
 UPDATES = 12
-# Longest to shortest axis of an ellipsoid, so that its metric stays well conditioned.
+# Largest ratio of the axes of an ellipsoid, so that its metric stays well conditioned.
 LONGEST = 1e4
 
 
 def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
-    """Features of calibration prompts to ask, times their weights: (m, d).
+    """Sample calibration prompts: (m, d) features times weights.
 
-    They are drawn with a fixed seed; the prompts with the smallest and the largest entry of every column are
-    among them, so that each group and each knot is asked. Those at which the base fit beta (d,) reaches the
-    cap are left out: their threshold is infinite without any proof.
+    They are drawn with a fixed seed and include the prompts with the smallest and the largest entry of every
+    column, so that each group and each knot is represented. Those at which the base fit beta (d,) reaches the
+    cap are left out: their threshold is infinite without a proof.
     """
     size = len(prompts)
     drawn = np.random.default_rng(0).choice(size, min(size, SAMPLE), replace=False)
@@ -61,29 +61,21 @@ def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
     return np.unique(prompts.weights[asked, np.newaxis] * prompts.features[asked], axis=0)
 
 
-def wide_neighbourhood(
+def build_wide_neighbourhood(
     rows: Rows,
-    base: Base,
+    base: BaseFit,
     root: FloatArray,
     keep: int | None,
     *,
     asked: FloatArray,
     windows_of: Callable[[Neighbourhood], Windows[Any]],
 ) -> Neighbourhood:
-    """The neighbourhood of the base fit that proves the answers to some prompts, with room to spare.
+    """Build the neighbourhood of the base fit that proves the answers to (m, d) prompts with a margin.
 
-    Args:
-        rows: All calibration prompts, entries of their features at most one in size.
-        base: The regression on them without a linear term.
-        root: (d, d) upper triangular root of the metric X' X / N.
-        keep: How many rows to keep at least; None for all.
-        asked: (m, d) prompts.
-        windows_of: Makes the solver for a neighbourhood.
-
-    Returns:
-        The neighbourhood.
+    It keeps at least `keep` rows, None for all; `root` is the triangular root of the metric X' X / N, and
+    `windows_of` builds the solver for a neighbourhood.
     """
-    near = Neighbourhood.of(rows, base, root, keep)
+    near = Neighbourhood.build(rows, base, root, keep)
     if keep is None:
         return near
     moves = Moves(base.beta, root)
@@ -91,80 +83,75 @@ def wide_neighbourhood(
         if near.radius == np.inf:
             return near
         asked = moves.measure(near, windows_of(near), asked)
-        if moves.all_within(near):
+        if moves.are_all_within(near):
             return near
-        ball = _ball(rows, Centre(base.beta, root), keep)
-        if near.radius == 0.0:  # more rows on the fit than were kept: no move is known yet
-            near = Neighbourhood.of(rows, base, root, keep, ball)
+        ball = _find_ball_radius(rows, Centre(base.beta, root), keep)
+        if near.radius == 0.0:  # more rows lie on the fit than were kept, and no move is known yet
+            near = Neighbourhood.build(rows, base, root, keep, ball)
         else:
-            near = Neighbourhood.of(rows, base, moves.metric(ball), keep, 1.0)
-    return Neighbourhood.of(rows, base, root, None)
+            near = Neighbourhood.build(rows, base, moves.fit_metric(ball), keep, 1.0)
+    return Neighbourhood.build(rows, base, root, None)
 
 
 class Moves:
-    """How far fits move from the base fit.
-
-    Args:
-        beta: (d,) the base fit.
-        root: (d, d) root of the metric in which moves are compared.
-    """
+    """The moves of fits from the base fit, compared in the metric of a root."""
 
     def __init__(self, beta: FloatArray, root: FloatArray) -> None:
         self._beta, self._root = beta, root
         self._proven: list[FloatArray] = []
-        self._open: list[FloatArray] = []
+        self._unproven: list[FloatArray] = []
 
     def measure(self, near: Neighbourhood, windows: Windows[Any], asked: FloatArray) -> FloatArray:
-        """Ask prompts, and return those whose answers are not proven."""
-        self._open, again = [], []
+        """Solve prompts, and return those whose answers are not proven."""
+        self._unproven, again = [], []
         for phi in asked:
             found = windows.find(phi)
             if found is None:
-                guess = windows.unproven(phi)
+                guess = windows.solve_unproven(phi)
                 again.append(phi)
-                self._open.append(self._way(near, guess))
+                self._unproven.append(self._estimate_move(near, guess))
             elif not isinstance(found, Unbounded):
                 self._proven.append(found.beta - self._beta)
             else:
-                again.append(phi)  # what proves it depends on the rows that are left out
+                again.append(phi)  # its proof depends on the rows that are left out
         return np.array(again).reshape(-1, asked.shape[1])
 
-    def all_within(self, near: Neighbourhood) -> bool:
-        """Whether all answers are proven, with a factor of `HEADROOM` to spare."""
-        if self._open:
+    def are_all_within(self, near: Neighbourhood) -> bool:
+        """Return whether all answers are proven, with a margin of a factor `HEADROOM`."""
+        if self._unproven:
             return False
-        length = near.centre.lengths(np.array(self._proven).reshape(-1, len(self._beta)))
+        length = near.centre.compute_lengths(np.array(self._proven).reshape(-1, len(self._beta)))
         return bool(HEADROOM * length.max(initial=0.0) <= near.radius * (1.0 + 1e-9))
 
-    def metric(self, ball: float) -> FloatArray:
-        """(d, d) upper triangular root of the metric in which moves are at most 1 / `HEADROOM` long."""
-        moves = HEADROOM * np.array([*self._proven, *self._open]) @ self._root.T
+    def fit_metric(self, ball: float) -> FloatArray:
+        """Fit the (d, d) triangular root of the metric in which moves are at most 1 / `HEADROOM` long."""
+        moves = HEADROOM * np.array([*self._proven, *self._unproven]) @ self._root.T
         ball = max(ball, float(np.abs(moves).max()) / LONGEST)
         weights, within = np.ones(len(moves)), ball**2 * np.eye(len(self._beta))
         for _ in range(UPDATES):
-            weights *= _lengths(moves, weights, within)
-        # All of it grows until the longest move is within.
-        longest = max(1.0, float(_lengths(moves, weights, within).max()))
+            weights *= _compute_squared_lengths(moves, weights, within)
+        # Enlarge the ellipsoid until it contains the longest move.
+        longest = max(1.0, float(_compute_squared_lengths(moves, weights, within).max()))
         lower = np.linalg.cholesky(longest * (moves.T @ (weights[:, np.newaxis] * moves) + within))
-        return triangular(np.linalg.solve(lower, self._root))
+        return triangularize(np.linalg.solve(lower, self._root))
 
-    def _way(self, near: Neighbourhood, guess: Any) -> FloatArray:
-        """The move to an answer that is not proven; beyond the radius where it has no end."""
+    def _estimate_move(self, near: Neighbourhood, guess: Any) -> FloatArray:
+        """Estimate the move to an unproven answer; beyond the radius if it is unbounded."""
         if isinstance(guess, Unbounded):
-            length = float(near.centre.lengths(guess.ray[np.newaxis])[0])
+            length = float(near.centre.compute_lengths(guess.ray[np.newaxis])[0])
             return guess.ray * (2.0 * near.radius / length)
         return np.asarray(guess.beta - self._beta)
 
 
-def _lengths(moves: FloatArray, weights: FloatArray, within: FloatArray) -> FloatArray:
-    """(m,) squares of the lengths of moves in the metric that they make themselves."""
+def _compute_squared_lengths(moves: FloatArray, weights: FloatArray, within: FloatArray) -> FloatArray:
+    """Compute the squared lengths of moves in the metric that they define."""
     sigma = moves.T @ (weights[:, np.newaxis] * moves) + within
     return np.asarray(np.einsum("ij,ji->i", moves, np.linalg.solve(sigma, moves.T)))
 
 
-def _ball(rows: Rows, centre: Centre, keep: int) -> float:
-    """The radius within which half of the rows kept lie, those on the fit not counted."""
-    distances = centre.distances(rows)
+def _find_ball_radius(rows: Rows, centre: Centre, keep: int) -> float:
+    """Find the radius that contains half of the rows to keep, not counting those on the fit."""
+    distances = centre.compute_distances(rows)
     off = distances[(distances > 0.0) & (distances < np.inf)]
     rank = min(keep // 2, len(off) - 1)
     return float(np.partition(off, rank)[rank]) if len(off) else 1.0

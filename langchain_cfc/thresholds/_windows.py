@@ -1,17 +1,16 @@
-"""Thresholds from the neighbourhood of the fit: nested windows, each answer proven.
+"""Thresholds from the neighbourhood of the fit: nested windows of rows, with a proof for every answer.
 
-A prompt is asked of the 64 nearest rows first, then of 256, 1024, ... up to all that were kept, until the
-neighbourhood's radius proves an answer. Where many rows lie on the base fit, these are asked in clusters
-first (see `clusters`), in smaller and smaller ones; in the last window all rows stand by themselves. If the
-largest window proves no answer, the prompt is outside the certified region.
+A prompt is solved with the 64 nearest rows first, then with 256, 1024, ... up to all that were kept, until
+the neighbourhood's radius proves an answer. If many rows lie on the base fit, these are first replaced by
+clusters, in smaller and smaller ones; in the last window all rows are separate. If the largest window proves
+no answer, the prompt is outside the certified region.
 
-*No history.* An answer does not depend, in any bit, on which prompts were asked before.
+*No history.* No bit of an answer depends on which prompts were solved before.
 
-Rows on the base fit, taken together where that changes nothing.
-
-Where success scores have an atom, the base fit may lie on it over a part of the features: thousands of rows
-with residual zero, each with a dual variable of its own. Let rows i of a cluster C be replaced by their
-weighted mean, one row of weight w_C = sum_C w_i. The pinball loss is convex and positively homogeneous, so
+*Clusters.* Where success scores have an atom, the base fit may lie on it over a part of the features:
+thousands of rows with residual zero, each with a dual variable of its own. Let rows i of a cluster C be
+replaced by their weighted mean, one row of weight w_C = sum_C w_i. The pinball loss is convex and positively
+homogeneous, so
 
     w_C rho_tau(mean of S - mean of x' beta)  <=  sum_C w_i rho_tau(S_i - x_i' beta),
 
@@ -26,16 +25,12 @@ Rows of a cluster have the same features that are not zero, and are near to each
 function's cell or a group makes few clusters. Clusters are heavy: a prompt of weight one hardly moves their
 dual variables, and one vertex answers nearly all prompts.
 
-Windows without a penalty: proven vertices are shared between prompts.
-
-A vertex answers every prompt in its `Box`. The optimal value is concave and piecewise linear in phi, one
-piece for each vertex, so the smallest piece at phi tells which of the known vertices to try, and the search
-starts from that one if it fails.
-
-A vertex is shared only with prompts for which its fit is the only one that counts, and the numbers follow
-from that fit alone (see `simplex`), so that answers have no history. Elsewhere the search starts where it
-always does. Each window has vertices of its own, and remembers those that it cannot prove, too: what they
-answer is left to the next window at once.
+*Shared vertices.* Without a penalty a vertex answers every prompt in its `Box`. The optimal value is concave
+and piecewise linear in phi, one piece for each vertex, so the smallest piece at phi tells which of the known
+vertices to try, and the search starts from that one if it fails. A vertex is shared only with prompts for
+which its fit is the only one that counts, and the numbers follow from that fit alone (see `_simplex`), so
+that answers have no history. Otherwise the search starts where it always does. Each window has its own
+vertices, and also stores those that it cannot prove: prompts that they answer go to the next window directly.
 """
 
 from __future__ import annotations
@@ -54,41 +49,44 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
-from langchain_cfc.thresholds._rows import Rest, Rows, unique_rows
+from langchain_cfc.thresholds._rows import Rest, Rows, find_unique_rows
 from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Unbounded, Vertex
-from langchain_cfc.thresholds._warm_start import bounded
-from langchain_cfc.thresholds.certificate import Certificate, Problem, certificate_of
+from langchain_cfc.thresholds._warm_start import require_bounded
+from langchain_cfc.thresholds.certificate import Certificate, Problem, build_certificate
 
-# Clusters for each set of features that are not zero in the coarsest division, and how many times more in the
-# next.
+# Clusters per set of non-zero features in the coarsest division, and the factor from one to the next.
 COARSEST, FINER = 16, 16
+# Rows in the smallest window, and the factor from each window to the next.
+SMALLEST, FACTOR = 64, 4
+# Rows per feature in the smallest window.
+ROWS_PER_FEATURE = 10
+# Rows on the base fit, per feature, above which they are clustered.
+MIN_CLUSTERED = 32
+# Answers and vertices in a cache, a few kilobytes each.
+CACHE_SIZE = 2048
+# Products of prompts and vertices held at a time when many prompts are looked up.
+LOOKUPS = 1 << 20
+# Parts of a prompt's weight to try if all of it leads outside the certified region.
+SHARES = (0.0, 0.25, 0.5)
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """A division of rows on the base fit.
+    """Rows on the base fit, divided into clusters."""
 
-    Attributes:
-        members: The rows, those of a cluster next to each other.
-        starts: (C,) where clusters begin among them.
-        means: One row for each cluster, with the weight of all.
-        lows: (C, d) the smallest entries of the members' features.
-        highs: (C, d) the largest.
-    """
-
-    members: Rows
-    starts: IntArray
-    means: Rows
-    lows: FloatArray
-    highs: FloatArray
+    members: Rows  # The rows, sorted by cluster
+    starts: IntArray  # (C,) index of the first member of each cluster
+    means: Rows  # One row per cluster, with the total weight
+    lows: FloatArray  # (C, d) the smallest entries of the members' features
+    highs: FloatArray  # (C, d) the largest entries
 
     @classmethod
-    def of(cls, rows: Rows, parts: int) -> Clusters:
-        """Divide rows, those with the same features that are not zero into so many parts at most."""
-        _, kinds = unique_rows((rows.features != 0.0).astype(np.float64))
+    def build(cls, rows: Rows, parts: int) -> Clusters:
+        """Divide rows into at most `parts` clusters per set of non-zero features."""
+        _, kinds = find_unique_rows((rows.features != 0.0).astype(np.float64))
         order = np.argsort(kinds, kind="stable")
         kind_ends = np.flatnonzero(np.diff(kinds[order])) + 1
-        groups = [part for kind in np.split(order, kind_ends) for part in _divided(rows, kind, parts)]
+        groups = [part for kind in np.split(order, kind_ends) for part in _divide(rows, kind, parts)]
         members = rows.take(np.concatenate(groups))
         starts = np.cumsum([0, *(len(group) for group in groups[:-1])])
         lows = np.minimum.reduceat(members.features, starts)
@@ -97,7 +95,7 @@ class Clusters:
         features = np.add.reduceat(members.weights[:, np.newaxis] * members.features, starts)
         scores = np.add.reduceat(members.weights * members.scores, starts) / weights
         lowest, highest = (ufunc.reduceat(members.scores, starts) for ufunc in (np.minimum, np.maximum))
-        # What is equal in all rows is not rounded.
+        # Entries that are equal in all rows must not be rounded.
         means = Rows(
             np.where(lows == highs, lows, features / weights[:, np.newaxis]),
             np.where(lowest == highest, lowest, scores),
@@ -106,12 +104,7 @@ class Clusters:
         return cls(members, starts, means, lows, highs)
 
     def are_whole(self, step: FloatArray, tolerance: float) -> bool:
-        """Whether a step of the coefficients away from the base fit, where all rows lie, splits no cluster.
-
-        Args:
-            step: (d,) change of the coefficients, or a ray.
-            tolerance: What counts as no change of a residual.
-        """
+        """Return whether a step of the coefficients from the base fit, or a ray, splits no cluster."""
         down, up = np.minimum(step, 0.0), np.maximum(step, 0.0)
         lowest = self.lows @ up + self.highs @ down
         highest = self.highs @ up + self.lows @ down
@@ -123,8 +116,8 @@ class Clusters:
         return True
 
 
-def _divided(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
-    """Rows in so many parts at most, halved again and again along the feature that varies most."""
+def _divide(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
+    """Divide rows into at most `parts` parts, by repeated halving along the feature that varies most."""
     if parts < 2 or len(numbers) < 2:  # noqa: PLR2004 - halves
         return [numbers]
     features = rows.features[numbers]
@@ -135,58 +128,47 @@ def _divided(rows: Rows, numbers: IntArray, parts: int) -> list[IntArray]:
     order = np.argsort(features[:, column], kind="stable")
     middle = len(order) // 2
     halves = numbers[order[:middle]], numbers[order[middle:]]
-    return [part for half in halves for part in _divided(rows, half, parts // 2)]
-
-
-SMALLEST, FACTOR = 64, 4
-# Rows on the base fit for each feature from which on they are taken together in clusters.
-CROWD = 32
-# Rows in the smallest window for each feature.
-ROOM = 10
-# Answers that are remembered, a few kilobytes each.
-MEMORY = 2048
-# Parts of a prompt's weight that are tried where all of it leads outside the certified region.
-SHARES = (0.0, 0.25, 0.5)
+    return [part for half in halves for part in _divide(rows, half, parts // 2)]
 
 
 class Start(NamedTuple):
-    """Where a search may start: a vertex, and the coefficients that it was found with."""
+    """A starting point of a search: a vertex and its coefficients."""
 
     vertex: Vertex
     beta: FloatArray
 
 
-class Found(Protocol):
-    """An optimal fit."""
+class OptimalFit(Protocol):
+    """An optimal fit with bounds on its round-off."""
 
     @property
     def vertex(self) -> Vertex:
-        """The rows that it goes through, and the sides of the others."""
+        """The rows on the fit, and the sides of the others."""
 
     @property
     def beta(self) -> FloatArray:
         """(d,) coefficients."""
 
     @property
-    def blur(self) -> FloatArray:
-        """(d,) bound on their round-off."""
+    def rounding_error(self) -> FloatArray:
+        """(d,) bound on the round-off in the coefficients."""
 
     def value(self, phi: FloatArray) -> tuple[float, float]:
-        """The fit at (d,) features and a bound on its round-off."""
+        """Compute the fit at (d,) features and a bound on its round-off."""
 
     def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same for (m, d) features, bit by bit."""
+        """Compute the fit at (m, d) features with bounds, bit by bit as `value` does."""
 
 
 # The optimal fit, a direction in which the problem is unbounded, or None outside the certified region.
-Answer: TypeAlias = Found | Unbounded | None
+Answer: TypeAlias = OptimalFit | Unbounded | None
 
 
 class Regression(Protocol):
-    """Regressions on one data set that differ in their linear term only."""
+    """Regressions on one data set that differ only in their linear term."""
 
-    def minimise(self, phi: FloatArray) -> Found | Unbounded:
-        """The minimiser with the smallest phi' beta."""
+    def minimise(self, phi: FloatArray) -> OptimalFit | Unbounded:
+        """Find the minimiser with the smallest phi' beta."""
 
 
 R = TypeVar("R", bound=Regression)
@@ -194,56 +176,45 @@ R = TypeVar("R", bound=Regression)
 
 @dataclass(frozen=True)
 class Window(Generic[R]):
-    """The nearest rows, solved by themselves.
+    """The regression on the nearest rows, in which the others take part by their sums."""
 
-    Attributes:
-        regression: Their regression, the others' sums included.
-        rows: The k rows.
-        rest: Sums of the others.
-        tau: Target coverage.
-        distances: (k,) distances of the rows from the base fit.
-        radius: The smallest distance among the rows left out; `inf` if there are none.
-        centre: The base fit.
-        clusters: The rows on the base fit that the first of the rows stand for; None if each row stands for
-            itself.
-    """
-
-    regression: R
-    rows: Rows
-    rest: Rest
-    tau: float
-    distances: FloatArray
-    radius: float
-    centre: Centre
+    regression: R  # The regression on the rows, including the sums of the others
+    rows: Rows  # The k rows
+    rest: Rest  # Sums of the others
+    tau: float  # Target coverage
+    distances: FloatArray  # (k,) distances of the rows from the base fit
+    radius: float  # The smallest distance among the rows left out; `inf` if there are none
+    centre: Centre  # The base fit
+    # The clusters that the first rows replace; None if every row is a row of the data.
     clusters: Clusters | None = None
 
-    def proves(self, found: Found | Unbounded, phi: FloatArray) -> bool:
-        """Whether what was found for the window and a prompt holds for all rows."""
+    def proves(self, found: OptimalFit | Unbounded, phi: FloatArray) -> bool:
+        """Return whether the solution of the window for a prompt is optimal for all rows."""
         if self.clusters is not None and not self._leaves_whole(self.clusters, found):
             return False
         if self.radius == np.inf:
             return True
         if isinstance(found, Unbounded):
-            return self._falls_forever(found.ray, phi)
-        if self.centre.way(found.beta, found.blur) < self.radius:
+            return self._is_unbounded_along(found.ray, phi)
+        if self.centre.bound_move(found.beta, found.rounding_error) < self.radius:
             return True
-        # The base fit itself, near which there may be rows at any distance, or more on it than were kept.
+        # The base fit itself is proven, even if rows that were left out lie on it or arbitrarily near.
         basis = found.vertex.basis
         return len(basis) == len(phi) and not self.distances[basis].any()
 
-    def _leaves_whole(self, clusters: Clusters, found: Found | Unbounded) -> bool:
-        """Whether a fit or a ray leads no two rows of a cluster to different sides."""
+    def _leaves_whole(self, clusters: Clusters, found: OptimalFit | Unbounded) -> bool:
+        """Return whether a fit or a ray leaves all rows of every cluster on one side."""
         if isinstance(found, Unbounded):
             return clusters.are_whole(found.ray, 8 * EPS * float(np.abs(found.ray).sum()))
         size = np.abs(found.beta).sum() + np.abs(self.centre.beta).sum() + np.abs(self.rows.scores).max()
-        tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.blur.sum())
+        tolerance = 4 * (len(found.beta) + 2) * EPS * float(size) + float(found.rounding_error.sum())
         return clusters.are_whole(found.beta - self.centre.beta, tolerance)
 
-    def _falls_forever(self, ray: FloatArray, phi: FloatArray) -> bool:
-        """Whether the objective over all rows falls along a ray, wherever the rows left out come to lie.
+    def _is_unbounded_along(self, ray: FloatArray, phi: FloatArray) -> bool:
+        """Return whether the objective over all rows falls along a ray, whatever the rows left out are.
 
-        Far out row i adds rho_tau(-x_i' ray). For the rows left out that is known where all of them move to
-        the same side, as they do if every column on the way has one sign and the ray agrees with it.
+        Far out, row i adds rho_tau(-x_i' ray). For the rows left out this is known if all of them move to the
+        same side, which is the case if every column along the ray has one sign that agrees with the ray.
         """
         total = self.rest.total * ray
         one_sign = np.abs(self.rest.total) == self.rest.mass
@@ -256,70 +227,52 @@ class Window(Generic[R]):
 
 
 class Windows(ABC, Generic[R]):
-    """Answers to prompts; safe to ask from many threads.
-
-    Args:
-        near: The neighbourhood.
-        tau: Target coverage.
+    """Proven answers to prompts; safe to use from many threads.
 
     Attributes:
-        shares: Parts of a linear term at which the fit bounds that at all of it from below.
-        endless: What an unbounded problem makes of the fit at the prompt.
+        shares: Parts of a linear term at which the fit is a lower bound for the fit at all of it.
+        unbounded_value: The value of the fit at the prompt if the problem is unbounded.
     """
 
     shares: ClassVar[tuple[float, ...]] = SHARES
-    endless: ClassVar[float] = np.inf
+    unbounded_value: ClassVar[float] = np.inf
 
-    def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
+    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None) -> None:
         self._near, self._tau = near, tau
-        self._made: dict[int, Window[R]] = {}
+        self._penalty = np.zeros(len(near.centre.root)) if penalty is None else penalty
+        self._windows: dict[int, Window[R]] = {}
         self._answers: dict[bytes, Answer] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Windows[R]], tuple[object, ...]]:
-        """Copies start anew: nothing that was found changes an answer, and a lock cannot be copied."""
-        return type(self), (self._near, self._tau)
+        """Copy without the caches, which change no answer, and without the lock."""
+        return type(self), (self._near, self._tau, self._penalty)
 
     def find(self, phi: FloatArray) -> Answer:
-        """The proven answer to one prompt of (d,) features.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal.
-        """
+        """Find the proven answer to one prompt of (d,) features."""
         prompt, answers = phi.tobytes(), self._answers
         if prompt in answers:
             return answers[prompt]
         answer = self._search(phi)
         with self._lock:
-            if len(self._answers) >= MEMORY:  # the first half is forgotten
+            if len(self._answers) >= CACHE_SIZE:  # drop the oldest half
                 self._answers = dict(list(self._answers.items())[len(self._answers) // 2 + 1 :])
             self._answers[prompt] = answer
         return answer
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
-        """The proven answers to (m, d) prompts.
-
-        Returns:
-            Different answers, and for each prompt the number of its own.
-
-        Raises:
-            ThresholdError: If no fit could be proven optimal.
-        """
+        """Find the distinct proven answers to (m, d) prompts, and the index of each prompt's answer."""
         prompts: dict[bytes, int] = {}
         which = [prompts.setdefault(phi.tobytes(), len(prompts)) for phi in phis]
         _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
-    def unproven(self, phi: FloatArray) -> Found | Unbounded:
-        """What the rows kept say of a prompt outside the certified region, right or wrong.
+    def solve_unproven(self, phi: FloatArray) -> OptimalFit | Unbounded:
+        """Solve for a prompt outside the certified region with all rows kept, without a proof."""
+        return self._get_window(len(self._window_sizes) - 1).regression.minimise(phi)
 
-        Raises:
-            ThresholdError: If no fit could be proven optimal for them.
-        """
-        return self._window(len(self._sizes) - 1).regression.minimise(phi)
-
-    def at_least(self, linear: FloatArray, phi: FloatArray) -> float:
-        """A lower bound on the fit at a prompt outside the certified region, `linear` its weighted features.
+    def bound_below(self, linear: FloatArray, phi: FloatArray) -> float:
+        """Bound the fit at a prompt outside the certified region from below; `linear` is weighted features.
 
         The optimal value is concave in theta and has slope -phi' beta, so phi' beta never falls as theta
         grows from 0 to tau: the fit at the prompt with a part of its weight bounds that with all of it.
@@ -336,139 +289,122 @@ class Windows(ABC, Generic[R]):
 
     @abstractmethod
     def certificate(self, phi: FloatArray) -> Certificate | None:
-        """What proves the answer to one prompt; None unless that is a fit."""
+        """Build the certificate of the answer to one prompt; None unless that is a fit."""
 
     @abstractmethod
-    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
-        """The regression on some rows and the sums of all others."""
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
+        """Build the regression on some rows and the sums of all others."""
 
     def _search(self, phi: FloatArray) -> Answer:
-        """What the first window to prove anything says."""
+        """Find the answer of the first window that proves one."""
         failed: ThresholdError | None = None
-        for number in range(len(self._sizes)):
+        for number in range(len(self._window_sizes)):
             try:
-                found = self._ask(number, phi)
-            except ThresholdError as error:  # more rows may be easier
+                found = self._query(number, phi)
+            except ThresholdError as error:  # a larger window may succeed
                 failed = error
                 continue
             if found is not None:
                 return found
         if failed is not None and self._near.radius == np.inf:
             raise failed
-        return None  # with more of the calibration prompts it might be known
+        return None
 
-    def _ask(self, number: int, phi: FloatArray) -> Answer:
-        """What one window can prove."""
-        window = self._window(number)
+    def _query(self, number: int, phi: FloatArray) -> Answer:
+        """Solve one window; None if it proves nothing."""
+        window = self._get_window(number)
         found = window.regression.minimise(phi)
         return found if window.proves(found, phi) else None
 
     @cached_property
-    def _sizes(self) -> list[int]:
-        """Rows in each window, those on the base fit not counted where they are in clusters."""
-        kept, sizes = len(self._near.rows), [max(SMALLEST, ROOM * len(self._near.centre.root))]
+    def _window_sizes(self) -> list[int]:
+        """The number of rows in each window, not counting clustered rows on the base fit."""
+        kept, sizes = len(self._near.rows), [max(SMALLEST, ROWS_PER_FEATURE * len(self._near.centre.root))]
         while sizes[-1] < kept:
             sizes.append(FACTOR * sizes[-1])
         return [*sizes[:-1], kept]
 
     @cached_property
-    def _crowd(self) -> int:
-        """How many rows lie on the base fit, if so many that they are taken together; they come first."""
+    def _n_clustered(self) -> int:
+        """The number of rows on the base fit, which come first, if there are enough for clusters; else 0."""
         rows, d = self._base[0], len(self._near.centre.root)
-        on = int(np.count_nonzero(self._near.centre.distances(rows) == 0.0))
-        return on if on > CROWD * d and len(self._sizes) > 1 else 0
+        on = int(np.count_nonzero(self._near.centre.compute_distances(rows) == 0.0))
+        return on if on > MIN_CLUSTERED * d and len(self._window_sizes) > 1 else 0
 
     @cached_property
     def _base(self) -> tuple[Rows, Start]:
-        """All rows, those first that the base fit goes through, and the base fit."""
+        """All rows, with those of the base fit's vertex first, and the base fit."""
         rows, d = self._near.rows, len(self._near.centre.root)
-        regression = self._regression(rows, self._near.rest, self._first(rows))
-        found = bounded(regression.minimise(np.zeros(d)))
+        regression = self._build_regression(rows, self._near.rest, self._initial_start(rows))
+        found = require_bounded(regression.minimise(np.zeros(d)))
         basis, below = found.vertex
-        # By distance, so that those on the fit come next.
-        nearest = np.argsort(self._near.centre.distances(rows), kind="stable")
+        # By distance, so that other rows on the fit come next.
+        nearest = np.argsort(self._near.centre.compute_distances(rows), kind="stable")
         order = np.concatenate([basis, nearest[~np.isin(nearest, basis)]])
         return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
 
-    def _first(self, rows: Rows) -> Start | None:  # noqa: ARG002 - of use where rows make a fit
-        """Where to find the base fit from."""
+    def _initial_start(self, rows: Rows) -> Start | None:  # noqa: ARG002 - for subclasses
+        """Return where to start the search for the base fit; None for the solver's default."""
         return None
 
-    def _window(self, number: int) -> Window[R]:
-        if number not in self._made:
-            self._made[number] = self._make(number)
-        return self._made[number]
+    def _get_window(self, number: int) -> Window[R]:
+        if number not in self._windows:
+            self._windows[number] = self._build_window(number)
+        return self._windows[number]
 
-    def _make(self, number: int) -> Window[R]:
-        if self._crowd and number < len(self._sizes) - 1:
-            return self._clustered(number)
-        (rows, ((basis, below), beta)), size = self._base, self._sizes[number]
-        centre, inside, beyond = self._near.centre, slice(size), slice(size, None)
-        distances = centre.distances(rows)
+    def _build_window(self, number: int) -> Window[R]:
+        """Build a window, with the rows on the base fit in clusters unless they are few or it is the last."""
+        (rows, ((basis, below), beta)), centre = self._base, self._near.centre
+        first = self._n_clustered if number < len(self._window_sizes) - 1 else 0
+        inside = slice(first, first + self._window_sizes[number])
+        beyond = slice(inside.stop, None)
+        distances = centre.compute_distances(rows)
         radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
-        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
-        part, start = rows.take(inside), Start(Vertex(basis, below[inside]), beta)
-        regression = self._from_mean(part, rest, start)
-        return Window(regression, part, rest, float(self._tau), distances[inside], radius, centre)
-
-    def _clustered(self, number: int) -> Window[R]:
-        """A window with the rows on the base fit in clusters, and the nearest of the others one by one."""
-        (rows, ((_, below), _)), centre = self._base, self._near.centre
-        clusters = Clusters.of(rows.take(slice(self._crowd)), COARSEST * FINER**number)
-        end = self._crowd + self._sizes[number]
-        inside, beyond = slice(self._crowd, end), slice(end, None)
-        distances = centre.distances(rows)
-        radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
-        rest = self._near.rest + Rest.of(rows.take(beyond), below[beyond])
-        part = clusters.means + rows.take(inside)
-        away = np.concatenate([np.zeros(len(clusters.means)), distances[inside]])
-        regression = self._from_mean(part, rest, None)
-        return Window(regression, part, rest, float(self._tau), away, radius, centre, clusters)
-
-    def _from_mean(self, part: Rows, rest: Rest, start: Start | None) -> R:
-        """The regression on some rows, started where most prompts are near: at the mean of the rows."""
-        mean = self._regression(part, rest, start).minimise(part.mean())
+        rest = self._near.rest + Rest.from_rows(rows.take(beyond), below[beyond])
+        part, distances = rows.take(inside), distances[inside]
+        clusters: Clusters | None = None
+        start: Start | None = None
+        if first:
+            clusters = Clusters.build(rows.take(slice(first)), COARSEST * FINER**number)
+            part = Rows.concatenate([clusters.means, part])
+            distances = np.concatenate([np.zeros(len(clusters.means)), distances])
+        else:
+            start = Start(Vertex(basis, below[inside]), beta)
+        # Most prompts are near the mean of the rows, so the regression starts from its solution there.
+        mean = self._build_regression(part, rest, start).minimise(part.mean())
         if not isinstance(mean, Unbounded):
             start = Start(mean.vertex, mean.beta)
-        return self._regression(part, rest, start)
+        regression = self._build_regression(part, rest, start)
+        return Window(regression, part, rest, float(self._tau), distances, radius, centre, clusters)
 
-    def _problem(self, phi: FloatArray) -> Problem:
-        """What a certificate for a prompt is about."""
+    def _build_problem(self, phi: FloatArray) -> Problem:
+        """Return the problem that a certificate for a prompt refers to."""
         rest, tau = self._near.rest, float(self._tau)
         return Problem(self._base[0], rest, tau, self._penalty, phi)
 
-    @property
-    def _penalty(self) -> FloatArray:
-        """(d,) ridge penalties."""
-        return np.zeros(len(self._near.centre.root))
-
-    def _sides(self, found: Found) -> BoolArray:
-        """(K,) which of the kept rows lie below a fit: those beyond its window have not changed sides."""
+    def _find_sides(self, found: OptimalFit) -> BoolArray:
+        """Return for each kept row whether it lies below a fit; rows beyond its window keep their sides."""
         below = self._base[1].vertex.below
         return np.concatenate([found.vertex.below, below[len(found.vertex.below) :]])
 
 
-# Products of prompts and vertices held at a time when many prompts are looked up.
-LOOKUPS = 1 << 20
-
-
-class Known(NamedTuple):
-    """A vertex that may answer other prompts: its numbers, its prompts, and whether it holds for all rows."""
+class KnownVertex(NamedTuple):
+    """A vertex that may answer other prompts: its fit, its prompts, and whether it is proven for all rows."""
 
     fit: Fit
     box: Box
     is_proven: bool
 
 
-class Vertices:
-    """Known vertices, and which of them has the smallest value at a prompt.
+class VertexCache:
+    """A cache of vertices that finds the one with the smallest value at a prompt.
 
     Safe to read while another thread adds: entries are written before the view that covers them.
     """
 
     def __init__(self, d: int) -> None:
         self._lock = threading.Lock()
-        self._known: list[list[Known]] = []
+        self._known: list[list[KnownVertex]] = []
         self._numbers: dict[bytes, int] = {}
         self._slopes = np.empty((SMALLEST, d))
         self._losses = np.empty(SMALLEST)
@@ -476,25 +412,25 @@ class Vertices:
         self._view = self._slopes[:0], self._losses[:0]
 
     def __len__(self) -> int:
-        """How many different fits there are."""
+        """The number of distinct fits."""
         return len(self._view[1])
 
     @property
-    def full(self) -> bool:
-        """Whether there is no room for another."""
-        return len(self._bases) >= MEMORY
+    def is_full(self) -> bool:
+        """Whether no further vertex is stored."""
+        return len(self._bases) >= CACHE_SIZE
 
-    def __getitem__(self, number: int) -> Sequence[Known]:
-        """The vertices of one fit: several where more rows than a basis lie on it."""
+    def __getitem__(self, number: int) -> Sequence[KnownVertex]:
+        """The vertices of one fit; several if more rows than a basis lie on it."""
         return self._known[number]
 
-    def nearest(self, phi: FloatArray) -> Sequence[Known]:
-        """The vertices of the fit with the smallest value at one prompt."""
+    def find_nearest(self, phi: FloatArray) -> Sequence[KnownVertex]:
+        """Find the vertices of the fit with the smallest value at one prompt."""
         slopes, losses = self._view
         return self._known[int((losses - slopes.dot(phi)).argmin())] if len(losses) else ()
 
-    def nearest_each(self, phis: FloatArray) -> IntArray:
-        """Numbers of the vertices with the smallest value at (m, d) prompts, where there is a vertex."""
+    def find_nearest_each(self, phis: FloatArray) -> IntArray:
+        """Find the indices of the fits with the smallest value at (m, d) prompts, in a non-empty cache."""
         slopes, losses = self._view
         size = max(1, LOOKUPS // len(losses))
         parts = [
@@ -503,11 +439,11 @@ class Vertices:
         ]
         return np.concatenate(parts)
 
-    def add(self, known: Known, slope: FloatArray, loss: float) -> None:
-        """Add a vertex with value loss - slope' phi, unless it is known or there is no room."""
+    def add(self, known: KnownVertex, slope: FloatArray, loss: float) -> None:
+        """Add a vertex with value loss - slope' phi, unless it is known or the cache is full."""
         basis, beta = known.fit.vertex.basis.tobytes(), known.fit.beta.tobytes()
         with self._lock:
-            if self.full or basis in self._bases:
+            if self.is_full or basis in self._bases:
                 return
             self._bases.add(basis)
             if beta in self._numbers:
@@ -524,18 +460,18 @@ class Vertices:
 
 
 class PlainWindows(Windows[QuantileSimplex]):
-    """Answers to prompts from quantile regression without a penalty."""
+    """Proven answers from quantile regression without a penalty."""
 
     solver: ClassVar[type[QuantileSimplex]] = QuantileSimplex
 
-    def __init__(self, near: Neighbourhood, tau: Fraction) -> None:
-        super().__init__(near, tau)
-        # Edges cost time, and continuous features never come to lie on them. No answer depends on this.
+    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None) -> None:
+        super().__init__(near, tau, penalty)
+        # Checking edges costs time, and continuous features never lie on one. No answer depends on this.
         self._has_ties = False
-        self._vertices = defaultdict[int, Vertices](lambda: Vertices(len(near.centre.root)))
+        self._vertices = defaultdict[int, VertexCache](lambda: VertexCache(len(near.centre.root)))
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
-        """The proven answers to (m, d) prompts: different ones, and for each prompt the number of its own."""
+        """Find the distinct proven answers to (m, d) prompts, and the index of each prompt's answer."""
         answers: list[Answer] = []
         which = np.full(len(phis), -1, dtype=np.int64)
         asked: dict[bytes, int] = {}
@@ -545,7 +481,7 @@ class PlainWindows(Windows[QuantileSimplex]):
                 which[rows] = len(answers)
                 answers.append(known)
             pending = pending[which[pending] < 0]
-            # A few are solved one by one, then all others are looked up among the vertices found.
+            # A few prompts are solved one by one, then all others are looked up among the vertices found.
             for row in pending[:turn]:
                 prompt = phis[row].tobytes()
                 if prompt not in asked:
@@ -556,71 +492,71 @@ class PlainWindows(Windows[QuantileSimplex]):
         return answers, which
 
     def certificate(self, phi: FloatArray) -> Certificate | None:
-        """What proves the answer to one prompt; None unless that is a fit."""
+        """Build the certificate of the answer to one prompt; None unless that is a fit."""
         fit = self.find(phi)
         if not isinstance(fit, Fit):
             return None
         value = fit.value(phi)
-        if self._crowd:
-            fit = bounded(self._window(len(self._sizes) - 1).regression.minimise(phi))
-        problem, vertex = self._problem(phi), Vertex(fit.vertex.basis, self._sides(fit))
-        others = problem.pull(problem.eta(vertex, np.zeros(len(phi))))
+        if self._n_clustered:
+            fit = require_bounded(self._get_window(len(self._window_sizes) - 1).regression.minimise(phi))
+        problem, vertex = self._build_problem(phi), Vertex(fit.vertex.basis, self._find_sides(fit))
+        others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(len(phi))))
         basis = problem.rows.features[fit.vertex.basis]
         on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)
-        return certificate_of(problem, vertex, on_basis, fit.beta, value)
+        return build_certificate(problem, vertex, on_basis, fit.beta, value)
 
-    def _regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
         return self.solver(rows, self._tau, rest, None if start is None else start.vertex)
 
-    def _first(self, rows: Rows) -> Start:
+    def _initial_start(self, rows: Rows) -> Start:
         d = rows.features.shape[1]
         return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
 
-    def _of_larger_windows(self) -> Iterator[Vertices]:
-        """Vertices of all windows but the first, where a fit without further rows on it is of every window.
+    def _iterate_larger_windows(self) -> Iterator[VertexCache]:
+        """Iterate over the non-empty caches of all windows but the first, unless there are clusters.
 
-        Smaller windows that cannot answer need not be asked then. What a smaller one can prove is the same
-        fit, on edges as well: who owns an edge follows from the basis and from sums over all rows. Clusters
+        A fit without further rows on it is a fit of every window, so smaller windows need not be solved. On
+        edges as well: the owner of an edge follows from the basis and from sums over all rows. Clusters
         differ from window to window.
         """
-        for number in range(1, 0 if self._crowd else len(self._sizes)):
+        for number in range(1, 0 if self._n_clustered else len(self._window_sizes)):
             if len(self._vertices[number]):
                 yield self._vertices[number]
 
-    def _ask(self, number: int, phi: FloatArray) -> Answer:
-        nearest = self._vertices[number].nearest(phi)
+    def _query(self, number: int, phi: FloatArray) -> Answer:
+        nearest = self._vertices[number].find_nearest(phi)
         for known in nearest:
             if self._is_held(known.box, phi):
                 return known.fit if known.is_proven else None
-        for vertices in self._of_larger_windows() if number == 0 else ():
-            for known in vertices.nearest(phi):
-                if known.is_proven and known.fit.alone and self._is_held(known.box, phi):
+        for vertices in self._iterate_larger_windows() if number == 0 else ():
+            for known in vertices.find_nearest(phi):
+                if known.is_proven and known.fit.is_isolated and self._is_held(known.box, phi):
                     return known.fit
         return self._solve(number, phi, nearest[0].fit.vertex if nearest else None)
 
     def _solve(self, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
-        """What one window can prove, by a search from a vertex that may be near."""
-        window, vertices = self._window(number), self._vertices[number]
+        """Solve one window, starting from a vertex if one is given; None if it proves nothing."""
+        window, vertices = self._get_window(number), self._vertices[number]
         simplex = window.regression
         try:
             found: Fit | Unbounded | None = simplex.minimise(phi, start)
         except ThresholdError:
             if start is None:
                 raise
-            found = None  # from elsewhere it may be proven
-        if isinstance(found, Fit) and found.shared and not (start is None and vertices.full):
-            box = simplex.box(found)
+            found = None  # another start may succeed
+        if isinstance(found, Fit) and found.is_shared and not (start is None and vertices.is_full):
+            box = simplex.build_box(found)
             if box.owns(phi):
                 is_proven = window.proves(found, phi)
                 slope = float(self._tau) * found.beta
-                vertices.add(Known(found, box, is_proven), slope, simplex.loss(found))
+                vertices.add(KnownVertex(found, box, is_proven), slope, simplex.compute_loss(found))
                 return found if is_proven else None
         if start is not None:
             found = simplex.minimise(phi)
         return found if found is not None and window.proves(found, phi) else None
 
     def _is_held(self, box: Box, phi: FloatArray) -> bool:
-        """Whether a prompt lies inside a vertex's box, or on an edge that the vertex owns."""
+        """Return whether a prompt lies inside a vertex's box, or on an edge that the vertex owns."""
         if box.holds(phi):
             return True
         tied = box.owns(phi)
@@ -628,19 +564,19 @@ class PlainWindows(Windows[QuantileSimplex]):
         return tied
 
     def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
-        """Known vertices with the pending prompts that they answer."""
-        for vertices in self._of_larger_windows():
+        """Iterate over cached fits with the pending prompts that they answer."""
+        for vertices in self._iterate_larger_windows():
             unanswered = np.ones(len(pending), dtype=np.bool_)
-            for fit, held in self._held_alone(vertices, phis[pending]):
+            for fit, held in self._recall_isolated(vertices, phis[pending]):
                 unanswered[held] = False
                 if len(held):
                     yield fit, pending[held]
             pending = pending[unanswered]
-        for number in range(len(self._sizes)):
+        for number in range(len(self._window_sizes)):
             vertices = self._vertices[number]
             if len(vertices) == 0 or len(pending) == 0:
                 return
-            numbers = vertices.nearest_each(phis[pending])
+            numbers = vertices.find_nearest_each(phis[pending])
             order = np.argsort(numbers, kind="stable")
             ends = np.flatnonzero(np.diff(numbers[order])) + 1
             further = [pending[:0]]
@@ -655,19 +591,19 @@ class PlainWindows(Windows[QuantileSimplex]):
                     rows = rows[~inside]
             pending = np.concatenate(further)
 
-    def _held_alone(self, vertices: Vertices, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
-        """Proven fits without further rows on them, with the numbers of (m, d) prompts that they answer."""
+    def _recall_isolated(self, vertices: VertexCache, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
+        """Iterate over proven fits without further rows on them, with the rows of prompts they answer."""
         if len(phis) == 0:
             return
-        numbers = vertices.nearest_each(phis)
+        numbers = vertices.find_nearest_each(phis)
         for number in np.unique(numbers):
             rows = np.flatnonzero(numbers == number)
             for known in vertices[int(number)]:
-                if known.is_proven and known.fit.alone:
+                if known.is_proven and known.fit.is_isolated:
                     held = self._are_held(known.box, phis[rows])
                     yield known.fit, rows[held]
                     rows = rows[~held]
 
     def _are_held(self, box: Box, phis: FloatArray) -> BoolArray:
-        """The same as `_is_held` for (m, d) prompts; edges are looked at once a prompt has lain on one."""
+        """Apply `_is_held` to (m, d) prompts; edges are checked only once a prompt was found on one."""
         return (box.owns_each if self._has_ties else box.holds_each)(phis)

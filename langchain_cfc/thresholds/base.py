@@ -1,13 +1,11 @@
-"""`ThresholdRule`: the one small interface behind which every threshold rule stands.
-
-Levels and ranks in exact arithmetic.
+"""The interface of every threshold rule (`ThresholdRule`), and levels and ranks in exact arithmetic.
 
 A level is decimal: 0.1 means one tenth, not the binary number next to it. Ranks such as ceil((N + 1) tau)
 jump by one when (N + 1) tau is an integer, and binary floats miss that (10 * (1 - 0.7) is
 3.0000000000000004), so they are computed in fractions made from the decimal string.
 
-Ranks come in two kinds. `conformal_rank` keeps the promise on average over calibration sets; `confident_rank`
-keeps it for the one calibration set at hand, with confidence 1 - delta.
+There are two ranks. `conformal_rank` keeps the guarantee on average over calibration sets; `confident_rank`
+keeps it for the given calibration set, with confidence 1 - delta.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds._rows import LARGEST
 
@@ -31,44 +29,45 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# Ranks of more decimals could not be told apart in the floats that the solver computes with.
+# The floats of the solver could not distinguish levels with more decimals.
 DECIMALS = 12
-# What each count visited adds to the bound on the relative round-off of a binomial tail: see `_tails`.
+# Relative round-off of a binomial tail per count that is visited: see `_binomial_tails`.
 ROUND_OFF = 2.0**-42
+State = TypeVar("State")
 Level: TypeAlias = str | float | Decimal
 
 
-def alpha_text(alpha: Level) -> str:
-    """The canonical decimal text of an error level.
+def format_alpha(alpha: Level) -> str:
+    """Convert an error level to canonical decimal text.
 
     Args:
-        alpha: Error level, 0 < alpha < 1. A float means the nearest decimal of 12 digits, so that `1 - 0.8`
-            means 0.2; text and `Decimal` mean exactly what they say.
+        alpha: Error level, 0 < alpha < 1. A float is rounded to the nearest decimal of 12 digits, so that
+            `1 - 0.8` means 0.2; text and `Decimal` are exact.
 
     Returns:
         Plain decimal text without exponent or trailing zeros, such as `0.1`.
 
     Raises:
-        InputError: If it is no number strictly between 0 and 1, if a float rounds to 0 or 1, or if text or a
-            `Decimal` has more than 12 decimals.
+        InputError: If it is not a number strictly between 0 and 1, if a float rounds to 0 or 1, or if text or
+            a `Decimal` has more than 12 decimals.
 
-    >>> alpha_text(0.10), alpha_text("0.050"), alpha_text(1e-3), alpha_text(1 - 0.8)
+    >>> format_alpha(0.10), format_alpha("0.050"), format_alpha(1e-3), format_alpha(1 - 0.8)
     ('0.1', '0.05', '0.001', '0.2')
     """
     return _decimal_text(alpha, "alpha")
 
 
-def delta_text(delta: Level) -> str:
-    """The canonical decimal text of a failure probability.
+def format_delta(delta: Level) -> str:
+    """Convert a failure probability to canonical decimal text.
 
     Args:
-        delta: Probability that a promise with confidence 1 - delta is not kept, 0 < delta < 1.
+        delta: Probability that a guarantee with confidence 1 - delta fails, 0 < delta < 1.
 
     Returns:
-        Plain decimal text as from `alpha_text`.
+        Plain decimal text as from `format_alpha`.
 
     Raises:
-        InputError: If it is no number strictly between 0 and 1.
+        InputError: If it is not a number strictly between 0 and 1.
     """
     return _decimal_text(delta, "delta")
 
@@ -82,9 +81,9 @@ def _decimal_text(level: Level, name: str) -> str:
         msg = f"{name} must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {level!r}"
         raise InputError(msg)
     if isinstance(level, float):
-        # Arithmetic such as 1 - 0.8 is off by round-off only. The float's exact value says what is nearest.
+        # Arithmetic such as 1 - 0.8 differs from the decimal only by round-off.
         number = Decimal(level).quantize(Decimal(1).scaleb(-DECIMALS))
-    # An exponent may ask for zeros without end, which are not written out to be counted.
+    # A huge exponent would expand to as many zeros, so tiny numbers are not written out.
     tiny = number.is_zero() or number.adjusted() < -DECIMALS
     text = str(level) if tiny or number == 1 else f"{number:f}".rstrip("0")
     if tiny or number == 1 or len(text) > len("0.") + DECIMALS:
@@ -93,17 +92,17 @@ def _decimal_text(level: Level, name: str) -> str:
     return text
 
 
-def exact_tau(alpha: Level) -> Fraction:
-    """The target coverage tau = 1 - alpha as a fraction.
+def compute_tau(alpha: Level) -> Fraction:
+    """Compute the target coverage tau = 1 - alpha as a fraction.
 
-    >>> exact_tau(0.3)
+    >>> compute_tau(0.3)
     Fraction(7, 10)
     """
-    return 1 - Fraction(alpha_text(alpha))
+    return 1 - Fraction(format_alpha(alpha))
 
 
 def conformal_rank(size: int, tau: Fraction) -> int:
-    """The rank ceil((N + 1) tau) of split conformal prediction, from 1; N + 1 means "no score suffices".
+    """Compute the rank ceil((N + 1) tau) of split conformal prediction; N + 1 means "no score suffices".
 
     Args:
         size: Number of calibration scores N >= 0.
@@ -112,20 +111,20 @@ def conformal_rank(size: int, tau: Fraction) -> int:
     Returns:
         The rank, 1 ... N + 1.
 
-    >>> conformal_rank(9, exact_tau(0.1)), conformal_rank(9, exact_tau(0.3))
+    >>> conformal_rank(9, compute_tau(0.1)), conformal_rank(9, compute_tau(0.3))
     (9, 7)
     """
     return math.ceil((size + 1) * tau)
 
 
 def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
-    """The rank whose coverage, given the calibration set, is at least tau with confidence 1 - delta.
+    """Compute the rank with coverage tau, given the calibration set, with confidence 1 - delta.
 
     For N independent continuous scores the coverage of the order statistic of rank k, given the calibration
     set, is Beta(k, N + 1 - k), whatever the scores' distribution. The rank is the smallest k with
-    P(Beta(k, N + 1 - k) < tau) = P(Bin(N, tau) >= k) <= delta, but never below `conformal_rank`: the promise
-    on average is kept as well. Only a delta above 1 / e makes a difference there, since a log-concave law
-    such as Beta's lies at or below its mean with probability at least 1 / e (Grunbaum 1960).
+    P(Beta(k, N + 1 - k) < tau) = P(Bin(N, tau) >= k) <= delta, but never below `conformal_rank`: the
+    guarantee on average holds as well. Only a delta above 1 / e makes a difference there, since a
+    log-concave law such as Beta's lies at or below its mean with probability at least 1 / e (Grunbaum 1960).
 
     Binomial tails are computed in floats. One that comes within the bound on its round-off of delta, a share
     of less than 1e-8 up to N = 10^6, counts as above it, so that the rank may be one too large, never too
@@ -137,29 +136,29 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
     Args:
         size: Number of calibration scores N >= 0.
         tau: Target coverage in (0, 1).
-        delta: Failure probability, 0 < delta < 1, over calibration sets: a decimal, or a fraction where one
-            is divided among groups.
+        delta: Failure probability, 0 < delta < 1, over calibration sets: a decimal, or a fraction if one is
+            divided among groups.
 
     Returns:
         The rank, 1 ... N + 1; N + 1 means "no score suffices".
 
     Raises:
-        InputError: If delta is no number strictly between 0 and 1.
+        InputError: If delta is not a number strictly between 0 and 1.
 
-    >>> [confident_rank(size, exact_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
+    >>> [confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
     [22, 22, 186, 913, 8137]
     """
-    allowed = delta if isinstance(delta, Fraction) else Fraction(delta_text(delta))
+    allowed = delta if isinstance(delta, Fraction) else Fraction(format_delta(delta))
     if not 0 < allowed < 1:
         msg = f"delta must lie strictly between 0 and 1; got {allowed}"
         raise InputError(msg)
-    first, tails = _tails(size, tau, allowed)
+    first, tails = _binomial_tails(size, tau, allowed)
     above = tails * (1.0 + ROUND_OFF * len(tails)) > float(allowed)
     return max(conformal_rank(size, tau), first + int(np.count_nonzero(above)))
 
 
-def _tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
-    """P(Bin(N, tau) >= k) for a run of k that holds the first at which it is at most delta.
+def _binomial_tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
+    """Compute P(Bin(N, tau) >= k) from a first k on, past the k where it falls to delta.
 
     Counts further than w from N tau are left out: each side has probability at most exp(-2 w^2 / N)
     (Hoeffding 1963), which w makes smaller than delta times half of the floats' resolution. So only about
@@ -169,9 +168,6 @@ def _tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
     than n additions, with sums of at most 745 in size, since `exp` leaves nothing of smaller probabilities.
     That makes them accurate to 750 n 2^-53. A tail is a sum of positive numbers, added from the top, over the
     sum of all of them, hence accurate to about twice that, and to less than 2^-42 n with all else counted.
-
-    Returns:
-        The first k, and the tails from there on.
     """
     reach = math.ceil(math.sqrt(size / 2 * (54 * math.log(2) - math.log(delta)))) + 1
     mode = math.floor((size + 1) * tau)
@@ -184,59 +180,52 @@ def _tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
     return first, tails / tails[0]
 
 
-State = TypeVar("State")
-
-
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds of m prompts with what is known of their accuracy.
+    """Thresholds of m prompts with bounds on their round-off.
 
     Attributes:
-        values: (m,) unclipped thresholds; `inf` where none can be certified with n candidates; may be
-            negative, and `-inf` where they are randomised.
-        errors: (m,) bounds >= 0 on the round-off in the values. Whoever compares a threshold with a level
-            lets anything within the bound count as reached: measured, a plain `<=` lost 20 points of coverage
-            to round-off.
-        outside: (m,) True where the rule kept too little of the calibration data to know the threshold; the
-            value then is `inf`.
+        values: (m,) unclipped thresholds; `inf` if none can be certified with n candidates; may be negative,
+            and `-inf` for randomised thresholds.
+        errors: (m,) bounds >= 0 on the round-off in the values. A comparison with a level must count anything
+            within the bound as reached: in a measurement, a plain `<=` lost 20 points of coverage to
+            round-off.
+        outside: (m,) True if the rule kept too little of the calibration data to determine the threshold; the
+            value is then `inf`.
     """
 
     values: FloatArray
     errors: FloatArray
     outside: BoolArray
 
-    def known(self) -> FloatArray:
-        """The values, all of which must be known.
-
-        Raises:
-            OutsideCertifiedRegionError: If one is not.
-        """
+    def require_known(self) -> FloatArray:
+        """Return the values; an OutsideCertifiedRegionError if one is not determined."""
         if self.outside.any():
             raise OutsideCertifiedRegionError(np.flatnonzero(self.outside).tolist())
         return self.values
 
     @staticmethod
-    def reaches(values: FloatArray, errors: FloatArray, cap: float) -> BoolArray:
-        """(m,) whether values reach the cap; anything within the error bound does."""
-        return np.asarray(~(values < cap - errors))  # NaN reaches it: nothing is certified by accident
+    def reaches_cap(values: FloatArray, errors: FloatArray, cap: float) -> BoolArray:
+        """Return for (m,) values whether they reach the cap, within their error bounds."""
+        return np.asarray(~(values < cap - errors))  # NaN counts as reaching it, so it certifies nothing
 
     @classmethod
-    def capped(
+    def apply_cap(
         cls, values: FloatArray, errors: FloatArray, cap: float, outside: BoolArray | None = None
     ) -> Thresholds:
         """Turn thresholds that reach the cap, within their error bound, into `inf`.
 
         A prompt without a correct candidate has success score `cap`, so a threshold there certifies nothing.
-        Where the exact value is the cap, floats fall below it half of the time, hence the bound.
+        If the exact value is the cap, floats fall below it half of the time, hence the bound.
         """
-        reached = cls.reaches(values, errors, cap)
-        known = np.zeros(len(values), dtype=np.bool_) if outside is None else outside
-        return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors), known)
+        reached = cls.reaches_cap(values, errors, cap)
+        unknown = np.zeros(len(values), dtype=np.bool_) if outside is None else outside
+        return cls(np.where(reached, np.inf, values), np.where(reached, 0.0, errors), unknown)
 
 
 @dataclass(frozen=True)
 class ThresholdRule(ABC, Generic[State]):
-    """A way to get thresholds from the features and success scores of calibration prompts.
+    """A rule that learns thresholds from the features and success scores of calibration prompts.
 
     `fit` returns a fitted copy; the rule itself never changes.
 
@@ -255,8 +244,8 @@ class ThresholdRule(ABC, Generic[State]):
     _state: State | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        """Keep alpha as canonical decimal text and refuse an impossible cap."""
-        object.__setattr__(self, "alpha", alpha_text(self.alpha))
+        """Convert alpha to canonical decimal text and validate the cap."""
+        object.__setattr__(self, "alpha", format_alpha(self.alpha))
         if not (np.isfinite(self.cap) and self.cap > 1.0):
             msg = f"cap must be a finite number above 1, the largest possible score; got {self.cap!r}"
             raise InputError(msg)
@@ -264,23 +253,19 @@ class ThresholdRule(ABC, Generic[State]):
     @property
     def tau(self) -> float:
         """Target coverage 1 - alpha."""
-        return float(exact_tau(self.alpha))
+        return float(compute_tau(self.alpha))
 
     @property
     def fitted(self) -> State:
-        """What `fit` learned.
-
-        Raises:
-            NotFittedError: If there is nothing yet.
-        """
+        """The fitted state; a NotFittedError before `fit`."""
         if self._state is None:
             name = type(self).__name__
-            msg = f"{name} has no threshold yet: call .fit(features, success_scores) and use what it returns"
+            msg = f"{name} is not fitted: call .fit(features, success_scores) and use the copy it returns"
             raise NotFittedError(msg)
         return self._state
 
     def fit(self, features: npt.ArrayLike, success_scores: npt.ArrayLike) -> Self:
-        """Learn from calibration prompts.
+        """Fit the rule to calibration prompts.
 
         Args:
             features: (N, d) features, one row per prompt, N >= 1, d >= 1.
@@ -292,11 +277,11 @@ class ThresholdRule(ABC, Generic[State]):
         Raises:
             InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
         """
-        x, s = calibration_arrays(features, success_scores, self.cap)
+        x, s = check_calibration_arrays(features, success_scores, self.cap)
         return replace(self, _state=self._learn(x, s))
 
     def solve(self, features: npt.ArrayLike) -> Thresholds:
-        """Thresholds of several prompts with their error bounds.
+        """Compute the thresholds of several prompts with their error bounds.
 
         Args:
             features: (m, d) features.
@@ -309,33 +294,29 @@ class ThresholdRule(ABC, Generic[State]):
             InputError: If the shape does not fit the calibration data or a number is not finite.
         """
         state = self.fitted
-        return self._answer(state, self._checked(features))
+        return self._compute(state, self._check_features(features))
 
-    def _checked(self, features: npt.ArrayLike) -> FloatArray:
-        """(m, d) features of prompts, copied.
-
-        Raises:
-            InputError: If the shape does not fit the calibration data or a number is not finite.
-        """
-        x = float_array(features, "features")
+    def _check_features(self, features: npt.ArrayLike) -> FloatArray:
+        """Convert (m, d) features to floats and check them against the calibration data."""
+        x = to_float_array(features, "features")
         fits = x.ndim == 2 and x.shape[1] == self.dimension  # noqa: PLR2004 - rows and columns
-        if not (fits and _sane(x)):
+        if not (fits and _is_moderate(x)):
             msg = f"features must be a finite (m, {self.dimension}) array, got shape {x.shape}"
             raise InputError(msg)
         return x
 
     def thresholds(self, features: npt.ArrayLike) -> FloatArray:
-        """Thresholds of several prompts: (m, d) features to (m,) floats, `inf` where nothing is certified.
+        """Compute (m,) thresholds from (m, d) features; `inf` if nothing is certified.
 
         Raises:
             NotFittedError: Before `fit`.
             InputError: If the shape does not fit the calibration data or a number is not finite.
-            OutsideCertifiedRegionError: If a threshold is not known; `solve` goes on without it.
+            OutsideCertifiedRegionError: If a threshold is not determined; `solve` marks it instead.
         """
-        return self.solve(features).known()
+        return self.solve(features).require_known()
 
     def threshold(self, phi: npt.ArrayLike) -> float:
-        """The threshold of one prompt.
+        """Compute the threshold of one prompt.
 
         Args:
             phi: (d,) features.
@@ -346,22 +327,22 @@ class ThresholdRule(ABC, Generic[State]):
         Raises:
             NotFittedError: Before `fit`.
             InputError: If the shape does not fit the calibration data or a number is not finite.
-            OutsideCertifiedRegionError: If the threshold is not known.
+            OutsideCertifiedRegionError: If the threshold is not determined.
         """
-        return float(self.thresholds(float_array(phi, "features")[np.newaxis])[0])
+        return float(self.thresholds(to_float_array(phi, "features")[np.newaxis])[0])
 
     @property
     @abstractmethod
     def dimension(self) -> int:
-        """Number of features d that the fitted rule expects."""
+        """The number of features d that the fitted rule expects."""
 
     @abstractmethod
     def state_data(self) -> dict[str, FloatArray]:
-        """The fitted state as named float arrays, from which `restore` makes a bit-identical rule."""
+        """Return the fitted state as named float arrays, from which `restore` makes a bit-identical rule."""
 
     @abstractmethod
     def restore(self, data: Mapping[str, FloatArray]) -> Self:
-        """A fitted copy of this rule from `state_data`.
+        """Return a fitted copy of this rule from `state_data`.
 
         Raises:
             InputError: If an array is missing or has an impossible shape or value.
@@ -369,22 +350,18 @@ class ThresholdRule(ABC, Generic[State]):
 
     @abstractmethod
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> State:
-        """The fitted state for checked (N, d) features and (N,) success scores."""
+        """Compute the fitted state from checked (N, d) features and (N,) success scores."""
 
     @abstractmethod
-    def _answer(self, state: State, features: FloatArray) -> Thresholds:
-        """Thresholds for checked (m, d) features."""
+    def _compute(self, state: State, features: FloatArray) -> Thresholds:
+        """Compute the thresholds for checked (m, d) features."""
 
 
 def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None:
-    """Refuse a state that does not consist of the named arrays, finite and with so many axes each.
-
-    Raises:
-        InputError: If an array is missing, unknown, of another number of axes or not finite.
-    """
+    """Reject a state without exactly the named arrays, finite and with the given numbers of axes."""
     found = {name: np.ndim(array) for name, array in data.items()}
     if found != dict(axes):
-        msg = f"expected a state of arrays with so many axes: {dict(axes)}; got {found}"
+        msg = f"expected a state of arrays with these numbers of axes: {dict(axes)}; got {found}"
         raise InputError(msg)
     for name, array in data.items():
         if not np.isfinite(array).all():
@@ -392,35 +369,18 @@ def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None
             raise InputError(msg)
 
 
-def _sane(numbers: FloatArray) -> bool:
-    """Whether all numbers are finite, and no product of two overflows."""
-    # Not a number is neither below nor above.
+def _is_moderate(numbers: FloatArray) -> bool:
+    """Return whether all numbers are finite and no product of two overflows."""
+    # Comparisons with NaN are false.
     return bool(numbers.max(initial=0.0) < LARGEST and numbers.min(initial=0.0) > -LARGEST)
 
 
-def float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
-    """As floats, without a copy where they are floats: whoever keeps them takes a copy.
-
-    Raises:
-        InputError: If something is no number or rows differ in length.
-    """
-    try:
-        return np.asarray(numbers, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"{name} must be an array of numbers: {error}"
-        raise InputError(msg) from error
-
-
-def calibration_arrays(
+def check_calibration_arrays(
     features: npt.ArrayLike, success_scores: npt.ArrayLike, cap: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Checked copies of (N, d) features and (N,) success scores.
-
-    Raises:
-        InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
-    """
-    x = float_array(features, "features")
-    s = float_array(success_scores, "success scores")
+    """Convert (N, d) features and (N,) success scores to floats and check them."""
+    x = to_float_array(features, "features")
+    s = to_float_array(success_scores, "success scores")
     matrix = x.ndim == 2 and x.shape[1] > 0  # noqa: PLR2004 - rows and columns
     if not matrix or s.ndim != 1 or len(x) != len(s):
         msg = f"expected (N, d) features and (N,) success scores, got shapes {x.shape} and {s.shape}"
@@ -428,7 +388,7 @@ def calibration_arrays(
     if len(s) == 0:
         msg = "no calibration prompts: at least one is needed"
         raise InputError(msg)
-    if not (_sane(x) and _sane(s)):
+    if not (_is_moderate(x) and _is_moderate(s)):
         msg = (
             f"features and success scores must be finite and below {LARGEST:g} in size; without a correct "
             "candidate the score is `cap`"

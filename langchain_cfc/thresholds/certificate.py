@@ -1,4 +1,4 @@
-"""What proves a threshold: numbers that anyone can check, without trust in the solver that found them."""
+"""Certificates of optimality: a primal and a dual solution that prove a threshold without the solver."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Certificate:
         error: Bound on the round-off in it.
         primal: Objective of the fit.
         dual: Objective of the dual vector, computed from it alone.
-        balance: Largest entry of X' eta + tau phi along columns without a penalty, relative to the numbers in
-            it.
+        balance: Largest entry of X' eta + tau phi along columns without a penalty, relative to the size of
+            its terms.
         basis_features: (r, r) kept, scaled features of the prompts that the fit goes through.
         basis_scores: (r,) their success scores.
         basis_dual: (r,) their dual variables; tau above the fit and tau - 1 below it for all other prompts,
@@ -55,24 +55,16 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a certificate is about.
+    """The regression problem that a certificate refers to."""
 
-    Attributes:
-        rows: Calibration prompts one by one.
-        rest: Sums of all others.
-        tau: Target coverage.
-        penalty: (d,) ridge penalties; zeros without a ridge.
-        phi: (d,) reduced features of the prompt.
-    """
+    rows: Rows  # Calibration prompts one by one
+    rest: Rest  # Sums of all others
+    tau: float  # Target coverage
+    penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
+    phi: FloatArray  # (d,) reduced features of the prompt
 
-    rows: Rows
-    rest: Rest
-    tau: float
-    penalty: FloatArray
-    phi: FloatArray
-
-    def primal(self, beta: FloatArray) -> float:
-        """Objective of coefficients (d,)."""
+    def compute_primal(self, beta: FloatArray) -> float:
+        """Compute the primal objective of coefficients (d,)."""
         residuals = self.rows.scores - self.rows.features @ beta
         pinball = self.rows.weights * np.maximum(self.tau * residuals, (self.tau - 1.0) * residuals)
         everyone = self.rest.all_scores - self.rest.total @ beta
@@ -80,55 +72,44 @@ class Problem:
         linear = self.tau * float(self.phi @ beta)
         return float(pinball.sum() + self.tau * everyone - low - linear + 0.5 * self.penalty @ beta**2)
 
-    def pull(self, eta: FloatArray) -> FloatArray:
-        """(d,) X' eta + tau phi over all prompts, for dual variables (K,) of the rows."""
+    def compute_imbalance(self, eta: FloatArray) -> FloatArray:
+        """Compute the (d,) imbalance X' eta + tau phi over all prompts, for (K,) dual variables."""
         others = self.tau * self.rest.total - self.rest.low
         return np.asarray(eta @ self.rows.features + others + self.tau * self.phi, dtype=np.float64)
 
-    def dual(self, eta: FloatArray) -> float:
-        """Objective of dual variables (K,): S' eta less half the square of the pull over the penalty."""
+    def compute_dual(self, eta: FloatArray) -> float:
+        """Compute the dual objective: S' eta less half the squared imbalance over the penalty."""
         shrunk = self.penalty > 0.0
-        cost = 0.5 * float((self.pull(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
+        cost = 0.5 * float((self.compute_imbalance(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
         return float(eta @ self.rows.scores + self.tau * self.rest.all_scores - self.rest.below_scores) - cost
 
-    def balance(self, eta: FloatArray) -> float:
-        """Largest pull along columns without a penalty, relative to the numbers in it: zero if feasible."""
+    def compute_balance(self, eta: FloatArray) -> float:
+        """Compute the largest relative imbalance along columns without a penalty: zero if feasible."""
         size = np.abs(eta) @ np.abs(self.rows.features) + self.rest.mass + self.tau * np.abs(self.phi)
-        left = np.abs(self.pull(eta)) / np.where(size > 0.0, size, 1.0)
+        left = np.abs(self.compute_imbalance(eta)) / np.where(size > 0.0, size, 1.0)
         return float(left[self.penalty == 0.0].max(initial=0.0))
 
-    def eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
-        """(K,) dual variables from the sides of the rows and those of the basis."""
+    def compute_eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
+        """Compute the (K,) dual variables from the sides of the rows and those of the basis."""
         eta = self.rows.weights * (self.tau - vertex.below)
         eta[vertex.basis] = on_basis
         return eta
 
 
-def certificate_of(
+def build_certificate(
     problem: Problem, vertex: Vertex, on_basis: FloatArray, beta: FloatArray, value: tuple[float, float]
 ) -> Certificate:
-    """The certificate of a fit and of dual variables.
-
-    Args:
-        problem: What it is about.
-        vertex: Rows on the fit, and the sides of all rows of the problem.
-        on_basis: Dual variables of the rows on the fit.
-        beta: (d,) coefficients.
-        value: The fit at the prompt, and a bound on its round-off.
-
-    Returns:
-        The certificate.
-    """
+    """Build the certificate of a fit, from its vertex, dual variables, coefficients, value and error."""
     rows, (basis, below) = problem.rows, vertex
-    eta = problem.eta(vertex, on_basis)
+    eta = problem.compute_eta(vertex, on_basis)
     free = np.ones(len(rows), dtype=np.bool_)
     free[basis] = False
     return Certificate(
         value=value[0],
         error=value[1],
-        primal=problem.primal(beta),
-        dual=problem.dual(eta),
-        balance=problem.balance(eta),
+        primal=problem.compute_primal(beta),
+        dual=problem.compute_dual(eta),
+        balance=problem.compute_balance(eta),
         basis_features=rows.features[basis],
         basis_scores=rows.scores[basis],
         basis_dual=on_basis,

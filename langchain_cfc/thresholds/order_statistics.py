@@ -1,4 +1,4 @@
-"""Split conformal prediction (the paper's ICP): one threshold for all prompts."""
+"""Split conformal prediction: one order statistic for all prompts (the paper's ICP), or one per group."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from langchain_cfc.thresholds.base import (
     ThresholdRule,
     Thresholds,
     check_state,
+    compute_tau,
     confident_rank,
     conformal_rank,
-    delta_text,
-    exact_tau,
+    format_delta,
 )
 
 
 @dataclass(frozen=True)
-class Quantile:
-    """The order statistic that serves everyone: `value`, `inf` beyond rank N, and `dimension` d."""
+class _MarginalState:
+    """The order statistic for all prompts (`inf` beyond rank N), and the number of features d."""
 
     value: float
     dimension: int
 
 
 @dataclass(frozen=True)
-class MarginalThreshold(ThresholdRule[Quantile]):
+class MarginalThreshold(ThresholdRule[_MarginalState]):
     """The order statistic S_(ceil((N + 1) tau)) of the success scores, the same for every prompt.
 
-    Covers a correct answer with probability at least 1 - alpha on average over prompts, and says nothing
-    about hard prompts. Source: Vovk, Gammerman and Shafer (2005); the paper's baseline ICP.
+    It covers a correct answer with probability at least 1 - alpha on average over prompts, with no guarantee
+    for hard prompts. Source: Vovk, Gammerman and Shafer (2005); the paper's baseline ICP.
 
-    That average is over calibration sets too, and given one of them the coverage lies below 1 - alpha about
-    half of the time. With `delta` the rank is that of `confident_rank`: for i.i.d. prompts the coverage given
+    The average is over calibration sets too: given one of them, the coverage is below 1 - alpha about half of
+    the time. With `delta` the rank is that of `confident_rank`: for i.i.d. prompts the coverage given
     the calibration set is at least 1 - alpha with confidence 1 - delta, whatever the distribution of success
     scores (see `GroupedThreshold`, of which this is the case of one group).
 
     Args:
         alpha: Error level, 0 < alpha < 1, read as a decimal.
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
-        delta: Failure probability of the promise given the calibration set, 0 < delta < 1, read as a decimal;
-            None for the promise on average alone.
+        delta: Failure probability of the guarantee given the calibration set, 0 < delta < 1, read as a
+            decimal; None for the guarantee on average alone.
 
     >>> rule = MarginalThreshold(alpha=0.1).fit([[1.0]] * 9, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
     >>> rule.threshold([1.0])
@@ -59,18 +59,18 @@ class MarginalThreshold(ThresholdRule[Quantile]):
     delta: Level | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Keep delta as canonical decimal text."""
+        """Convert delta to canonical decimal text."""
         super().__post_init__()
         if self.delta is not None:
-            object.__setattr__(self, "delta", delta_text(self.delta))
+            object.__setattr__(self, "delta", format_delta(self.delta))
 
     @property
     def dimension(self) -> int:
-        """Number of features d of the calibration data; their values play no role."""
+        """The number of features d of the calibration data; their values are not used."""
         return self.fitted.dimension
 
     def state_data(self) -> dict[str, FloatArray]:
-        """`quantile`: (1,) the order statistic, or (0,) where there is none; `dimension`: (1,) d."""
+        """Return `quantile`, (1,) or (0,) if there is none, and `dimension`, (1,)."""
         value, dimension = self.fitted.value, self.fitted.dimension
         return {
             "quantile": np.array([value] if np.isfinite(value) else [], dtype=np.float64),
@@ -78,7 +78,7 @@ class MarginalThreshold(ThresholdRule[Quantile]):
         }
 
     def restore(self, data: Mapping[str, FloatArray]) -> MarginalThreshold:
-        """A fitted copy from `state_data`."""
+        """Return a fitted copy from `state_data`."""
         check_state(data, {"quantile": 1, "dimension": 1})
         quantile, dimension = data["quantile"], data["dimension"]
         if len(quantile) > 1 or (quantile > self.cap).any():
@@ -88,37 +88,35 @@ class MarginalThreshold(ThresholdRule[Quantile]):
             msg = "`dimension` of a marginal threshold's state is one whole number, at least 1"
             raise InputError(msg)
         value = float(quantile[0]) if len(quantile) else np.inf
-        return replace(self, _state=Quantile(value, int(dimension[0])))
+        return replace(self, _state=_MarginalState(value, int(dimension[0])))
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> Quantile:
-        size, tau = len(success_scores), exact_tau(self.alpha)
+    def _learn(self, features: FloatArray, success_scores: FloatArray) -> _MarginalState:
+        size, tau = len(success_scores), compute_tau(self.alpha)
         rank = conformal_rank(size, tau) if self.delta is None else confident_rank(size, tau, self.delta)
-        in_reach = rank <= size
-        value = float(np.partition(success_scores, rank - 1)[rank - 1]) if in_reach else np.inf
-        return Quantile(value, features.shape[1])
+        return _MarginalState(_order_statistic(success_scores, rank, np.inf), features.shape[1])
 
-    def _answer(self, state: Quantile, features: FloatArray) -> Thresholds:
-        # An order statistic is one of the data: no arithmetic, no error.
-        return Thresholds.capped(np.full(len(features), state.value), np.zeros(len(features)), self.cap)
+    def _compute(self, state: _MarginalState, features: FloatArray) -> Thresholds:
+        # An order statistic is one of the data, so it has no round-off.
+        return Thresholds.apply_cap(np.full(len(features), state.value), np.zeros(len(features)), self.cap)
 
 
 @dataclass(frozen=True, eq=False)
-class Quantiles:
-    """One order statistic per group: `values` (d,), the cap where there is none."""
+class _GroupedState:
+    """One order statistic per group: (d,), the cap for a group without one."""
 
     values: FloatArray
 
 
 @dataclass(frozen=True)
-class GroupedThreshold(ThresholdRule[Quantiles]):
-    """In each of d disjoint groups the order statistic that keeps the promise given the calibration set.
+class GroupedThreshold(ThresholdRule[_GroupedState]):
+    """In each of d disjoint groups, the order statistic with guaranteed coverage given the calibration set.
 
     With confidence 1 - delta over calibration sets, a prompt of every group is covered or flagged with
     probability at least 1 - alpha, in all d groups at once.
 
     Why: given who is in which group, the N_g success scores of group g are independent draws from one law
     with distribution function F, as if made from uniform U by S = F^-1(U). The order statistic of rank k then
-    keeps its promise with probability F(S_(k)) = F(F^-1(U_(k))) >= U_(k), and U_(k) is Beta(k, N_g + 1 - k),
+    covers with probability F(S_(k)) = F(F^-1(U_(k))) >= U_(k), and U_(k) is Beta(k, N_g + 1 - k),
     whatever F. For continuous scores the two are equal; ties and atoms only raise F(S_(k)), and so does the
     cap, where the threshold becomes infinite and every prompt of the group is flagged. `confident_rank`
     takes the smallest k with P(U_(k) < tau) <= delta / d, and d failures of that size add up to delta at
@@ -134,7 +132,7 @@ class GroupedThreshold(ThresholdRule[Quantiles]):
     Args:
         alpha: Error level, 0 < alpha < 1, read as a decimal.
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
-        delta: Probability that some group does not keep its promise, 0 < delta < 1, read as a decimal; it is
+        delta: Probability that the guarantee fails in some group, 0 < delta < 1, read as a decimal; it is
             divided by the number of columns d.
 
     >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
@@ -148,52 +146,55 @@ class GroupedThreshold(ThresholdRule[Quantiles]):
     delta: Level = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """Keep delta as canonical decimal text."""
+        """Convert delta to canonical decimal text."""
         super().__post_init__()
-        object.__setattr__(self, "delta", delta_text(self.delta))
+        object.__setattr__(self, "delta", format_delta(self.delta))
 
     @property
     def dimension(self) -> int:
-        """Number of groups d."""
+        """The number of groups d."""
         return len(self.fitted.values)
 
     def state_data(self) -> dict[str, FloatArray]:
-        """`quantiles`: (d,) the order statistic of each group, the cap where there is none."""
+        """Return `quantiles`, (d,) order statistics, the cap for a group without one."""
         return {"quantiles": self.fitted.values.copy()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> GroupedThreshold:
-        """A fitted copy from `state_data`."""
+        """Return a fitted copy from `state_data`."""
         check_state(data, {"quantiles": 1})
         quantiles = data["quantiles"]
         if len(quantiles) == 0 or (quantiles > self.cap).any():
             msg = "`quantiles` of a grouped threshold's state is a number per group, none above the cap"
             raise InputError(msg)
-        return replace(self, _state=Quantiles(quantiles.copy()))
+        return replace(self, _state=_GroupedState(quantiles.copy()))
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> Quantiles:
-        strays = np.flatnonzero(~_in_one_group(features))
-        if len(strays):
+    def _learn(self, features: FloatArray, success_scores: FloatArray) -> _GroupedState:
+        others = np.flatnonzero(~_is_in_one_group(features))
+        if len(others):
             msg = (
-                f"a grouped threshold needs disjoint groups, one entry 1 and zeros else in every row of the "
-                f"features, and row {strays[0]}, counted from 0, is not like that; take a single term that "
+                "a grouped threshold needs disjoint groups: every row of the features must be a single 1 and "
+                f"zeros otherwise, unlike row {others[0]}, counted from 0; take a single term that "
                 "splits the prompts, such as group(topic) or bins(mean_score, 5), or a ConditionalThreshold"
             )
             raise InputError(msg)
         share = Fraction(str(self.delta)) / features.shape[1]
-        members = (success_scores[column == 1.0] for column in features.T)
-        return Quantiles(np.array([self._quantile(scores, share) for scores in members]))
+        members = [success_scores[column == 1.0] for column in features.T]
+        tau = compute_tau(self.alpha)
+        ranks = [confident_rank(len(scores), tau, share) for scores in members]
+        quantiles = map(_order_statistic, members, ranks, [self.cap] * len(members))
+        return _GroupedState(np.array(list(quantiles)))
 
-    def _quantile(self, scores: FloatArray, delta: Fraction) -> float:
-        rank = confident_rank(len(scores), exact_tau(self.alpha), delta)
-        return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else self.cap
-
-    def _answer(self, state: Quantiles, features: FloatArray) -> Thresholds:
-        values = np.where(_in_one_group(features), state.values[features.argmax(axis=1)], np.inf)
-        # Order statistics are of the data: no arithmetic, no error.
-        return Thresholds.capped(values, np.zeros(len(features)), self.cap)
+    def _compute(self, state: _GroupedState, features: FloatArray) -> Thresholds:
+        values = np.where(_is_in_one_group(features), state.values[features.argmax(axis=1)], np.inf)
+        return Thresholds.apply_cap(values, np.zeros(len(features)), self.cap)
 
 
-def _in_one_group(features: FloatArray) -> BoolArray:
-    """(m,) True where a row of (m, d) features is a single 1 among zeros."""
+def _order_statistic(scores: FloatArray, rank: int, beyond: float) -> float:
+    """Return the score of a rank from 1, or `beyond` for a rank above the number of scores."""
+    return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else beyond
+
+
+def _is_in_one_group(features: FloatArray) -> BoolArray:
+    """Return for each row of (m, d) features whether it is a single 1 and zeros otherwise."""
     ones, zeros = (np.count_nonzero(features == number, axis=1) for number in (1.0, 0.0))
     return np.asarray((ones == 1) & (zeros == features.shape[1] - 1), dtype=np.bool_)

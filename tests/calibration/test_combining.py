@@ -22,7 +22,7 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, RecordError
 from langchain_cfc.records import tabulate
-from langchain_cfc.scoring import Combination, Discrimination, discrimination
+from langchain_cfc.scoring import Combination, Discrimination, compute_auroc
 
 FALSE_ALARM = 1e-6
 NAMES = ("judge", "p_true", "length")
@@ -315,7 +315,7 @@ def test_a_combination_needs_a_fit_split() -> None:
 
 @pytest.mark.parametrize("combine", [[], "judge", ["judge", "judge"], ["judge", ""]])
 def test_names_that_do_not_tell_verifiers_apart_are_refused(combine: Any) -> None:
-    with pytest.raises(InputError, match="expected a list of different names of verifiers"):
+    with pytest.raises(InputError, match="expected a list of distinct verifier names"):
         combined_artifact(recorded(8, 60), combine=combine)
 
 
@@ -408,7 +408,7 @@ def held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | None) -> 
     split = artifact.calibration.split
     tests = [record for record in facts if split.part(record.id, record.cluster) == "test"]
     labelled = tabulate(tests, combination=artifact.combination)
-    found = discrimination(labelled.draws.scores, labelled.correct)
+    found = compute_auroc(labelled.draws.scores, labelled.correct)
     assert found is not None
     return found
 

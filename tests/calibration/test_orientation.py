@@ -15,7 +15,7 @@ from langchain_cfc.calibration.checks import ORIENTATION_CONFIDENCE
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import AttainabilityWarning, OrientationWarning
 from langchain_cfc.records import tabulate
-from langchain_cfc.scoring import discrimination
+from langchain_cfc.scoring import compute_auroc
 
 Prompts = Callable[..., list[PromptRecord]]
 
@@ -49,7 +49,7 @@ def test_the_real_recording_warns_turned_round_and_only_then() -> None:
     assert warned.filename == __file__  # whoever called `calibrate` is shown
     # All prompts calibrate here, so that the figures are those of the whole file.
     labelled = tabulate(flipped(records))
-    found = discrimination(labelled.draws.scores, labelled.correct, ORIENTATION_CONFIDENCE)
+    found = compute_auroc(labelled.draws.scores, labelled.correct, ORIENTATION_CONFIDENCE)
     assert found is not None
     assert found.high < 0.5
     message = str(warned.message)

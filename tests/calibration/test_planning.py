@@ -26,7 +26,7 @@ from langchain_cfc.experiments.plan import (
 )
 from langchain_cfc.records import read_records, tabulate
 from langchain_cfc.splits import split_plan
-from langchain_cfc.thresholds import MarginalThreshold, conformal_rank, exact_tau
+from langchain_cfc.thresholds import MarginalThreshold, compute_tau, conformal_rank
 
 
 def pilot(
@@ -105,7 +105,7 @@ def test_the_ranks_that_are_certain_to_cover_nine_tenths(size: int, rank: int) -
 
 @pytest.mark.parametrize("alpha", ["0.1", "0.25", "0.05"])
 def test_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
-    tau = exact_tau(alpha)
+    tau = compute_tau(alpha)
     for size in (1, 2, 9, 10, 57, 400):
         rank = conformal_rank(size, tau)
         for coverage in (0.3, 0.72, 0.9, 0.97, 1.0):
@@ -131,7 +131,7 @@ def test_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
     ],
 )
 def test_settled_size_is_one_above_the_last_size_that_fails(alpha: str, coverage: str, delta: float) -> None:
-    tau, share = exact_tau(alpha), float(coverage)
+    tau, share = compute_tau(alpha), float(coverage)
     sizes = np.arange(1, 30_000)
     ranks = np.array([conformal_rank(int(size), tau) for size in sizes])
     below = binom.sf(ranks - 1, sizes, share)
@@ -143,7 +143,7 @@ def test_settled_size_is_one_above_the_last_size_that_fails(alpha: str, coverage
 
 def test_the_first_size_that_will_do_is_luck_of_rounding() -> None:
     """Why the recommendation is not the smallest size: rank 17 of 17 at tau = 0.9 really is tau = 17/18."""
-    tau = exact_tau("0.1")
+    tau = compute_tau("0.1")
     assert compute_chance_below(17, tau, 0.87) <= 0.1
     assert all(compute_chance_below(size, tau, 0.87) > 0.1 for size in (*range(19, 98), 169))
 
@@ -272,7 +272,7 @@ def test_a_narrow_margin_takes_more_prompts_unless_it_is_uncertain() -> None:
     (sure,) = plan_from_pilot(single(1640, 2000), alpha=0.2).groups
     (unsure,) = plan_from_pilot(single(41, 50), alpha=0.2).groups
     assert (sure.verdict, unsure.verdict) == ("attainable", "uncertain")
-    assert sure.recommended_calibration == find_settled_size(exact_tau(0.2), Fraction("0.82"), 0.1) > 295
+    assert sure.recommended_calibration == find_settled_size(compute_tau(0.2), Fraction("0.82"), 0.1) > 295
     assert unsure.recommended_calibration == 295
     assert sure.certifiable_chance is not None
     assert unsure.certifiable_chance is not None

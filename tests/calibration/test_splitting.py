@@ -15,7 +15,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, FeatureError, InputError
 from langchain_cfc.records import tabulate
-from langchain_cfc.splits import ids_digest
+from langchain_cfc.splits import digest_ids
 from langchain_cfc.thresholds import ConditionalThreshold
 
 Prompts = Callable[..., list[PromptRecord]]
@@ -60,7 +60,7 @@ def test_the_three_parts_are_disjoint_and_complete(prompts: Prompts) -> None:
     facts, parts = artifact.calibration, members(artifact, records)
     assert (facts.fit_size, facts.size, facts.held_out_size) == tuple(len(part) for part in parts.values())
     assert facts.fit_size + facts.size + facts.held_out_size == 300
-    assert facts.digests == {name: ids_digest(one.id for one in part) for name, part in parts.items()}
+    assert facts.digests == {name: digest_ids(one.id for one in part) for name, part in parts.items()}
     # Five standard deviations about the shares asked for: 0.25, 0.75 x 0.3 and the rest.
     for size, share in ((facts.held_out_size, 0.25), (facts.fit_size, 0.225), (facts.size, 0.525)):
         assert abs(size - 300 * share) < 5 * (300 * share * (1 - share)) ** 0.5

@@ -69,7 +69,7 @@ def test_the_artifact_says_what_its_labels_count(weighted: LabelledBatch) -> Non
 def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBatch) -> None:
     """Four prompts of weight 1/4, equal but for their names, are one prompt."""
     part = table.take(np.arange(200))
-    four = LabelledBatch.joined(
+    four = LabelledBatch.concatenate(
         [
             replace(part, ids=tuple(f"{name}, time {time}" for name in part.ids), weights=np.full(200, 0.25))
             for time in range(4)

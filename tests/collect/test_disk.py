@@ -89,14 +89,14 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(disk: Disk) 
 
 
 def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_up = database._set_up
+    set_up = database._configure
 
     def bounded(connection: Any, record: Any) -> None:
         set_up(connection, record)
         connection.execute("PRAGMA max_page_count = 200")
 
     executor, path = large(), tmp_path / "store.db"
-    monkeypatch.setattr(database, "_set_up", bounded)
+    monkeypatch.setattr(database, "_configure", bounded)
     with pytest.raises(StoreError, match="full; whatever was finished before"):
         run(path, executor, SIZE, at_once=AT_ONCE)
     monkeypatch.undo()

@@ -174,7 +174,7 @@ def test_fewer_candidates_are_the_first_slots() -> None:
     labelled = world(5, 200, 5)
     some = compare(labelled, n=2, alpha="0.4", splits=2)
     assert some.n_candidates == 2
-    assert some == compare(labelled.first_slots(2), alpha="0.4", splits=2)
+    assert some == compare(labelled.keep_first_candidates(2), alpha="0.4", splits=2)
     assert some != compare(labelled, alpha="0.4", splits=2)
 
 
@@ -436,7 +436,7 @@ def test_an_answer_that_is_right_and_wrong_is_refused(settings: dict[str, Any]) 
         ({"test_fraction": math.nan}, "test_fraction must be a share above 0 and below 1, got nan"),
         ({"n": 5}, "n is 5; expected at least 1 and at most 4"),
         ({"n": 0}, "n must be a whole number of candidates, at least 1; got 0"),
-        ({"combine": []}, "list of different names of verifiers"),
+        ({"combine": []}, "list of distinct verifier names"),
         ({"combine": ["judge"]}, "no raw outputs of 'judge'"),
     ],
 )

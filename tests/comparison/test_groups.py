@@ -10,7 +10,7 @@ from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, make_groups, make_property_groups
 from langchain_cfc.experiments.splits import Comparison
-from langchain_cfc.features import FeatureMap, measured
+from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
 
 from .making import protocol, world
@@ -18,7 +18,7 @@ from .making import protocol, world
 
 def described(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
     """Prompts that differ in metadata alone."""
-    return measured(CandidateBatch.of([[0.5, 0.25]] * len(metadata), None, metadata))
+    return precompute_statistics(CandidateBatch.of([[0.5, 0.25]] * len(metadata), None, metadata))
 
 
 def test_means_of_groups_by_hand() -> None:
@@ -37,7 +37,7 @@ def test_means_of_groups_by_hand() -> None:
     "text", ["bins(mean_score, 5)", "bins(entropy, 3)", "group(topic)", "hard(entropy, max_score, 0.8)"]
 )
 def test_groups_divide_prompts_as_the_features_do(text: str) -> None:
-    draws = measured(world(1, 300).draws)
+    draws = precompute_statistics(world(1, 300).draws)
     some = draws.take(np.arange(0, 300, 3))
     groups = make_groups(text, some, draws)
     assert np.array_equal(groups.member, FeatureMap.parse(text).fit(some).transform(draws))
@@ -52,7 +52,7 @@ def test_groups_divide_prompts_as_the_features_do(text: str) -> None:
 
 
 def test_words_for_people() -> None:
-    draws = measured(world(2, 100).draws)
+    draws = precompute_statistics(world(2, 100).draws)
     assert make_groups("bins(mean_score, 3)", draws, draws).words == tuple(
         f"mean score: {place} of 3" for place in (1, 2, 3)
     )
@@ -103,7 +103,7 @@ def test_hard_is_cut_on_development_prompts_and_bins_on_all() -> None:
 
 
 def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
-    draws = measured(world(5, 300).draws)
+    draws = precompute_statistics(world(5, 300).draws)
     texts = [groups.text for groups in make_property_groups(draws)]
     assert texts == [f"bins({name}, 5)" for name in STATISTICS if f"bins({name}, 5)" in texts] + [
         "group(topic)",
@@ -172,7 +172,7 @@ def test_what_not_all_prompts_have_is_no_property() -> None:
         del some[row]["a"]
         assert [groups.text for groups in make_property_groups(described(some))] == ["group(b)"]
     assert make_property_groups(described([{} for _ in range(4)])) == ()
-    assert make_property_groups(measured(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
+    assert make_property_groups(precompute_statistics(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
 
 
 def test_constants_and_names_are_no_property() -> None:

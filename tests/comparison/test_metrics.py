@@ -22,7 +22,7 @@ from langchain_cfc.experiments.metrics import (
     compute_group_figures,
     compute_slab_bins,
 )
-from langchain_cfc.features import measured
+from langchain_cfc.features import precompute_statistics
 
 from .making import mean_of, world
 
@@ -306,7 +306,7 @@ def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, Boo
     """Prompts that keep the promise with probability tau; in a hole, the sixth of largest mean, never."""
     rng = np.random.default_rng(seed)
     labelled = world(seed, 6000, 4)
-    draws = measured(labelled.draws)
+    draws = precompute_statistics(labelled.draws)
     bins = compute_slab_bins(draws)
     assert bins is not None
     kept = rng.random(6000) < tau
@@ -368,7 +368,7 @@ def worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, B
 
 
 def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
-    draws = measured(world(8, 1000, 5).draws)
+    draws = precompute_statistics(world(8, 1000, 5).draws)
     bins = compute_slab_bins(draws)
     assert bins is not None
     varying = [name for name, values in draws.measured.items() if np.ptp(values) > 0]
@@ -384,11 +384,11 @@ def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
             assert np.bincount(bins[:, place], minlength=SLAB_BINS).tolist() == [50] * SLAB_BINS
     assert compute_slab_bins(world(8, 1000, 5).draws) is None  # nothing measured
     flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)
-    assert compute_slab_bins(measured(flat)) is None
+    assert compute_slab_bins(precompute_statistics(flat)) is None
 
 
 def test_scores_at_the_edge_of_numbers_have_no_direction_of_their_own() -> None:
     scores = np.zeros((30, 2))
     scores[::3] = 1e-200  # whose square is nothing
-    bins = compute_slab_bins(measured(CandidateBatch(scores, None, None, ({},) * 30)))
+    bins = compute_slab_bins(precompute_statistics(CandidateBatch(scores, None, None, ({},) * 30)))
     assert bins is None or ((bins >= 0) & (bins < SLAB_BINS)).all()

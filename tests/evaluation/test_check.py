@@ -11,7 +11,7 @@ from scipy import stats
 from langchain_cfc import PromptRecord, calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.evaluation import FALSE_ALARM, kept_too_rarely
-from langchain_cfc.thresholds import conformal_rank, exact_tau
+from langchain_cfc.thresholds import compute_tau, conformal_rank
 
 Prompts = Callable[..., list[PromptRecord]]
 
@@ -26,7 +26,7 @@ def test_the_alarm_is_the_largest_that_keeps_the_false_alarm_rate(
     # Covered test prompts are BetaBinomial(m, k, N + 1 - k): the counts that alarm are the lowest ones, their
     # probability is below the rate, and one more count would reach it. At 56 of 100, round-off must not add
     # one.
-    rank = conformal_rank(size, exact_tau(alpha))
+    rank = conformal_rank(size, compute_tau(alpha))
     law = stats.betabinom(tested, rank, size + 1 - rank)
     alarms = [kept_too_rarely(alpha, size, tested, count / tested, tests) for count in range(tested + 1)]
     lowest = sum(alarms)

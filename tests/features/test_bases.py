@@ -14,7 +14,15 @@ from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.statistics import Statistic
-from langchain_cfc.features.terms import Bins, Group, Hard, Hat, Polynomial, Term, bernstein_coefficients
+from langchain_cfc.features.terms import (
+    Bins,
+    Group,
+    Hard,
+    Hat,
+    Polynomial,
+    Term,
+    compute_bernstein_coefficients,
+)
 
 X = Statistic("meta", "x")
 Y = Statistic("meta", "y")
@@ -66,7 +74,7 @@ def test_polynomial_takes_ordinary_ranges(values: list[float], degree: int) -> N
 
 def test_bernstein_coefficients_by_hand() -> None:
     # On [0, 2] with u = T / 2: (1 - u)^2 = 1 - T + T^2 / 4, 2 u (1 - u) = T - T^2 / 2, u^2 = T^2 / 4.
-    assert bernstein_coefficients(0.0, 2.0, 2) == [
+    assert compute_bernstein_coefficients(0.0, 2.0, 2) == [
         [1, -1, Fraction(1, 4)],
         [0, 1, Fraction(-1, 2)],
         [0, 0, Fraction(1, 4)],

@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.features import FeatureMap, Statistic, measured
+from langchain_cfc.features import FeatureMap, Statistic, precompute_statistics
 from langchain_cfc.features.statistics import SCORE_STATISTICS, STATISTICS
 from langchain_cfc.records import with_scores
 
@@ -38,7 +38,7 @@ def fitted_on(given: FeatureMap, draws: CandidateBatch) -> FeatureMap | str:
 def test_features_are_the_same_to_the_last_bit(text: str, n: int, draw: Draw) -> None:
     for seed in range(4):
         draws = draw(seed, 60, n)
-        known = measured(draws)
+        known = precompute_statistics(draws)
         rows = np.random.default_rng(seed).permutation(60)[:25]
         given = FeatureMap.parse(text)
         plain, fitted = fitted_on(given, draws.take(rows)), fitted_on(given, known.take(rows))
@@ -52,8 +52,10 @@ def test_features_are_the_same_to_the_last_bit(text: str, n: int, draw: Draw) ->
 
 def test_what_is_measured() -> None:
     scores = [[0.5, 0.25], [0.0, 1.0]]
-    assert set(measured(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).measured) == set(STATISTICS)
-    without = measured(CandidateBatch.of(scores))
+    assert set(precompute_statistics(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).measured) == set(
+        STATISTICS
+    )
+    without = precompute_statistics(CandidateBatch.of(scores))
     assert set(without.measured) == set(SCORE_STATISTICS)
     with pytest.raises(FeatureError, match="need the candidates' answers"):
         Statistic("entropy").values(without)
@@ -66,13 +68,15 @@ def test_what_is_measured() -> None:
 
 def test_metadata_of_the_name_of_a_statistic_is_no_statistic(draw: Draw) -> None:
     draws = draw(1, 10, 3)
-    described = measured(replace(draws, metadata=tuple({"mean_score": float(row)} for row in range(10))))
+    described = precompute_statistics(
+        replace(draws, metadata=tuple({"mean_score": float(row)} for row in range(10)))
+    )
     assert Statistic("meta", "mean_score").values(described).tolist() == list(range(10))
     assert np.array_equal(Statistic("mean_score").values(described), Statistic("mean_score").values(draws))
 
 
 def test_nobody_can_change_what_all_look_up(draw: Draw) -> None:
-    known = measured(draw(2, 10, 3))
+    known = precompute_statistics(draw(2, 10, 3))
     for name in STATISTICS:
         with pytest.raises(ValueError, match="read-only"):
             Statistic(name).values(known)[0] = 2.0
@@ -80,7 +84,7 @@ def test_nobody_can_change_what_all_look_up(draw: Draw) -> None:
 
 @pytest.mark.parametrize("rows", [[], [3], [5, 0, 5], list(range(9, -1, -1))])
 def test_taking_rows_takes_what_was_measured(rows: list[int], draw: Draw) -> None:
-    known = measured(draw(3, 10, 4))
+    known = precompute_statistics(draw(3, 10, 4))
     taken = known.take(np.array(rows, dtype=np.int64))
     assert set(taken.measured) == set(STATISTICS)
     for name, values in taken.measured.items():
@@ -99,9 +103,9 @@ def labelled(draws: CandidateBatch) -> LabelledBatch:
 
 
 def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
-    known = measured(draw(4, 10, 4))
-    assert not CandidateBatch.joined([known, known]).measured
-    fewer = labelled(known).first_slots(2).draws
+    known = precompute_statistics(draw(4, 10, 4))
+    assert not CandidateBatch.concatenate([known, known]).measured
+    fewer = labelled(known).keep_first_candidates(2).draws
     assert not fewer.measured
     assert np.array_equal(Statistic("max_score").values(fewer), known.scores[:, :2].max(axis=1))
     taken = labelled(known).take(np.array([1, 2]))
@@ -109,20 +113,20 @@ def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
 
 
 def test_other_scores_are_not_what_was_measured(draw: Draw) -> None:
-    known = measured(draw(5, 10, 4))
+    known = precompute_statistics(draw(5, 10, 4))
     other = with_scores(labelled(known), known.scores / 2).draws
     assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
     assert np.array_equal(Statistic("entropy").values(other), known.measured["entropy"])
 
 
 def test_measuring_again_measures_again(draw: Draw) -> None:
-    known = measured(draw(6, 10, 4))
-    halved = measured(replace(known, scores=known.scores / 2))
+    known = precompute_statistics(draw(6, 10, 4))
+    halved = precompute_statistics(replace(known, scores=known.scores / 2))
     assert np.array_equal(halved.measured["max_score"], (known.scores / 2).max(axis=1))
 
 
 def test_answers_of_unknown_length_have_the_other_statistics() -> None:
     draws = CandidateBatch.of([[0.5, 0.25]], [["a", "b"]])
-    known = measured(replace(draws, lengths=None)).measured
-    assert known["entropy"].tolist() == measured(draws).measured["entropy"].tolist()
+    known = precompute_statistics(replace(draws, lengths=None)).measured
+    assert known["entropy"].tolist() == precompute_statistics(draws).measured["entropy"].tolist()
     assert "mean_length" not in known

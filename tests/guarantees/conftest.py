@@ -14,7 +14,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate
-from langchain_cfc.set_rules import accepted, parse_set_rule
+from langchain_cfc.set_rules import parse_set_rule, select_candidates
 
 from .laws import note
 
@@ -99,7 +99,7 @@ def promise_gaps(
     if set_rule is not None:
         levels = parse_set_rule(set_rule).levels(labelled.draws)
         thresholds = artifact.solve(decisions.features, alpha, marginal=marginal)
-        inside = accepted(levels, thresholds) & ~decisions.not_certifiable[:, None]
+        inside = select_candidates(levels, thresholds) & ~decisions.not_certifiable[:, None]
     kept = np.any(inside & labelled.correct, axis=1) | decisions.not_certifiable
     tau = artifact.guarantee(alpha).target_coverage
     return {

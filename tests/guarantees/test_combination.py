@@ -21,7 +21,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate, tabulate_raw
-from langchain_cfc.thresholds import conformal_rank, exact_tau
+from langchain_cfc.thresholds import compute_tau, conformal_rank
 
 from .laws import calibrate
 
@@ -65,7 +65,7 @@ def covered(artifact: CalibrationArtifact, records: list[PromptRecord]) -> int:
 
 def law_of(size: int) -> FloatArray:
     """(TESTED + 1,) the probabilities of the number covered."""
-    rank = conformal_rank(size, exact_tau(ALPHA))
+    rank = conformal_rank(size, compute_tau(ALPHA))
     found: FloatArray = stats.betabinom(TESTED, rank, size + 1 - rank).pmf(np.arange(TESTED + 1))
     return found
 

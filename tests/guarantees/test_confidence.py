@@ -23,7 +23,7 @@ from langchain_cfc.certificates import certify, levels
 from langchain_cfc.certificates.bounds import at_least
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
-from langchain_cfc.thresholds import confident_rank, exact_tau
+from langchain_cfc.thresholds import compute_tau, confident_rank
 from tests.lengths import repetitions
 
 from .laws import (
@@ -77,7 +77,7 @@ SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 
 def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law(reloaded: Reloaded) -> None:
     rng = np.random.default_rng(1)
-    rank = confident_rank(SIZE, exact_tau(ALPHA), DELTA)
+    rank = confident_rank(SIZE, compute_tau(ALPHA), DELTA)
     law = stats.beta(rank, SIZE + 1 - rank)
     found: dict[bool, list[float]] = {True: [], False: []}
     covered = 0
@@ -121,8 +121,8 @@ GROUPS = ("easy", "middle", "hard")
 def joint(calibration: LabelledBatch, delta: str) -> tuple[float, dict[str, Any]]:
     """The probability that some group fails, given how many prompts each has; and the laws of coverage."""
     sizes = {name: sum(one["tier"] == name for one in calibration.draws.metadata) for name in GROUPS}
-    share = (1 - exact_tau(delta)) / len(GROUPS)
-    ranks = {name: confident_rank(size, exact_tau(ALPHA), share) for name, size in sizes.items()}
+    share = (1 - compute_tau(delta)) / len(GROUPS)
+    ranks = {name: confident_rank(size, compute_tau(ALPHA), share) for name, size in sizes.items()}
     laws = {name: stats.beta(ranks[name], sizes[name] + 1 - ranks[name]) for name in GROUPS}
     return 1.0 - math.prod(1.0 - float(law.cdf(TAU)) for law in laws.values()), laws
 

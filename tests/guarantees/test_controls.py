@@ -120,8 +120,8 @@ def test_fewer_candidates_than_were_calibrated_break_the_promise(
         test = prompts(rng, TESTED, hopeless=True)
         own.append(gaps(artifact, test))
         with pytest.raises(InputError, match="n = 4 candidates"):
-            decide(artifact, test.first_slots(2).draws)
-        fewer.append(gaps(artifact.model_copy(update={"n": 2}), test.first_slots(2)))
+            decide(artifact, test.keep_first_candidates(2).draws)
+        fewer.append(gaps(artifact.model_copy(update={"n": 2}), test.keep_first_candidates(2)))
     assert worst(own, evidence) < ALARM
     assert evidence([one["1"] for one in fewer], 1.0 - TAU) > ALARM
 
@@ -190,9 +190,9 @@ def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_t
         if number < 3:
             assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
         with monkeypatch.context() as patched:
-            patched.setattr(Thresholds, "capped", classmethod(plainly))
+            patched.setattr(Thresholds, "apply_cap", classmethod(plainly))
             # Asked one by one: the base fit, which answers for many at once, is exact here by luck.
-            patched.setattr(ConditionalThreshold, "_surely_capped", one_by_one)
+            patched.setattr(ConditionalThreshold, "_find_surely_capped", one_by_one)
             plain.append(gaps(artifact, test))
     assert worst(own, evidence) < ALARM
     assert evidence([one["1"] for one in plain], 1.0 - TAU) > ALARM

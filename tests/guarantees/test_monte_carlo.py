@@ -22,8 +22,8 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
-from langchain_cfc.set_rules import accepted, parse_set_rule
-from langchain_cfc.thresholds import ConditionalThreshold, conformal_rank, exact_tau
+from langchain_cfc.set_rules import parse_set_rule, select_candidates
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 from tests.lengths import repetitions
 
 from .laws import calibrate, tail
@@ -82,7 +82,7 @@ REPETITIONS, SIZE, TESTED = repetitions(400), 10, 40
 
 
 def coverage_law(size: int, alpha: str = ALPHA) -> Any:
-    rank = conformal_rank(size, exact_tau(alpha))
+    rank = conformal_rank(size, compute_tau(alpha))
     return stats.betabinom(TESTED, rank, size + 1 - rank)
 
 
@@ -269,7 +269,7 @@ def test_hopeless_prompts_called_covered_at_one_break_the_promise(
         wrong = ConditionalThreshold(ALPHA).fit(groups.transform(known.draws), scores)
         features = groups.transform(asked.draws)
         solved = wrong.solve(features)
-        kept = (accepted(rule.levels(asked.draws), solved) & asked.correct).any(axis=1) | np.isinf(
+        kept = (select_candidates(rule.levels(asked.draws), solved) & asked.correct).any(axis=1) | np.isinf(
             solved.values
         )
         at_one.append(

@@ -27,7 +27,7 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.thresholds import confident_rank, conformal_rank, exact_tau
+from langchain_cfc.thresholds import compute_tau, confident_rank, conformal_rank
 from tests.lengths import repetitions
 
 from .laws import ALARM, FALSE_ALARM, calibrate, follows, kept_by, note, uniform
@@ -260,7 +260,7 @@ def counts_of(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident: 
     )
     kept = outcomes(artifact, test, artifact.alphas[0]).kept
     marginal = kept_by(decide(artifact, test.draws, marginal=True), test)
-    tau, delta = exact_tau(artifact.alphas[0]), 1 - exact_tau(DELTA)
+    tau, delta = compute_tau(artifact.alphas[0]), 1 - compute_tau(DELTA)
     found = []
     for members, seen in zip(groups, tested, strict=True):
         size = int(members.sum())
@@ -358,7 +358,7 @@ def without_ties(recording: Recording) -> LabelledBatch:
 def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, without_ties(recording), rule)
     assert follow(rounds, "kept")
-    failures, chances = short_of(rounds, exact_tau(recording.alpha))
+    failures, chances = short_of(rounds, compute_tau(recording.alpha))
     assert follows(failures, chances)
     note("a group below tau", splits=failures, expected=sum(chances), tried=len(rounds))
     if recording.shipped:  # Nine groups show a rank or two in 100 splits; fewer might not.
@@ -377,7 +377,7 @@ def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rul
 def test_ties_and_hopeless_prompts_only_add_to_what_groups_keep(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, recording.pool, rule)
     assert not_below(rounds, "kept")
-    failures, chances = short_of(rounds, exact_tau(recording.alpha))
+    failures, chances = short_of(rounds, compute_tau(recording.alpha))
     note("a group below tau", splits=failures, expected_at_most=sum(chances), tried=len(rounds))
     assert not not_below(rounds, "marginal")
     if recording.shipped:  # Where most prompts of a group are flagged, the weaker rank flags them as well.

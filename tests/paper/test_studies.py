@@ -63,7 +63,7 @@ def test_budgets_are_cut_to_what_was_recorded(table: LabelledBatch) -> None:
 
 def test_too_few_candidates_are_refused(table: LabelledBatch) -> None:
     with pytest.raises(InputError, match="needs 5 candidates a prompt, and 4 are recorded"):
-        reproduce_study("gsm8k", table.first_slots(4))
+        reproduce_study("gsm8k", table.keep_first_candidates(4))
 
 
 @pytest.mark.parametrize("name", STUDIES)

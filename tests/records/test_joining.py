@@ -55,11 +55,11 @@ def batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
 
 def test_batches_become_the_table_of_their_records() -> None:
     data = records()
-    joined = LabelledBatch.joined(batch(data[start : start + 7]) for start in range(0, len(data), 7))
+    joined = LabelledBatch.concatenate(batch(data[start : start + 7]) for start in range(0, len(data), 7))
     labelled, _ = tabulate_raw(data, ["judge"])
     assert parts(joined) == parts(labelled)
     # Batches in another order are another table.
-    other = LabelledBatch.joined([batch(data[7:]), batch(data[:7])])
+    other = LabelledBatch.concatenate([batch(data[7:]), batch(data[:7])])
     assert parts(other) != parts(labelled)
 
 
@@ -68,10 +68,10 @@ def test_part_of_a_table_is_the_table_of_the_part() -> None:
     rows = np.array([5, 3, 49, 3 + 8])
     picked = [data[row] for row in rows]
     assert parts(batch(data).take(rows)) == parts(batch(picked))
-    assert parts(batch(data).first_slots(2)) == parts(tabulate_raw(data, ["judge"], n=2)[0])
+    assert parts(batch(data).keep_first_candidates(2)) == parts(tabulate_raw(data, ["judge"], n=2)[0])
     for n in (0, N + 1):
         with pytest.raises(InputError, match=rf"n is {n}; expected at least 1 and at most 3"):
-            batch(data).first_slots(n)
+            batch(data).keep_first_candidates(n)
 
 
 def test_a_table_is_tabulated_like_its_records() -> None:
@@ -89,18 +89,18 @@ def test_a_table_is_tabulated_like_its_records() -> None:
     ("changes", "words"),
     [
         ({"ids": ["a", "b", "a"]}, "the id 'a' comes 2 times"),
-        ({"ids": ["a", "b", ""]}, "none of them empty; got ''"),
+        ({"ids": ["a", "b", ""]}, "must be non-empty texts; got ''"),
         ({"ids": ["a", "b", 3]}, "must be texts"),
-        ({"ids": ["a", "b"]}, "must match the draws in number"),
-        ({"clusters": ["a", "", None]}, "none of them empty"),
-        ({"clusters": ["a"]}, "must match the draws in number"),
+        ({"ids": ["a", "b"]}, "as many entries as the candidates"),
+        ({"clusters": ["a", "", None]}, "must be non-empty texts"),
+        ({"clusters": ["a"]}, "as many entries as the candidates"),
         ({"scores": np.full((3, N), np.nan)}, "score of candidate 0 of prompt 0 is nan"),
         ({"scores": np.full((3, 2), 0.5)}, "answers must be 3 lists of 2 texts"),
         ({"correct": np.ones((3, N))}, "True and False only, got an array of type float64"),
-        ({"correct": np.ones((3, 2), dtype=np.bool_)}, "must match the draws"),
+        ({"correct": np.ones((3, 2), dtype=np.bool_)}, "as many entries as the candidates"),
         ({"raw": {"judge": np.full((3, N), np.inf)}}, "raw outputs of 'judge' must be finite"),
         ({"raw": {"judge": [["a"]]}}, "raw outputs of 'judge' must be N lists"),
-        ({"raw": {"judge": np.zeros((3, 2))}}, "must match the draws"),
+        ({"raw": {"judge": np.zeros((3, 2))}}, "as many entries as the candidates"),
         ({"metadata": [{}]}, "metadata must hold 3 mappings"),
     ],
 )
@@ -114,11 +114,11 @@ def test_parts_that_differ_are_refused() -> None:
     shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
     for other in (batch(shorter), batch(data[3:], raw={})):
         with pytest.raises(InputError, match="with equal n and the same raw outputs"):
-            LabelledBatch.joined([batch(data[:3]), other])
+            LabelledBatch.concatenate([batch(data[:3]), other])
     with pytest.raises(InputError, match="at least one"):
-        LabelledBatch.joined([])
+        LabelledBatch.concatenate([])
     with pytest.raises(InputError, match="the id 'q2' comes 2 times"):
-        LabelledBatch.joined([batch(data[:3]), batch(data[2:])])
+        LabelledBatch.concatenate([batch(data[:3]), batch(data[2:])])
 
 
 def test_extracted_answers_and_texts_together_are_neither() -> None:
@@ -130,13 +130,13 @@ def test_extracted_answers_and_texts_together_are_neither() -> None:
         (None, True, None),
     ):
         one, other = batch(data[:3], extracted=first), batch(data[3:], extracted=second)
-        assert LabelledBatch.joined([one, other]).extracted is both
+        assert LabelledBatch.concatenate([one, other]).extracted is both
 
 
 def test_answers_are_known_only_where_all_parts_know_them() -> None:
     known, unknown = CandidateBatch.of([[0.5]], [["a"]]), CandidateBatch.of([[0.5]])
-    assert CandidateBatch.joined([known, unknown]).answer_codes is None
-    assert CandidateBatch.joined([known, known]).answer_codes is not None
+    assert CandidateBatch.concatenate([known, unknown]).answer_codes is None
+    assert CandidateBatch.concatenate([known, known]).answer_codes is not None
 
 
 def test_metadata_is_parsed_when_it_is_looked_at() -> None:
@@ -152,7 +152,7 @@ def test_metadata_is_parsed_when_it_is_looked_at() -> None:
     with pytest.raises(TypeError):
         metadata[0]["a"] = 2  # type: ignore[index]
     # Together with metadata of another kind it is metadata still.
-    mixed = CandidateBatch.joined(
+    mixed = CandidateBatch.concatenate(
         [CandidateBatch.of([[0.5]], metadata=[{"b": 2}]), CandidateBatch.of([[0.5]] * 4, metadata=metadata)]
     )
     assert [dict(one) for one in mixed.metadata] == [{"b": 2}, *map(dict, metadata)]

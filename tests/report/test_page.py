@@ -13,7 +13,7 @@ from langchain_cfc import certificates, evaluate
 from langchain_cfc.demo import recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.guarantee import NOT_PROMISED, floor_text
+from langchain_cfc.guarantee import NOT_PROMISED, format_bound
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, Sources, render_report
 from tests.report.making import HOSTILE, Case, case, hostile_records, widened
@@ -273,7 +273,7 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> 
     assert read.text.count("(bot mode)") == 1
     coverage = bot.artifact.guarantee("0.3").certificate
     assert coverage is not None
-    least = floor_text(coverage.shares[0].kept_at_least)
+    least = format_bound(coverage.shares[0].kept_at_least)
     assert f"With probability at least {least}, the answer set holds a correct answer" in read.text
     assert f"; certified is at least {least}." in read.text
     assert "Answering or abstaining" not in told(facts).text

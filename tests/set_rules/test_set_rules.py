@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.set_rules import AtLeastOne, Unique, accepted, parse_set_rule
+from langchain_cfc.set_rules import AtLeastOne, Unique, parse_set_rule, select_candidates
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 
 BASES = ["all", "best_prefix", "rank"]
@@ -37,7 +37,7 @@ def prompts(draw: st.DrawFn) -> LabelledBatch:
 
 
 def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
-    return Thresholds.capped(np.full(size, threshold), np.full(size, error), np.inf)
+    return Thresholds.apply_cap(np.full(size, threshold), np.full(size, error), np.inf)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -48,7 +48,10 @@ def test_sets_are_nested_in_the_threshold(
 ) -> None:
     levels = parse_set_rule(rule).levels(labelled.draws)
     low, high = min(low, high), max(low, high)
-    small, large = accepted(levels, at(low, len(labelled))), accepted(levels, at(high, len(labelled)))
+    small, large = (
+        select_candidates(levels, at(low, len(labelled))),
+        select_candidates(levels, at(high, len(labelled))),
+    )
     assert (small <= large).all()
 
 
@@ -60,7 +63,7 @@ def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
 ) -> None:
     set_rule = parse_set_rule(rule)
     success = set_rule.success_scores(labelled, CAP)
-    inside = accepted(set_rule.levels(labelled.draws), at(threshold, len(labelled)))
+    inside = select_candidates(set_rule.levels(labelled.draws), at(threshold, len(labelled)))
     assert ((inside & labelled.correct).any(axis=1) == (success <= threshold)).all()
 
 
@@ -70,8 +73,10 @@ def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: Labelled
     codes = labelled.draws.answer_codes
     assert codes is not None
     for base in ("all", "best_prefix", "rank"):
-        one = accepted(parse_set_rule(f"unique({base})").levels(labelled.draws), at(0.5, len(labelled)))
-        every = accepted(parse_set_rule(base).levels(labelled.draws), at(0.5, len(labelled)))
+        one = select_candidates(
+            parse_set_rule(f"unique({base})").levels(labelled.draws), at(0.5, len(labelled))
+        )
+        every = select_candidates(parse_set_rule(base).levels(labelled.draws), at(0.5, len(labelled)))
         for row in range(len(labelled)):
             entries = codes[row][one[row]]
             assert len(set(entries)) == len(entries)
@@ -120,9 +125,9 @@ def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: Labelle
     for base in BASES:
         rule, plain = parse_set_rule(f"at_least_one({base})"), parse_set_rule(base)
         for threshold in (0.0, 0.25, 1.0):
-            expected = accepted(plain.levels(labelled.draws), at(threshold, len(labelled)))
+            expected = select_candidates(plain.levels(labelled.draws), at(threshold, len(labelled)))
             expected[rows, best] = True
-            found = accepted(rule.levels(labelled.draws), at(threshold, len(labelled)))
+            found = select_candidates(rule.levels(labelled.draws), at(threshold, len(labelled)))
             assert found.tolist() == expected.tolist()
         success = rule.success_scores(labelled, CAP)
         right = labelled.correct[rows, best]
@@ -190,7 +195,7 @@ def served(scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha:
     success = rule.success_scores(labelled, CAP)
     solved = ConditionalThreshold(alpha, CAP).fit(features[:half], success[:half]).solve(features[half:])
     levels, right = rule.levels(labelled.draws)[half:], correct[half:]
-    inclusive = (accepted(levels, solved) & right).any(axis=1) | np.isinf(solved.values)
+    inclusive = (select_candidates(levels, solved) & right).any(axis=1) | np.isinf(solved.values)
     plain = ((levels <= solved.values[:, np.newaxis]) & right).any(axis=1) | np.isinf(solved.values)
     return float(inclusive.mean()), float(plain.mean())
 

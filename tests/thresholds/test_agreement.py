@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.thresholds import ConditionalThreshold, exact_tau
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex
 from tests.lengths import repetitions
@@ -49,9 +49,9 @@ def wide_cases(count: int) -> Iterator[Case]:
 
 def proven(case: Case, phi: FloatArray) -> Fraction | None:
     """The threshold of a case by a vertex that rational arithmetic proves; None where it is unbounded."""
-    columns, _ = Columns.of(case.features)
+    columns, _ = Columns.choose(case.features)
     rows, reduced = columns.reduce(case.features)[0], columns.reduce(phi[np.newaxis])[0][0]
-    fit = QuantileSimplex(Rows.unweighted(rows, case.scores), exact_tau(case.alpha)).minimise(reduced)
+    fit = QuantileSimplex(Rows.unweighted(rows, case.scores), compute_tau(case.alpha)).minimise(reduced)
     if not isinstance(fit, Fit):
         return None
     return certified_value(

@@ -111,7 +111,7 @@ def without(rule: ConditionalThreshold, asked: FloatArray, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(
             ConditionalThreshold,
-            "_surely_capped",
+            "_find_surely_capped",
             lambda _self, _windows, reduced: np.zeros(len(reduced), np.bool_),
         )
         return rule.solve(asked)
@@ -146,7 +146,7 @@ def test_the_short_cut_changes_nothing_and_saves_fits(kind: str, monkeypatch: py
             # The control: what stays below the cap is never answered at once.
             rule = fitted()
             reduced, _ = rule.fitted.reduce(world.asked)
-            capped = rule._surely_capped(rule.fitted.windows, reduced)
+            capped = rule._find_surely_capped(rule.fitted.windows, reduced)
             assert np.isposinf(with_it.values[capped]).all()
             if share == 0.0:
                 assert np.isfinite(with_it.values).sum() > 20
@@ -165,12 +165,12 @@ def test_a_fit_below_the_cap_is_not_taken_for_one_on_it() -> None:
     found = rule.solve(features)
     assert found.values.tolist() == [0.5] * 100
     (windows,) = [rule.fitted.windows]
-    assert not rule._surely_capped(windows, np.eye(2)).any()
+    assert not rule._find_surely_capped(windows, np.eye(2)).any()
     # One group on the cap, the other below it.
     scores = np.where((np.arange(100) % 2 == 1) & (np.arange(100) < 40), CAP, 0.5)
     rule = ConditionalThreshold("0.2", CAP, window=None).fit(features, scores)
     assert rule.solve(np.eye(2)).values.tolist() == [0.5, np.inf]
-    assert rule._surely_capped(rule.fitted.windows, np.eye(2)).tolist() == [False, True]
+    assert rule._find_surely_capped(rule.fitted.windows, np.eye(2)).tolist() == [False, True]
     # On the cap by the prompt's own weight alone, the short cut leaves it to the regression.
     scores = np.r_[np.full(80, 0.5), np.full(20, CAP)]
     rule = ConditionalThreshold("0.2", CAP, window=None).fit(np.ones((100, 1)), scores)

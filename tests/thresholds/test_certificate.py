@@ -12,7 +12,7 @@ from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedReg
 from langchain_cfc.thresholds import Certificate, ConditionalThreshold
 from langchain_cfc.thresholds._rows import Columns, Rest, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Vertex
-from langchain_cfc.thresholds.certificate import Problem, certificate_of
+from langchain_cfc.thresholds.certificate import Problem, build_certificate
 
 from .cases import KINDS, cases
 
@@ -73,12 +73,12 @@ def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
     right, other = simplex.minimise(phi), simplex.minimise(np.array([0.2, 3.0]))
     assert isinstance(right, Fit)
     assert isinstance(other, Fit)
-    problem = Problem(rows, Rest.nothing(2), TAU, np.zeros(2), phi)
+    problem = Problem(rows, Rest.zeros(2), TAU, np.zeros(2), phi)
 
     def certified(fit: Fit, vertex: Vertex) -> Certificate:
-        others = problem.pull(problem.eta(vertex, np.zeros(2)))
+        others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(2)))
         on_basis = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
-        return certificate_of(problem, vertex, on_basis, fit.beta, fit.value(phi))
+        return build_certificate(problem, vertex, on_basis, fit.beta, fit.value(phi))
 
     assert proves(certified(right, right.vertex), 200)
     assert not proves(certified(other, other.vertex), 200)
@@ -106,4 +106,4 @@ def test_columns_of_a_certificate_are_the_independent_ones() -> None:
     certificate = ConditionalThreshold("0.5").fit(features, np.linspace(0, 1, 60)).certificate(features[0])
     assert certificate is not None
     assert certificate.basis_features.shape == (2, 2)
-    assert len(Columns.of(features)[0].kept) == 2
+    assert len(Columns.choose(features)[0].kept) == 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.thresholds._rows import Columns, independent_columns
+from langchain_cfc.thresholds._rows import Columns, find_independent_columns
 
 from .cases import KINDS, cases
 
@@ -16,13 +16,13 @@ def test_rank_agrees_with_singular_values(kind: str) -> None:
     for case in cases(kind, 20):
         units = np.abs(case.features).max(axis=0)
         rank = np.linalg.matrix_rank(case.features / np.where(units > 0.0, units, 1.0), tol=1e-10)
-        assert len(Columns.of(case.features)[0].kept) == rank
+        assert len(Columns.choose(case.features)[0].kept) == rank
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_calibration_row_lies_in_its_row_space(kind: str) -> None:
     for case in cases(kind, 20):
-        assert Columns.of(case.features)[0].reduce(case.features)[1].all()
+        assert Columns.choose(case.features)[0].reduce(case.features)[1].all()
 
 
 def random_rows(*shape: int, seed: int = 0) -> FloatArray:
@@ -31,7 +31,7 @@ def random_rows(*shape: int, seed: int = 0) -> FloatArray:
 
 def test_combinations_of_rows_lie_inside_and_nothing_else_does() -> None:
     span, other = random_rows(3, 6), random_rows(40, 6, seed=1)
-    columns = Columns.of(random_rows(30, 3, seed=2) @ span)[0]
+    columns = Columns.choose(random_rows(30, 3, seed=2) @ span)[0]
     inside = random_rows(40, 3, seed=3) @ span
     assert len(columns.kept) == 3
     assert columns.reduce(inside)[1].all()
@@ -43,7 +43,7 @@ def test_combinations_of_rows_lie_inside_and_nothing_else_does() -> None:
 
 def test_kept_columns_keep_every_digit() -> None:
     for case in cases("badly_scaled", 20):
-        columns = Columns.of(case.features)[0]
+        columns = Columns.choose(case.features)[0]
         reduced, _ = columns.reduce(case.features)
         np.testing.assert_array_equal(np.frexp(reduced)[0], np.frexp(case.features[:, columns.kept])[0])
         assert (np.abs(reduced).max(axis=0) <= 1.0).all()
@@ -54,17 +54,17 @@ def test_units_do_not_decide_what_is_dependent() -> None:
     rows = random_rows(20, 4)
     rows = np.hstack([rows, rows[:, :1] + rows[:, 1:2]])
     for units in (np.ones(5), 10.0 ** np.array([-150.0, 0.0, 120.0, 3.0, -7.0])):
-        assert len(Columns.of(rows * units)[0].kept) == 4
+        assert len(Columns.choose(rows * units)[0].kept) == 4
 
 
 def test_a_column_of_zeros_is_dropped_and_prompts_that_need_it_lie_outside() -> None:
-    columns = Columns.of(np.array([[1.0, 0.0], [1.0, 0.0]]))[0]
+    columns = Columns.choose(np.array([[1.0, 0.0], [1.0, 0.0]]))[0]
     assert columns.kept.tolist() == [0]
     assert columns.reduce(np.array([[1.0, 0.0], [1.0, 1e-3]]))[1].tolist() == [True, False]
 
 
 def test_zero_features_span_zero_only() -> None:
-    columns = Columns.of(np.zeros((3, 2)))[0]
+    columns = Columns.choose(np.zeros((3, 2)))[0]
     assert columns.kept.tolist() == []
     assert columns.reduce(np.array([[0.0, 0.0], [0.0, 1.0]]))[1].tolist() == [True, False]
 
@@ -73,4 +73,4 @@ def test_nearly_dependent_columns_stay_if_they_differ_by_more_than_round_off() -
     rows = random_rows(50, 2)
     for difference, rank in ((1e-6, 2), (1e-12, 1)):
         near = np.stack([rows[:, 0], rows[:, 0] + difference * rows[:, 1]], axis=1)
-        assert len(independent_columns(near)) == rank
+        assert len(find_independent_columns(near)) == rank

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, exact_tau
+from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, compute_tau
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import QuantileSimplex, Unbounded
 from tests.lengths import LONG
@@ -154,10 +154,10 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
     # without rounding, and the value that follows lies within the error bound of the float.
     proven = 0
     for case in cases(kind, 25):
-        columns, _ = Columns.of(case.features)
+        columns, _ = Columns.choose(case.features)
         reduced, inside = columns.reduce(case.queries[:2])
         rows, _ = columns.reduce(case.features)
-        simplex = QuantileSimplex(Rows.unweighted(rows, case.scores), exact_tau(case.alpha))
+        simplex = QuantileSimplex(Rows.unweighted(rows, case.scores), compute_tau(case.alpha))
         for phi in reduced[inside]:
             fit = simplex.minimise(phi)
             if isinstance(fit, Unbounded):

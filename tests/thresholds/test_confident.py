@@ -27,12 +27,12 @@ from langchain_cfc.thresholds import (
     GroupedThreshold,
     Level,
     MarginalThreshold,
+    compute_tau,
     confident_rank,
     conformal_rank,
-    delta_text,
-    exact_tau,
+    format_delta,
 )
-from langchain_cfc.thresholds.base import ROUND_OFF, _tails
+from langchain_cfc.thresholds.base import ROUND_OFF, _binomial_tails
 
 FALSE_ALARM = 1e-6
 # Tails this near to delta, relative to it, may count as above it: 2^-42 per count is less up to N = 1e6.
@@ -64,13 +64,13 @@ def beta_rank(size: int, tau: float, delta: float) -> int:
 
 @pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
 def test_ranks_at_one_tenth(size: int, rank: int) -> None:
-    assert confident_rank(size, exact_tau(0.1), 0.1) == rank == beta_rank(size, 0.9, 0.1)
+    assert confident_rank(size, compute_tau(0.1), 0.1) == rank == beta_rank(size, 0.9, 0.1)
 
 
 @pytest.mark.parametrize("alpha", ["0.01", "0.05", "0.1", "0.3", "0.5", "0.876543210987", "0.99"])
 @pytest.mark.parametrize("delta", ["0.000000000001", "0.01", "0.05", "0.1", "0.37", "0.5", "0.9"])
 def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
-    tau, share = exact_tau(alpha), Fraction(delta)
+    tau, share = compute_tau(alpha), Fraction(delta)
     for size in range(36):
         least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
         assert least <= confident_rank(size, tau, delta) <= most
@@ -81,7 +81,7 @@ def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
 def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
     size: int, alpha: str, delta: str, groups: int
 ) -> None:
-    tau, share = exact_tau(alpha), Fraction(delta) / groups
+    tau, share = compute_tau(alpha), Fraction(delta) / groups
     least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
     assert least <= confident_rank(size, tau, share) <= most
 
@@ -93,7 +93,7 @@ def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
     delta=levels | st.sampled_from(["0.000000000001", "0.00001", "0.999999999999"]),
 )
 def test_ranks_of_any_size_agree_with_scipy(size: int, alpha: str, delta: str) -> None:
-    tau, share = exact_tau(alpha), float(delta)
+    tau, share = compute_tau(alpha), float(delta)
     rank = confident_rank(size, tau, delta)
     ordinary = conformal_rank(size, tau)
     assert ordinary <= rank <= size + 1
@@ -108,7 +108,7 @@ def test_ranks_of_any_size_agree_with_scipy(size: int, alpha: str, delta: str) -
 @given(size=st.integers(1, 10**5), alpha=levels, delta=levels)
 def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delta: str) -> None:
     # P(Bin(N, tau) >= N tau + x) <= exp(-2 x^2 / N) (Hoeffding), so that the smallest rank is not above it.
-    tau = exact_tau(alpha)
+    tau = compute_tau(alpha)
     excess = math.sqrt(size / 2 * math.log(1 / float(delta)))
     assert confident_rank(size, tau, delta) <= size * tau + max(excess, float(tau)) + 1.0 + 1e-6
 
@@ -116,7 +116,7 @@ def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delt
 @settings(derandomize=True)
 @given(size=st.integers(0, 3000), alpha=levels, deltas=st.tuples(levels, levels))
 def test_more_confidence_takes_a_larger_rank(size: int, alpha: str, deltas: tuple[str, str]) -> None:
-    tau = exact_tau(alpha)
+    tau = compute_tau(alpha)
     small, large = sorted(deltas, key=float)
     assert confident_rank(size, tau, small) >= confident_rank(size, tau, large)
     assert confident_rank(size + 1, tau, small) >= confident_rank(size, tau, small)
@@ -125,7 +125,7 @@ def test_more_confidence_takes_a_larger_rank(size: int, alpha: str, deltas: tupl
 def test_tails_are_as_accurate_as_they_say() -> None:
     # Against whole numbers: P(Bin(N, 9/10) >= k) 10^N is a sum of binomial coefficients times powers of nine.
     size, delta = 3000, Fraction(1, 10**6)
-    first, tails = _tails(size, Fraction(9, 10), delta)
+    first, tails = _binomial_tails(size, Fraction(9, 10), delta)
     exact, total, coefficient = {}, 0, 1
     for count in range(size, first - 1, -1):
         total += coefficient * 9**count
@@ -149,7 +149,7 @@ def test_a_tail_that_equals_delta_counts_as_above_it() -> None:
 
 def test_the_promise_on_average_is_kept_for_a_large_delta_too() -> None:
     # 0.91^9 = 0.428: Beta(9, 1) lies above its own mean of 0.9, and above 0.91, more often than not.
-    tau = exact_tau("0.09")
+    tau = compute_tau("0.09")
     assert beta_rank(9, 0.91, 0.43) == 9
     assert confident_rank(9, tau, "0.43") == conformal_rank(9, tau) == 10
 
@@ -164,22 +164,22 @@ def test_a_delta_below_one_over_e_never_falls_below_the_ordinary_rank() -> None:
 
 
 def test_delta_is_a_decimal_strictly_between_zero_and_one() -> None:
-    assert delta_text(0.10) == delta_text("0.100") == delta_text(Decimal("0.1")) == "0.1"
+    assert format_delta(0.10) == format_delta("0.100") == format_delta(Decimal("0.1")) == "0.1"
     wrong: list[Level] = [0, 1, 0.0, -0.1, 1.5, "nan", "inf", "a tenth", True]
     for delta in wrong:
         for refuse in (
-            delta_text,
-            lambda level: confident_rank(9, exact_tau(0.1), level),
+            format_delta,
+            lambda level: confident_rank(9, compute_tau(0.1), level),
             lambda level: MarginalThreshold(0.1, delta=level),
             lambda level: GroupedThreshold(0.1, delta=level),
         ):
             with pytest.raises(InputError, match="delta must be a decimal number"):
                 refuse(delta)
     with pytest.raises(InputError, match="delta may have 12 decimals"):
-        delta_text("0.1234567890123")
+        format_delta("0.1234567890123")
     for share in (Fraction(0), Fraction(1), Fraction(-1, 3)):
         with pytest.raises(InputError, match="delta must lie strictly between 0 and 1"):
-            confident_rank(9, exact_tau(0.1), share)
+            confident_rank(9, compute_tau(0.1), share)
 
 
 # The law of the coverage given the calibration set --------------------------------------------------------
@@ -213,7 +213,7 @@ def fresh(threshold: Callable[[FloatArray], float], size: int, repetitions: int,
     ("size", "alpha", "delta"), [(60, "0.2", "0.1"), (200, "0.1", "0.1"), (400, "0.1", "0.01")]
 )
 def test_coverage_given_the_calibration_set_follows_its_beta_law(size: int, alpha: str, delta: str) -> None:
-    repetitions, rate, tau = 2000, FALSE_ALARM / 2, float(exact_tau(alpha))
+    repetitions, rate, tau = 2000, FALSE_ALARM / 2, float(compute_tau(alpha))
     rule = MarginalThreshold(alpha, delta=delta)
     ones = np.ones((size, 1))
     rank = beta_rank(size, tau, float(delta))
@@ -225,7 +225,7 @@ def test_coverage_given_the_calibration_set_follows_its_beta_law(size: int, alph
     # The ordinary rank promises on average only: about half of its calibration sets fall short.
     ordinary = MarginalThreshold(alpha)
     coverages = fresh(lambda scores: ordinary.fit(ones, scores).threshold([1.0]), size, repetitions)
-    assert follows(coverages, size, conformal_rank(size, exact_tau(alpha)), rate)
+    assert follows(coverages, size, conformal_rank(size, compute_tau(alpha)), rate)
     assert not follows(coverages, size, rank, rate)
     assert not rarely_below(coverages < tau, float(delta), rate)
 
@@ -310,7 +310,7 @@ def test_hopeless_prompts_called_covered_at_one_break_the_promise() -> None:
 def test_exchangeable_prompts_are_not_enough() -> None:
     # All 201 ways to leave one of 201 prompts out are equally likely: exchangeable, and without chance. The
     # 200 left decide whether the other is covered, and of these ways more than delta fail.
-    size, delta, tau = 200, Fraction(1, 100), exact_tau("0.1")
+    size, delta, tau = 200, Fraction(1, 100), compute_tau("0.1")
     rule, pool = MarginalThreshold("0.1", delta="0.01"), np.arange(size + 1) / (size + 1)
     failed = sum(
         int(rule.fit(np.ones((size, 1)), np.delete(pool, last)).threshold([1.0]) < pool[last])
@@ -338,7 +338,7 @@ def test_a_group_has_its_order_statistic_with_ties_atoms_at_the_cap_and_no_promp
     fitted = GroupedThreshold(alpha, 1.5, delta=delta).fit(np.eye(5)[member], scores)
     for group in range(5):
         own = np.sort(scores[member == group])
-        rank = confident_rank(len(own), exact_tau(alpha), Fraction(delta) / 5)
+        rank = confident_rank(len(own), compute_tau(alpha), Fraction(delta) / 5)
         expected = own[rank - 1] if rank <= len(own) and own[rank - 1] < 1.5 else math.inf
         assert fitted.threshold(np.eye(5)[group]) == expected
     assert fitted.threshold(np.eye(5)[4]) == math.inf

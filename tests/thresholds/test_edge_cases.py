@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.set_rules import accepted
+from langchain_cfc.set_rules import select_candidates
 from langchain_cfc.thresholds import ConditionalThreshold
 
 from .oracles import dual_threshold, exact_threshold, order_statistic
@@ -168,7 +168,7 @@ def test_a_threshold_exactly_at_a_candidates_level() -> None:
     scores = features @ np.array([0.7, 0.2]) + 0.2
     features = np.column_stack([features, np.full(41, 0.2)])
     found = ConditionalThreshold("0.2").fit(features, scores).solve(features)
-    assert accepted(scores[:, np.newaxis], found).all()
+    assert select_candidates(scores[:, np.newaxis], found).all()
     assert found.errors.max() < 1e-12
 
 

@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc.thresholds import ConditionalThreshold, _warm_start
 from langchain_cfc.thresholds._rows import Rest, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Unbounded
-from langchain_cfc.thresholds._warm_start import FIRST, Base, base_regression
+from langchain_cfc.thresholds._warm_start import FIRST, BaseFit, fit_base_regression
 
 from .oracles import order_statistic
 
@@ -47,7 +47,7 @@ KINDS = [continuous, with_hopeless, tied, grouped, sorted_by_score]
 Kind = Callable[[np.random.Generator, int], Rows]
 
 
-def assert_optimal(rows: Rows, fit: Base, tau: Fraction) -> None:
+def assert_optimal(rows: Rows, fit: BaseFit, tau: Fraction) -> None:
     """First-order conditions of quantile regression, over every row: sides, box and balance."""
     residuals = rows.scores - rows.features @ fit.beta
     basis, below = fit.vertex.basis, fit.vertex.below
@@ -66,9 +66,9 @@ def assert_optimal(rows: Rows, fit: Base, tau: Fraction) -> None:
 @pytest.mark.parametrize("size", [FIRST, FIRST + 1, 7_000, 50_000])
 def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
     rows = kind(np.random.default_rng(size), size)
-    fit = base_regression(rows, TAU)
+    fit = fit_base_regression(rows, TAU)
     assert_optimal(rows, fit, TAU)
-    expected = Rest.of(rows, fit.vertex.below)
+    expected = Rest.from_rows(rows, fit.vertex.below)
     for name, expected_sum in vars(expected).items():
         np.testing.assert_allclose(getattr(fit.sums, name), expected_sum, rtol=1e-12, atol=1e-9)
 
@@ -78,9 +78,9 @@ def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = kind(np.random.default_rng(1), 7_000)
-    wide = base_regression(rows, TAU)
-    monkeypatch.setattr(_warm_start, "band_size", lambda *_: 1)
-    narrow = base_regression(rows, TAU)
+    wide = fit_base_regression(rows, TAU)
+    monkeypatch.setattr(_warm_start, "compute_band_size", lambda *_: 1)
+    narrow = fit_base_regression(rows, TAU)
     assert_optimal(rows, narrow, TAU)
     np.testing.assert_allclose(narrow.beta, wide.beta, atol=1e-12)
 
@@ -110,7 +110,7 @@ def test_at_a_level_that_few_rows_reach_the_base_fit_is_found_all_the_same() -> 
     tau = Fraction(9999, 10_000)
     for size in (3_000, 12_000):
         rows = continuous(np.random.default_rng(size), size)
-        assert_optimal(rows, base_regression(rows, tau), tau)
+        assert_optimal(rows, fit_base_regression(rows, tau), tau)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_tau
+from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ from langchain_cfc.thresholds import Level, alpha_text, conformal_rank, exact_ta
     ],
 )
 def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) -> None:
-    assert alpha_text(alpha) == text
-    assert alpha_text(text) == text
-    assert exact_tau(alpha) == 1 - Fraction(text)
+    assert format_alpha(alpha) == text
+    assert format_alpha(text) == text
+    assert compute_tau(alpha) == 1 - Fraction(text)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) 
     ],
 )
 def test_a_float_means_the_nearest_decimal_of_twelve_digits(alpha: float, text: str) -> None:
-    assert alpha_text(alpha) == text
-    assert exact_tau(alpha) == 1 - Fraction(text)
+    assert format_alpha(alpha) == text
+    assert compute_tau(alpha) == 1 - Fraction(text)
 
 
 def test_ranks_of_a_computed_level_are_those_of_its_decimal() -> None:
     for size in range(201):
-        assert conformal_rank(size, exact_tau(1 - 0.8)) == conformal_rank(size, exact_tau("0.2"))
-    assert conformal_rank(9, exact_tau(1 - 0.8)) == 8
+        assert conformal_rank(size, compute_tau(1 - 0.8)) == conformal_rank(size, compute_tau("0.2"))
+    assert conformal_rank(9, compute_tau(1 - 0.8)) == 8
     # Read to the last bit, the same float asks for one rank more.
     assert conformal_rank(9, 1 - Fraction(1 - 0.8)) == 9
 
@@ -73,7 +73,7 @@ def test_ranks_of_a_computed_level_are_those_of_its_decimal() -> None:
 )
 def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
     with pytest.raises(InputError, match="12 decimals at most"):
-        alpha_text(alpha)
+        format_alpha(alpha)
 
 
 @pytest.mark.parametrize(
@@ -100,19 +100,19 @@ def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
 )
 def test_alpha_outside_the_open_unit_interval_is_refused(alpha: Level) -> None:
     with pytest.raises(InputError, match="strictly between 0 and 1"):
-        alpha_text(alpha)
+        format_alpha(alpha)
 
 
 def test_ranks_agree_with_whole_number_arithmetic() -> None:
     # ceil((N + 1)(100 - k) / 100) without a single fraction, for every alpha = k / 100.
     for k in range(1, 100):
-        tau = exact_tau(f"{k / 100}")
+        tau = compute_tau(f"{k / 100}")
         for size in range(201):
             assert conformal_rank(size, tau) == -(-(size + 1) * (100 - k) // 100)
 
 
 def test_ranks_where_binary_floats_are_one_too_high() -> None:
     # 10 * (1 - 0.7) is 3.0000000000000004 in floats, and the float 0.3 lies just below three tenths.
-    assert conformal_rank(9, exact_tau(0.7)) == 3
-    assert conformal_rank(9, exact_tau(0.3)) == 7
+    assert conformal_rank(9, compute_tau(0.7)) == 3
+    assert conformal_rank(9, compute_tau(0.3)) == 7
     assert conformal_rank(9, 1 - Fraction(0.3)) == 8

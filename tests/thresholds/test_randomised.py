@@ -21,7 +21,7 @@ from scipy import stats
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
-from langchain_cfc.thresholds._randomized import NegativePlainWindows, parts
+from langchain_cfc.thresholds._randomized import NegativePlainWindows, compute_factors
 from langchain_cfc.thresholds._simplex import Fit
 from langchain_cfc.thresholds._windows import PlainWindows
 from tests.lengths import repetitions
@@ -157,7 +157,7 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
     """The negative control of the mirrored rule: as it is, the solver takes the other end of the face."""
     scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
     rule = ConditionalThreshold("0.75").fit(np.ones((5, 1)), scores)
-    (part,) = parts(np.array([0.5]), Fraction(1, 4)) * np.ones(1)
+    (part,) = compute_factors(np.array([0.5]), Fraction(1, 4)) * np.ones(1)
     assert part < 0.0
     unmirrored, mirrored = (
         windows.find(part * np.ones(1)) for windows in (rule.fitted.windows, rule.fitted.negative)
@@ -267,10 +267,10 @@ def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
     for phi in np.vstack([factor * features[:40] for factor in (5.0, 10.0, 20.0)]):
         reduced = rule.fitted.reduce_one(phi)
         assert reduced is not None
-        (part,) = parts(np.array([0.01]), rule.fitted.tau)
+        (part,) = compute_factors(np.array([0.01]), rule.fitted.tau)
         if rule.fitted.negative.find(part * reduced) is not None:
             continue
-        exact, bound = everything.threshold(phi, uniform=0.01), believing.at_least(part * reduced, reduced)
+        exact, bound = everything.threshold(phi, uniform=0.01), believing.bound_below(part * reduced, reduced)
         between = (exact + bound) / 2.0
         if bound > exact + 1e-6 and 1.0 < between < np.inf:
             wrong += 1
@@ -344,7 +344,7 @@ def test_impossible_uniforms_are_refused(uniforms: Any) -> None:
 def kept_share(kept: Callable[[float], bool]) -> float:
     """The share of uniforms for which a prompt is kept: it is kept from some uniform on.
 
-    Found to 1e-11, well above the round-off within which a uniform is at the end of a face.
+    OptimalFit to 1e-11, well above the round-off within which a uniform is at the end of a face.
     """
     low, high = 0.0, 1.0
     for _ in range(36):
@@ -524,6 +524,6 @@ def test_the_solver_for_negative_terms_is_built_only_where_it_is_asked() -> None
     rule.threshold([1.0])
     negative = rule.fitted.negative
     assert isinstance(negative, NegativePlainWindows)
-    assert negative._made == {}
+    assert negative._windows == {}
     rule.threshold([1.0], uniform=0.01)
-    assert negative._made != {}
+    assert negative._windows != {}

@@ -14,9 +14,10 @@ import pytest
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import _ridge
-from langchain_cfc.thresholds._ridge import Active, RidgeFit, RidgeRegression
-from langchain_cfc.thresholds._rows import Rest, Rows, independent_columns
-from langchain_cfc.thresholds._simplex import Unbounded
+from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
+from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
+from langchain_cfc.thresholds._simplex import Unbounded, Vertex
+from langchain_cfc.thresholds._windows import Start
 
 from .cases import KINDS, cases
 from .oracles import dual_threshold, order_statistic
@@ -60,7 +61,7 @@ def problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Proble
         features, size = case.features / units, len(case.scores)
         ridge = 10.0 ** rng.uniform(-6.0, 1.0, features.shape[1] if rng.random() < 0.3 else 1)
         penalty = (size + 1) * np.resize(ridge, features.shape[1])
-        independent = rng.permutation(independent_columns(features))
+        independent = rng.permutation(find_independent_columns(features))
         free = int(rng.integers(len(independent) + 1)) if rng.random() < 0.5 else 1
         penalty[independent[:free]] = 0.0
         weights = np.ones(size)
@@ -80,7 +81,7 @@ def objective(problem: Problem, phi: FloatArray, beta: FloatArray) -> float:
 def failure(problem: Problem, phi: FloatArray, fit: RidgeFit, beta: FloatArray | None = None) -> float:
     """By how much the optimality conditions fail over all rows, from the definition of eta."""
     rows, tau, beta = problem.rows, float(problem.tau), fit.beta if beta is None else beta
-    on, below = fit.active.rows, fit.active.below
+    on, below = fit.vertex.basis, fit.vertex.below
     residuals = rows.scores - rows.features @ beta
     eta = rows.weights * (tau - below)
     eta[on] = fit.eta
@@ -179,7 +180,7 @@ def test_an_answer_that_is_a_little_off_fails_the_check(kind: str) -> None:
     checked = 0
     for problem in problems(kind, 10):
         for phi, fit in problem.solved():
-            on_fit = problem.rows.features[fit.active.rows]
+            on_fit = problem.rows.features[fit.vertex.basis]
             for j, shift in enumerate(1e-6 * np.eye(len(phi))):
                 # Others are felt by no equation: a column of zeros without a penalty to speak of.
                 if np.abs(on_fit[:, j]).max(initial=0.0) > 1e-3 or problem.penalty[j] > 0.1:
@@ -211,9 +212,9 @@ def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
         s, w = ([Fraction(float(v)) for v in a] for a in (problem.rows.scores, problem.rows.weights))
         penalty, d, tau = [Fraction(float(v)) for v in problem.penalty], problem.penalty.size, problem.tau
         for phi, fit in problem.solved():
-            on, f = [int(i) for i in fit.active.rows], [Fraction(float(v)) for v in phi]
+            on, f = [int(i) for i in fit.vertex.basis], [Fraction(float(v)) for v in phi]
             off = sorted(set(range(len(x))) - set(on))
-            eta = [w[i] * (tau - int(fit.active.below[i])) for i in range(len(x))]
+            eta = [w[i] * (tau - int(fit.vertex.below[i])) for i in range(len(x))]
             pull = [tau * f[j] + sum((eta[i] * x[i][j] for i in off), Fraction(0)) for j in range(d)]
             upper = [[*(penalty[j] * (j == k) for k in range(d)), *(-x[i][j] for i in on)] for j in range(d)]
             lower = [[*x[i], *(Fraction(0) for _ in on)] for i in on]
@@ -221,7 +222,7 @@ def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
             beta, duals = solution[:d], solution[d:]
             for i in off:
                 residual = s[i] - sum((a * b for a, b in zip(x[i], beta, strict=True)), Fraction(0))
-                assert (-residual if fit.active.below[i] else residual) >= -Fraction(ROUNDED)
+                assert (-residual if fit.vertex.below[i] else residual) >= -Fraction(ROUNDED)
             for i, dual in zip(on, duals, strict=True):
                 assert w[i] * (tau - 1) - Fraction(ROUNDED) <= dual
                 assert dual <= w[i] * tau + Fraction(ROUNDED)
@@ -248,7 +249,7 @@ def test_for_a_constant_the_ridge_does_nothing_to_the_bit(kind: str) -> None:
 def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
     for problem in problems("continuous", 40):
         for _, fit in problem.solved():
-            for row in fit.active.rows:
+            for row in fit.vertex.basis:
                 assert fit.value(problem.rows.features[row])[0] == problem.rows.scores[row]
 
 
@@ -271,7 +272,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
 )
 def test_without_penalty_it_is_the_conditional_threshold_and_a_small_one_changes_little(kind: str) -> None:
     for case in cases(kind, 10):
-        kept = independent_columns(case.features)
+        kept = find_independent_columns(case.features)
         rows, tau = Rows.unweighted(case.features[:, kept], case.scores), 1 - Fraction(case.alpha)
         none, little = (RidgeRegression(rows, tau, np.full(len(kept), value)) for value in (0.0, 1e-11))
         for phi in case.queries[:, kept]:
@@ -299,10 +300,9 @@ def test_answers_do_not_depend_on_the_start(kind: str) -> None:
     for problem in problems(kind, 8):
         plain = list(problem.solved())
         for _, base in plain[:1]:
-            wild = Active(
-                base.active.rows, rng.random(len(problem.rows)) < 0.5, rng.normal(size=base.beta.size)
-            )
-            for start in (base.active, wild):
+            sides = rng.random(len(problem.rows)) < 0.5
+            wild = Start(Vertex(base.vertex.basis, sides), rng.normal(size=base.beta.size))
+            for start in (Start(base.vertex, base.beta), wild):
                 solver = problem.solver(start=start)
                 for phi, expected in plain:
                     fit = solver.minimise(phi)
@@ -344,12 +344,11 @@ def test_rows_may_take_part_by_their_sums(kind: str) -> None:
     for problem in problems(kind, 8):
         for phi, whole in problem.solved():
             outside: BoolArray = rng.random(len(problem.rows)) < 0.7
-            outside[whole.active.rows] = False
+            outside[whole.vertex.basis] = False
             inside = np.flatnonzero(~outside)
-            rest = Rest.of(problem.rows.take(outside), whole.active.below[outside])
-            near = Active(
-                np.searchsorted(inside, whole.active.rows), whole.active.below[inside], np.zeros(len(phi))
-            )
+            rest = Rest.from_rows(problem.rows.take(outside), whole.vertex.below[outside])
+            basis = np.searchsorted(inside, whole.vertex.basis)
+            near = Start(Vertex(basis, whole.vertex.below[inside]), np.zeros(len(phi)))
             window = problem._replace(rows=problem.rows.take(inside))
             fit = window.solver(rest=rest, start=near).minimise(phi)
             assert isinstance(fit, RidgeFit)
@@ -384,7 +383,7 @@ def test_the_grown_fit_is_the_direct_one(
     rows, tau, nothing = large(np.random.default_rng(size), kind, size), Fraction(9, 10), np.zeros(5)
     penalty = (rows.weights.sum() + 1) * RIDGE
     direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
-    grown = _ridge.penalised_base(rows, tau, RIDGE)
+    grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
     assert isinstance(direct, RidgeFit)
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
     if kind != "tied":
@@ -397,7 +396,7 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
     for member in range(0, 20_000, 4_000):
         alone = (np.arange(20_000) == member)[:, None]
         grouped = replace(rows, features=np.hstack([rows.features, alone]))
-        grown = _ridge.penalised_base(grouped, Fraction(1, 2), ridge)
+        grown = _ridge.fit_penalised_base(grouped, Fraction(1, 2), ridge)
         direct = RidgeRegression(grouped, Fraction(1, 2), 20_001 * ridge).minimise(np.zeros(6))
         assert isinstance(direct, RidgeFit)
         np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
@@ -406,7 +405,7 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
 def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ridge, "FIRST", 50)
     rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
-    grown = _ridge.penalised_base(rows, tau, RIDGE)
+    grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
     direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
     assert isinstance(direct, RidgeFit)
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
@@ -426,7 +425,7 @@ def test_dependent_columns_need_a_penalty() -> None:
     rows = Rows.unweighted(np.ones((5, 2)), np.linspace(0.1, 0.9, 5))
     with pytest.raises(ThresholdError, match="nearly dependent"):
         RidgeRegression(rows, Fraction(1, 2), np.zeros(2))
-    start = Active(np.array([0, 1]), np.zeros(5, dtype=np.bool_), np.zeros(2))
+    start = Start(Vertex(np.array([0, 1]), np.zeros(5, dtype=np.bool_)), np.zeros(2))
     with pytest.raises(ThresholdError, match="nearly dependent"):
         RidgeRegression(rows, Fraction(1, 2), np.ones(2), start=start)
     fit = RidgeRegression(rows, Fraction(1, 2), np.ones(2)).minimise(np.zeros(2))

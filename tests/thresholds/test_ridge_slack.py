@@ -125,7 +125,7 @@ def test_units_that_overflow_are_refused() -> None:
     features = np.array([[1.0, 0.0], [1.0, 1e140], [1.0, 2e140]])
     others = np.array([[1.0, 0.0], [1.0, 1e-140], [1.0, 2e-140]])
     with pytest.raises(InputError, match="floating point"):
-        Standardised.of(features, 1.0, "slopes", others)
+        Standardised.fit(features, 1.0, "slopes", others)
 
 
 # The slack as an identity.

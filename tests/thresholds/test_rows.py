@@ -30,7 +30,7 @@ def counted(rows: Rows) -> dict[tuple[float, ...], float]:
 def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", chunk)
     rows = drawn(500)
-    merged = rows.merged()
+    merged = rows.merge_equal()
     assert counted(merged) == counted(rows)
     assert len(merged) == len(counted(rows))
     first = list(counted(rows))
@@ -43,14 +43,14 @@ def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "ODD", np.uint64(0))
     monkeypatch.setattr(module, "ONE", np.uint64(0))
     rows = drawn(300)
-    assert counted(rows.merged()) == counted(rows)
+    assert counted(rows.merge_equal()) == counted(rows)
 
 
 def test_a_sample_tells_whether_rows_repeat() -> None:
     rng = np.random.default_rng(1)
-    assert drawn(20_000).repetitive
-    assert not Rows.unweighted(rng.random((20_000, 2)), rng.random(20_000)).repetitive
-    assert not Rows.unweighted(np.ones((1, 1)), np.ones(1)).repetitive
+    assert drawn(20_000).is_repetitive
+    assert not Rows.unweighted(rng.random((20_000, 2)), rng.random(20_000)).is_repetitive
+    assert not Rows.unweighted(np.ones((1, 1)), np.ones(1)).is_repetitive
 
 
 @pytest.mark.parametrize("block", [7, 8192])
@@ -59,7 +59,7 @@ def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch)
     rng = np.random.default_rng(2)
     rows = Rows(rng.normal(size=(100, 3)), rng.random(100), rng.uniform(0.5, 2.0, 100))
     below = rng.random(100) < 0.6
-    rest, weights = Rest.of(rows, below), rows.weights
+    rest, weights = Rest.from_rows(rows, below), rows.weights
     expected: dict[str, FloatArray] = {
         "low": (weights * below) @ rows.features,
         "total": weights @ rows.features,
@@ -69,8 +69,8 @@ def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch)
     }
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(rest, name), value, rtol=1e-12)
-    half = Rest.of(rows.take(slice(None, 50)), below[:50])
-    other = Rest.of(rows.take(slice(50, None)), below[50:])
+    half = Rest.from_rows(rows.take(slice(None, 50)), below[:50])
+    other = Rest.from_rows(rows.take(slice(50, None)), below[50:])
     for whole in (half + other, rest):
         for name, value in vars(whole - other).items():
             np.testing.assert_allclose(value, getattr(half, name), rtol=1e-9, atol=1e-12)

@@ -281,7 +281,7 @@ def test_an_impossible_state_of_a_learned_threshold_is_refused(wrong: dict[str, 
 def test_thresholds_that_reach_the_cap_within_their_error_become_infinite() -> None:
     values = np.array([0.5, 1.5 - 1e-3, 1.5 - 1e-9, 1.5, 1.7, -4.0, np.inf, np.nan])
     errors = np.full(8, 1e-6)
-    found = Thresholds.capped(values, errors, 1.5)
+    found = Thresholds.apply_cap(values, errors, 1.5)
     assert found.values.tolist() == [0.5, 1.5 - 1e-3, math.inf, math.inf, math.inf, -4.0, math.inf, math.inf]
     assert found.errors.tolist() == [1e-6, 1e-6, 0.0, 0.0, 0.0, 1e-6, 0.0, 0.0]
 

@@ -19,7 +19,7 @@ from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, _windows
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Solution, Unbounded, Vertex
-from langchain_cfc.thresholds._warm_start import base_regression
+from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds._windows import Answer, PlainWindows
 from langchain_cfc.thresholds.state import Calibrated
 
@@ -120,9 +120,9 @@ def narrowed(
     rule: ConditionalThreshold, features: FloatArray, scores: FloatArray, keep: int
 ) -> ConditionalThreshold:
     """The rule fitted with only so many rows kept, whatever prompts need."""
-    columns, root = Columns.of(features)
+    columns, root = Columns.choose(features)
     rows = Rows.unweighted(columns.reduce(features)[0], scores)
-    near = Neighbourhood.of(rows, base_regression(rows, TAU), root, keep)
+    near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, keep)
     return replace(rule, _state=Calibrated(columns, None, near, TAU))
 
 
@@ -174,9 +174,9 @@ def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
     features, scores = continuous(rng, SIZE)
     queries = 2.0 * features[:60]
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries).values
-    columns, root = Columns.of(features)
+    columns, root = Columns.choose(features)
     rows = Rows.unweighted(columns.reduce(features)[0], scores)
-    near = Neighbourhood.of(rows, base_regression(rows, TAU), root, 16)
+    near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, 16)
     certain = PlainWindows(near, TAU)
     trusting = PlainWindows(replace(near, radius=np.inf), TAU)
     refused = wrong = 0
@@ -287,7 +287,7 @@ def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.Mo
     queries = continuous(rng, 300)[0]
     rule = ConditionalThreshold("0.1").fit(features, scores)
     free = rule.thresholds(queries)
-    monkeypatch.setattr(_windows, "MEMORY", 3)
+    monkeypatch.setattr(_windows, "CACHE_SIZE", 3)
     bounded = rule.restore(rule.state_data())
     assert bounded.thresholds(queries).tolist() == free.tolist()
     assert isinstance(bounded.fitted.windows, PlainWindows)
@@ -301,8 +301,8 @@ def test_no_row_changes_sides_within_its_distance() -> None:
     features, scores = continuous(rng, 500)
     root = np.linalg.qr(features, mode="r") / np.sqrt(500)
     rows = Rows.unweighted(features, scores)
-    centre = Centre(Solution.through(features[:4], scores[:4]).beta, root)
-    distances = centre.distances(rows)
+    centre = Centre(Solution.solve(features[:4], scores[:4]).beta, root)
+    distances = centre.compute_distances(rows)
     before = scores - features @ centre.beta
     changed = 0
     for row in np.argsort(distances)[4:104]:
@@ -331,9 +331,11 @@ def test_a_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
 def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would_end_it() -> None:
     rng = np.random.default_rng(13)
     features, scores = continuous(rng, SIZE)
-    columns, root = Columns.of(features)
+    columns, root = Columns.choose(features)
     rows = Rows.unweighted(columns.reduce(features)[0], scores)
-    window = PlainWindows(Neighbourhood.of(rows, base_regression(rows, TAU), root, 64), TAU)._window(0)
+    window = PlainWindows(
+        Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, 64), TAU
+    )._get_window(0)
     phi = 20.0 * rows.features[0]
     found = window.regression.minimise(phi)
     assert isinstance(found, Unbounded)
@@ -355,7 +357,7 @@ def test_a_prompt_outside_the_region_is_infinite_if_half_its_weight_reaches_the_
             assert reduced is not None
             if certain.find(reduced) is not None:
                 continue
-            lowest, exact = certain.at_least(reduced, reduced), everything.threshold(phi)
+            lowest, exact = certain.bound_below(reduced, reduced), everything.threshold(phi)
             assert lowest <= exact + 1e-9
             assert rule.solve([phi]).outside[0] == (lowest < 2.0)
             settled += lowest >= 2.0

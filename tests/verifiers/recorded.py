@@ -11,7 +11,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.demo import recording
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.scoring import Discrimination, discrimination
+from langchain_cfc.scoring import Discrimination, compute_auroc
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 
 # An interval of this level misses 0.5 once in ten thousand times where scores tell nothing: for one control
@@ -45,7 +45,7 @@ def scored(verifier: BaseVerifier) -> FloatArray:
 
 
 def told_apart(scores: FloatArray) -> Discrimination:
-    found = discrimination(scores, correct(), CONFIDENCE)
+    found = compute_auroc(scores, correct(), CONFIDENCE)
     assert found is not None
     return found
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.optional import require
-from langchain_cfc._internal.plugins import load_plugin, names_no_file
+from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import (
     check_regular,
@@ -129,7 +129,7 @@ def open_rows(source: str | os.PathLike[str]) -> Rows:
         RecordError: If the file or the scheme does not exist, or the source refuses the rest.
         InputError: If the entry point cannot be loaded, exists twice, or returns anything else.
     """
-    return load_plugin(GROUP, "source", Rows, str(source)) if names_no_file(source) else read_rows(source)
+    return load_plugin(GROUP, "source", Rows, str(source)) if is_plugin_source(source) else read_rows(source)
 
 
 # Few enough that rows of whole documents still fit.

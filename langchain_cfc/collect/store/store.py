@@ -18,7 +18,7 @@ from sqlalchemy import BigInteger, Connection, Integer, Select, func, insert, se
 
 from langchain_cfc._internal.database import Database
 from langchain_cfc._version import __version__
-from langchain_cfc.candidates import JsonMetadata, LabelledBatch, kinds_of_json_prompts
+from langchain_cfc.candidates import JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.collect.store.rows import (
@@ -466,7 +466,7 @@ class Store:
             if not parts:
                 msg = f"no prompt of {self.name} is finished yet"
                 raise StoreError(msg)
-            return LabelledBatch.joined(parts)
+            return LabelledBatch.concatenate(parts)
 
     def failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
@@ -569,7 +569,7 @@ def _read_batch(
         metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
         raw=_raw_outputs(outputs, shape, names),
         extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
-        prompt_kinds=kinds_of_json_prompts(row.input for row in rows),
+        prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
     )
 
 
