@@ -169,22 +169,6 @@ def kept_too_rarely(
 ) -> bool:
     """Whether the promise was kept on so few test prompts that it is contradicted.
 
-    Args:
-        alpha: Error level.
-        calibration: Number of calibration prompts, or sum of their weights.
-        test: Number of test prompts, or sum of their weights.
-        kept: Share of them on which the promise was kept, in [0, 1].
-        tests: Number of groups looked at together; the false-alarm rate of 2.5 % is divided among them
-            (Bonferroni).
-        randomised: Whether thresholds are randomised: between the ranks k - 1 and k, so that the smaller one
-            is a bound.
-
-    Returns:
-        Whether a count this low has probability below 2.5 % / `tests` under the promise.
-
-    Raises:
-        MissingExtraError: If SciPy is not installed.
-
     >>> kept_too_rarely(0.1, 1000, 500, 0.88, 1), kept_too_rarely(0.1, 1000, 500, 0.85, 1)
     (False, True)
     """

@@ -233,11 +233,7 @@ class PackedArray(BaseModel):
         return cls(shape=list(array.shape), float64=base64.b64encode(raw).decode("ascii"))
 
     def unpack(self) -> FloatArray:
-        """The array again, bit by bit.
-
-        Raises:
-            InputError: If text and shape do not fit, or a number is not finite.
-        """
+        """The array again, bit by bit."""
         try:
             raw = base64.b64decode(self.float64, validate=True)
         except ValueError as error:  # `binascii.Error` is one; text beyond ASCII is refused by another
@@ -299,16 +295,7 @@ class Watched(ArtifactData):
 
 
 def quantities(feature_map: FeatureMap, features: FloatArray, scores: FloatArray) -> Mapping[str, FloatArray]:
-    """What is watched of prompts, whatever the threshold.
-
-    Args:
-        feature_map: The fitted map.
-        features: (N, d) its features.
-        scores: (N, n) verifier scores.
-
-    Returns:
-        (N,) values by name.
-    """
+    """What is watched of prompts, whatever the threshold."""
     draws = CandidateBatch(scores, None, None, ())
     told = {name: parse_statistic(name).values(draws) for name in _ALWAYS}
     return {**told, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
@@ -327,23 +314,7 @@ def threshold_rule(
     ridge: Ridge | None = None,
     window: int | None = WINDOW,
 ) -> ThresholdRule[Any]:
-    """The rule of a name, not fitted.
-
-    Args:
-        name: `conditional`, `marginal`, `grouped` or `learned`.
-        alpha: Error level.
-        cap: Success score of a prompt without a correct candidate.
-        effective_alpha: The smaller level to fit at; `0` for the rule that flags every prompt.
-        delta: Failure probability of the rules that come with confidence.
-        ridge: The penalty of a ridge.
-        window: How many calibration prompts the conditional rule keeps at least; None for all.
-
-    Returns:
-        The rule.
-
-    Raises:
-        InputError: If the name is unknown or needs a failure probability.
-    """
+    """The rule of a name, not fitted."""
     if effective_alpha == "0":
         return MarginalThreshold(alpha, cap)  # whose state without an order statistic flags every prompt
     level = alpha if effective_alpha is None else effective_alpha

@@ -29,35 +29,13 @@ def digest(content: Mapping[str, Any]) -> str:
 
 
 def encode(content: Mapping[str, Any]) -> bytes:
-    """The file of a content, byte for byte.
-
-    Args:
-        content: Strict JSON data.
-
-    Returns:
-        Indented JSON with sorted keys, in ASCII.
-
-    Raises:
-        ValueError: If a number is not finite.
-    """
+    """The file of a content, byte for byte."""
     file = {"format": FORMAT, "version": VERSION, "digest": digest(content), "content": content}
     return (json.dumps(file, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
 
 
 def decode(data: bytes, source: str) -> dict[str, Any]:
-    """The content of an artifact file, its envelope and digest checked.
-
-    Args:
-        data: The file's bytes.
-        source: Its name, for messages.
-
-    Returns:
-        The content, not yet validated.
-
-    Raises:
-        ArtifactFormatError: If it is not an artifact of the version that this library reads.
-        ArtifactDigestError: If it is not byte for byte what `encode` made of its content.
-    """
+    """The content of an artifact file, its envelope and digest checked."""
     try:
         file = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -20,22 +20,7 @@ def held_out(
     labelled: LabelledBatch,
     part: Literal["test", "certification"] = "test",
 ) -> tuple[LabelledBatch, str]:
-    """The prompts that an artifact may be tested on, and which they are in words.
-
-    Args:
-        artifact: The artifact.
-        labelled: Labelled prompts, perhaps those it was calibrated on.
-        part: Which part of the latter was held out for the purpose.
-
-    Returns:
-        All of them if they are new, else the part held out of calibration; one prompt of each cluster, and of
-        prompts with weights a fair sample.
-
-    Raises:
-        OverlapError: If these are the calibration records and none were held out.
-        CalibrationError: If no prompt is left.
-        InputError: If these are the calibration records, but without their weights.
-    """
+    """The prompts that an artifact may be tested on, and which they are in words."""
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
     if plan.meets(facts.sketch, labelled.names):

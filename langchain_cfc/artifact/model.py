@@ -274,15 +274,7 @@ class CalibrationArtifact(ArtifactData):
         return None if self.shift is None else parse_statistic(self.shift)
 
     def with_levels(self, levels: Sequence[LevelState], **update: Any) -> CalibrationArtifact:
-        """The artifact with these levels only, and without the arrays and counts that are of no other.
-
-        Args:
-            levels: Levels whose arrays the artifact holds, alpha ascending.
-            **update: Other fields that change.
-
-        Returns:
-            The artifact. Served thresholds are the running maximum over the levels left.
-        """
+        """The artifact with these levels only, and without the arrays and counts that are of no other."""
         named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
         arrays = {name: array for name, array in self.arrays.items() if name in named}
         held = {None, *(one.alpha for one in levels)}
@@ -317,11 +309,7 @@ class CalibrationArtifact(ArtifactData):
         ]
 
     def check_answers(self, labelled: LabelledBatch) -> None:
-        """Refuse labelled prompts whose answers are not told apart as in calibration, where that matters.
-
-        Raises:
-            InputError: If an extractor made the answers of the one and not of the other.
-        """
+        """Refuse labelled prompts whose answers are not told apart as in calibration, where that matters."""
         if self.needs_answers and bool(labelled.extracted) != bool(self.calibration.extracted_answers):
             made = "with" if self.calibration.extracted_answers else "without"
             msg = (
@@ -537,11 +525,7 @@ class CalibrationArtifact(ArtifactData):
 
     @property
     def certified_policy(self) -> CertifiedPolicy:
-        """The policy of bot mode.
-
-        Raises:
-            InputError: If the artifact holds none.
-        """
+        """The policy of bot mode."""
         if self.policy is None:
             msg = (
                 "the artifact holds no certified policy: calibrate with max_wrong_rate (on the command line "

@@ -28,17 +28,7 @@ def attainable_groups(
     reachable: BoolArray,
     weights: FloatArray | None = None,
 ) -> list[AttainableGroup]:
-    """Attainable coverage under every guaranteed weighting.
-
-    Args:
-        weightings: The weightings.
-        features: (N, d) features of the calibration prompts.
-        reachable: (N,) whether a prompt's success score is below the cap.
-        weights: (N,) how much each prompt counts, one being a prompt; each as one by default.
-
-    Returns:
-        One entry per weighting, in their order.
-    """
+    """Attainable coverage under every guaranteed weighting."""
     groups = []
     for weight in weightings:
         values = weight.values(features) * (1.0 if weights is None else weights)
@@ -56,43 +46,17 @@ def attainable_groups(
 
 
 def target_is_attainable(alpha: Level, size: float, reachable: float) -> bool:
-    """Whether the marginal order statistic lies below the cap.
-
-    Args:
-        alpha: Error level.
-        size: Number N of calibration prompts, or the sum of their weights.
-        reachable: Number of those with a success score below the cap, or the sum of theirs.
-
-    Returns:
-        Whether (N + 1) tau <= reachable, in exact arithmetic.
-    """
-    return (Fraction(size) + 1) * compute_tau(alpha) <= Fraction(reachable)
+    """Whether the marginal order statistic lies below the cap."""
+    return (Fraction(size) + 1) * exact_tau(alpha) <= Fraction(reachable)
 
 
 def smallest_alpha(size: float, reachable: float) -> float:
-    """The smallest error level with an order statistic below the cap, rounded up to four decimals.
-
-    Args:
-        size: Number N of calibration prompts, or the sum of their weights.
-        reachable: Number of those with a success score below the cap, or the sum of theirs.
-
-    Returns:
-        1 - reachable / (N + 1).
-    """
+    """The smallest error level with an order statistic below the cap, rounded up to four decimals."""
     return math.ceil(10_000 * (1 - Fraction(reachable) / (Fraction(size) + 1))) / 10_000
 
 
 def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     """The smallest number of calibration prompts at which a target can be met.
-
-    Args:
-        alpha: Error level.
-        attainable: Share of prompts with a success score below the cap, in [0, 1]; a float is read by its
-            shortest decimal form, which for a share such as 20 / 21 is not exact.
-
-    Returns:
-        The smallest N with ceil((N + 1) tau) <= floor(attainable N), or None if there is none (attainable
-        coverage <= tau).
 
     >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
     (9, 19, None)
@@ -158,22 +122,7 @@ def check_attainable(
     promised: bool,
     allow_unattainable: bool,
 ) -> None:
-    """Refuse a target out of reach overall, warn of guaranteed groups where it is.
-
-    Args:
-        size: Number N of calibration prompts, or the sum of their weights.
-        reached: How many of them a threshold below the cap can cover, or the sum of their weights.
-        groups: All prompts first, then every guaranteed weighting.
-        strictest: The smallest error level.
-        promised: Whether anything is promised for groups.
-        allow_unattainable: Whether to go on where the target is out of reach overall.
-
-    Raises:
-        UnattainableTargetError: If it is, and going on was not allowed.
-
-    Warns:
-        AttainabilityWarning: If the target is out of reach for a guaranteed group.
-    """
+    """Refuse a target out of reach overall, warn of guaranteed groups where it is."""
     if not target_is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"

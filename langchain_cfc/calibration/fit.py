@@ -106,18 +106,7 @@ class Calibration:
 
 
 def fitted_map(feature_map: FeatureMap, fit_split: LabelledBatch, calibration: LabelledBatch) -> FeatureMap:
-    """The map, fitted on the fit split if it did not come fitted.
-
-    Args:
-        feature_map: The map that was asked for.
-        fit_split: Prompts that fit it.
-        calibration: Prompts that calibrate. Their categories are known as well: a rare one may be missing
-            from the fit split (`Group` says why that is sound).
-
-    Raises:
-        CalibrationError: If the fit split is empty and something is to be fitted.
-        FeatureError: If the map cannot be fitted on it.
-    """
+    """The map, fitted on the fit split if it did not come fitted."""
     if feature_map.fitted:
         return feature_map
     if feature_map.needs_fit and len(fit_split) == 0:
@@ -134,11 +123,7 @@ def fitted_map(feature_map: FeatureMap, fit_split: LabelledBatch, calibration: L
 
 
 def units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
-    """(M, d) features of the fit split, from which a ridge takes its units.
-
-    Raises:
-        CalibrationError: If the fit split is empty.
-    """
+    """(M, d) features of the fit split, from which a ridge takes its units."""
     if len(fit_split) == 0:
         msg = (
             "a ridge takes its units from prompts that calibration never sees, but the fit split is empty: "
@@ -152,18 +137,7 @@ def units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
 def fit_levels(
     data: Calibration, request: Request, alphas: Sequence[str], fair: BoolArray
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
-    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once.
-
-    Args:
-        data: The calibration split in numbers.
-        request: What was asked for.
-        alphas: The levels.
-        fair: (N,) which prompts are a fair sample: on those the marginal rule is fitted, which knows no
-            weights and is compared with. Where there are none it flags every prompt.
-
-    Returns:
-        Both.
-    """
+    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once."""
     arrays: dict[str, PackedArray] = {}
 
     def stored(state: Mapping[str, FloatArray]) -> dict[str, str]:
@@ -251,21 +225,7 @@ _NEWTON_STEPS = 100
 
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
-    """Fit a combination of k verifiers.
-
-    Args:
-        names: Their names.
-        raw: (N, n, k) finite raw outputs of the candidates.
-        fit_split: The N prompts with their labels; none of them may calibrate.
-
-    Returns:
-        The combination.
-
-    Raises:
-        CalibrationError: If there is no prompt, or all candidates are correct, or all wrong.
-        InputError: If the outputs of a verifier lie too far apart for their deviation to be computed.
-        MissingExtraError: If SciPy is not installed.
-    """
+    """Fit a combination of k verifiers."""
     _check_both_kinds(fit_split)
     shares = _weights(fit_split.clusters)
     weights = np.repeat(shares / fit_split.draws.n, fit_split.draws.n)
@@ -425,12 +385,7 @@ class Prompts:
         provenance: Provenance | None,
         weighs: bool,
     ) -> Prompts:
-        """Read records, scored by one verifier or by a combination that the fit split makes.
-
-        Raises:
-            InputError: If a record cannot be used.
-            CalibrationError: If a combination is to be fitted to candidates of one kind.
-        """
+        """Read records, scored by one verifier or by a combination that the fit split makes."""
         if combine is None:
             return cls(plan, tabulate(records, n=n, provenance=provenance, weighted=True), None, weighs)
         labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance, weighted=True)
@@ -461,12 +416,7 @@ class Prompts:
         return self.weighs and name == "calibration"
 
     def calibration(self, within_clusters: str) -> LabelledBatch:
-        """The prompts that calibrate: `one` of each cluster, or `all`.
-
-        Raises:
-            InputError: If it is neither of the two.
-            CalibrationError: If there are none.
-        """
+        """The prompts that calibrate: `one` of each cluster, or `all`."""
         if within_clusters not in {"one", "all"}:
             msg = f"within_clusters must be 'one' or 'all', got {within_clusters!r}"
             raise InputError(msg)
@@ -480,11 +430,7 @@ class Prompts:
         return self.one_per_cluster(part) if within_clusters == "one" else part
 
     def certification(self) -> LabelledBatch:
-        """The prompts of the third split, one of each cluster.
-
-        Raises:
-            CalibrationError: If there are none.
-        """
+        """The prompts of the third split, one of each cluster."""
         part = self.part("certification")
         if len(part) == 0:
             msg = "the split for certificates is empty: raise certification_fraction, or bring more records"
@@ -504,18 +450,7 @@ class Prompts:
         came_fitted: bool,
         recognised: bool,
     ) -> CalibrationFacts:
-        """What an artifact says of them.
-
-        Args:
-            data: The calibration split in numbers.
-            config: How the calibration was asked for.
-            came_fitted: Whether the feature map was given fitted.
-            recognised: Whether the third split is to be known again: where it can certify nothing any more,
-                or never could.
-
-        Returns:
-            The facts.
-        """
+        """What an artifact says of them."""
         used = [cluster for cluster in data.labelled.clusters if cluster is not None]
         labelled = self.labelled
         ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}

@@ -45,14 +45,6 @@ def reference(artifact: CalibrationArtifact, prompts: Prompts, calibration: Labe
     Bins are fixed on the fit split. Features and scores are counted over the prompts that calibrated: as long
     as nothing changes, those to come are exchangeable with them. Thresholds and decisions are not, since the
     calibration prompts shaped the thresholds; they are counted over the prompts held out for evaluation.
-
-    Args:
-        artifact: The artifact, otherwise finished.
-        prompts: Its labelled prompts.
-        calibration: Those that calibrated.
-
-    Returns:
-        What is watched; nothing under a shift, where those to come are meant to differ.
     """
     if artifact.shift is not None:
         return []

@@ -62,11 +62,7 @@ class Request:
 
     @classmethod
     def of(cls, config: CalibrationConfig) -> Request:
-        """Check what was asked.
-
-        Raises:
-            InputError: If an option is impossible, or two of them do not go together.
-        """
+        """Check what was asked."""
         alpha, max_wrong_rate, delta = config.alpha, config.max_wrong_rate, config.delta
         if alpha is None and max_wrong_rate is None:
             msg = "alpha: at least one error level is needed"
@@ -173,11 +169,7 @@ class Request:
         return [format_alpha(step) for step in dict.fromkeys(steps) if step > 0]
 
     def plan(self, feature_map: FeatureMap, config: CalibrationConfig) -> SplitPlan:
-        """The split, with parts to fit and to certify on only where there is something to do.
-
-        Raises:
-            InputError: If a share is out of range or not needed.
-        """
+        """The split, with parts to fit and to certify on only where there is something to do."""
         came_fitted = feature_map.needs_fit and feature_map.fitted
         # The units of a ridge are fitted as well.
         learns = config.combine is not None or self.ridge is not None

@@ -30,18 +30,6 @@ LARGEST_SIZE = 10**8
 def clopper_pearson(successes: float, size: float, confidence: float = 0.95) -> tuple[float, float]:
     """The exact two-sided binomial interval of Clopper and Pearson (1934).
 
-    Args:
-        successes: Number of successes, 0 <= successes <= size; fractional for weighted shares, where it is
-            an approximation.
-        size: Number of trials; (0, 1) comes back where it is 0.
-        confidence: Confidence level in (0, 1).
-
-    Returns:
-        Lower and upper bound.
-
-    Raises:
-        MissingExtraError: If SciPy is not installed.
-
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
     [0.4439, 0.9748]
     """
@@ -60,18 +48,6 @@ def at_least(successes: int, size: int, delta: float) -> float:
     Of independent trials with success probability p, so many succeed. The bound is the p at which as many
     successes or more have probability delta: the one-sided bound of Clopper and Pearson (1934, "The use of
     confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26).
-
-    Args:
-        successes: Number of successes, 0 <= successes <= size.
-        size: Number of independent trials.
-        delta: How often the bound may fail, in (0, 1).
-
-    Returns:
-        The bound in [0, 1); 0.0 where there is no success or no trial.
-
-    Raises:
-        InputError: If the counts are no whole numbers in their range, or delta is not in (0, 1).
-        MissingExtraError: If SciPy is not installed.
 
     >>> round(at_least(95, 100, 0.05), 4)
     0.8977
@@ -94,18 +70,6 @@ def at_most(successes: int, size: int, delta: float) -> float:
     The p at which as many successes or fewer have probability delta: the one-sided bound of Clopper and
     Pearson (1934), and the smallest rate that `rare_p_value` rejects at level delta.
 
-    Args:
-        successes: Number of successes, 0 <= successes <= size.
-        size: Number of independent trials.
-        delta: How often the bound may fail, in (0, 1).
-
-    Returns:
-        The bound in (0, 1]; 1.0 where all trials succeed or there is none.
-
-    Raises:
-        InputError: If the counts are no whole numbers in their range, or delta is not in (0, 1).
-        MissingExtraError: If SciPy is not installed.
-
     >>> round(at_most(0, 59, 0.05), 4), round(at_most(5, 100, 0.05), 4)
     (0.0495, 0.1023)
     """
@@ -122,17 +86,6 @@ def mean_at_most(values: Sequence[float] | FloatArray, largest: float, delta: fl
     identically distributed values in [0, b], the expectation is with probability 1 - delta at most
 
         M + sqrt(2 V ln(2 / delta) / m) + 7 b ln(2 / delta) / (3 (m - 1)).
-
-    Args:
-        values: (m,) i.i.d. values in [0, largest].
-        largest: The largest possible value b >= 0, known before the values are seen.
-        delta: How often the bound may fail, in (0, 1).
-
-    Returns:
-        The bound, never above `largest`; `largest` for fewer than 2 values.
-
-    Raises:
-        InputError: If a value is not finite or not in [0, largest], or delta is not in (0, 1).
 
     >>> round(mean_at_most([1.0, 2.0, 0.0, 1.0] * 100, 10.0, 0.05), 3)
     1.312
@@ -160,18 +113,6 @@ def rare_p_value(count: int, size: int, rate: float | Fraction) -> float:
     A small one is evidence that the event is rare, that is, of probability `rate` or less: as few events come
     with at most this probability if it is not. Equality errs towards not rejecting.
 
-    Args:
-        count: Number of trials in which the event happened, 0 <= count <= size.
-        size: Number of independent trials.
-        rate: Probability in [0, 1]; a float is read by its shortest decimal form.
-
-    Returns:
-        P(Binomial(size, rate) <= count), in [0, 1]; 1.0 where there is no trial.
-
-    Raises:
-        InputError: If the counts are no whole numbers in their range, or the rate is not in [0, 1].
-        MissingExtraError: If SciPy is not installed.
-
     Source: the binomial test, here by the regularised incomplete beta function (NIST Digital Library of
     Mathematical Functions, 8.17.5).
 
@@ -193,19 +134,6 @@ def size_needed(share: float | Fraction, rate: float | Fraction, delta: float) -
     `rare_p_value` <= delta. Smaller numbers may do by luck: every time floor(share m) steps up, so does the
     p-value (share 0.04, rate 0.1, delta 0.05: 46 trials with 1 event do, 50 with 2 do not, the answer is 76).
     This counts on the share that is assumed; a fresh sample may show a larger one.
-
-    Args:
-        share: Share of trials in which the event is assumed to happen, in [0, 1]; a float is read by its
-            shortest decimal form, as is the rate.
-        rate: The probability that is to be shown not to be exceeded, in [0, 1].
-        delta: Level of the test, in (0, 1).
-
-    Returns:
-        The number of trials; None where share >= rate, or so near below it that 10**8 are too few.
-
-    Raises:
-        InputError: If share or rate are not in [0, 1], or delta is not in (0, 1).
-        MissingExtraError: If SciPy is not installed.
 
     Source: derived beside the code.
 

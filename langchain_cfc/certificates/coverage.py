@@ -41,14 +41,6 @@ def claims(artifact: CalibrationArtifact, labelled: LabelledBatch, features: Flo
     A weighting f in [0, 1] is turned into a sample: a prompt speaks for it with probability f(X), by the hash
     of its id. Those that do are independent prompts with the distribution reweighted by f, so that exact
     binomial bounds hold for soft weightings as for groups (rejection sampling, von Neumann 1951).
-
-    Args:
-        artifact: The artifact.
-        labelled: m held-out prompts.
-        features: (m, d) their features.
-
-    Returns:
-        The claims.
     """
     everyone, *others = artifact.feature_map.guaranteed_weights()
     found = [Claim(everyone.name, everyone.words, np.ones(len(labelled), dtype=np.bool_))]
@@ -85,18 +77,8 @@ def outcomes(
     alpha: Level,
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 - frozen
 ) -> Outcomes:
-    """Decide on labelled prompts by the very function that serves, and look at the labels.
-
-    Args:
-        artifact: The artifact.
-        labelled: m labelled prompts.
-        alpha: Error level.
-        policy: Which sets are answered.
-
-    Returns:
-        What came of it.
-    """
-    with name_records_in_errors(labelled.ids):
+    """Decide on labelled prompts by the very function that serves, and look at the labels."""
+    with naming(labelled.ids):
         decisions = decide(
             artifact, labelled.draws, alpha, policy=policy, uniforms=artifact.uniforms(labelled)
         )
@@ -197,20 +179,7 @@ def coverage_certificate(
     *,
     among: int = 1,
 ) -> CoverageCertificate:
-    """What held-out prompts certify about the sets at one level.
-
-    Args:
-        artifact: The artifact.
-        labelled: m held-out prompts.
-        alpha: Error level.
-        delta: Probability that any bound is wrong, as decimal text.
-        digest: Digest of the prompts.
-        among: Number of levels among which these prompts chose this one; delta is divided by it, so that the
-            bounds hold whichever was chosen.
-
-    Returns:
-        The certificate.
-    """
+    """What held-out prompts certify about the sets at one level."""
     seen = outcomes(artifact, labelled, alpha)
     sizes = seen.decisions.accepted.sum(axis=1)
     everyone, *groups = claims(artifact, labelled, seen.decisions.features)

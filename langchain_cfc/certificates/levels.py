@@ -29,23 +29,7 @@ def tested_levels(
     steps: Mapping[str, Sequence[str]],
     delta: str,
 ) -> CalibrationArtifact:
-    """Serve each level by the largest of its steps that is shown to keep the promise.
-
-    Args:
-        artifact: Holds every step as a level.
-        certification: m labelled prompts, independent and identically distributed with those to come, that
-            have been used for nothing else.
-        steps: By level alpha, smaller levels in the order of their tests, the last of them alpha itself.
-        delta: Probability that a level keeps its promise over all prompts more rarely than it says.
-
-    Returns:
-        The artifact with the levels asked for only, and their confidence. Each level is served at least the
-        threshold that was tested: where there are several, it may be the larger one of another level.
-
-    Raises:
-        UnattainableTargetError: If no step passes.
-        MissingExtraError: If SciPy is not installed.
-    """
+    """Serve each level by the largest of its steps that is shown to keep the promise."""
     held = {one.alpha: one for one in artifact.levels}
     found = [
         _tested(artifact, certification, alpha, [held[one] for one in tried], delta)

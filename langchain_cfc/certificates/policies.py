@@ -78,28 +78,7 @@ def certified_policy(
     by_group: bool = False,
     keep_levels: bool = True,
 ) -> CalibrationArtifact:
-    """Certify a policy, and store it for bot mode.
-
-    Args:
-        artifact: The artifact; a policy answers from the sets of one of its levels.
-        tuning: The calibration prompts, or others whose labels may be looked at.
-        certification: m labelled prompts, independent and identically distributed with those to come, that
-            have been used for nothing else.
-        max_wrong_rate: The largest wrong-answer rate r in (0, 1), as decimal text.
-        delta: Probability that any certified rate is above r, as decimal text.
-        by_group: Whether to certify the groups of the feature map as well: half of delta then goes to all
-            prompts, the other half is divided among the groups, and each has a sequence of its own.
-        keep_levels: Whether the artifact keeps its other levels; without them the policy's level is served
-            by itself, and tested so.
-
-    Returns:
-        The artifact with the policy: the one that answers most prompts of those certified over all prompts,
-        or of those with the most groups certified.
-
-    Raises:
-        UnattainableTargetError: If no policy passes; the message says what would be needed.
-        MissingExtraError: If SciPy is not installed.
-    """
+    """Certify a policy, and store it for bot mode."""
     rate = Fraction(max_wrong_rate)
     whole = float(delta)
     served = {one.alpha: artifact if keep_levels else artifact.with_levels([one]) for one in artifact.levels}

@@ -60,33 +60,12 @@ class RepeatedKey:
 
 
 def parse_json(text: str) -> Any:
-    """Parse one JSON value.
-
-    Args:
-        text: The value and nothing else.
-
-    Returns:
-        The value; a `RepeatedKey` where an object has a key twice, NaN or infinity where a number is none.
-
-    Raises:
-        ValueError: If this is not JSON (a `json.JSONDecodeError`), or has an integer of thousands of digits.
-        RecursionError: If it is nested too deeply to be parsed.
-    """
+    """Parse one JSON value."""
     return _DECODER.decode(text)
 
 
 def check_json(value: _Value) -> _Value:
-    """Refuse what is not JSON, or only by a reader's liberty.
-
-    Args:
-        value: What should consist of None, booleans, integers, finite floats, texts, lists and objects.
-
-    Returns:
-        The value itself.
-
-    Raises:
-        NotJsonError: For the first value inside that is anything else.
-    """
+    """Refuse what is not JSON, or only by a reader's liberty."""
     _check(value, ())
     return value
 
@@ -143,14 +122,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what cannot be read again and again.
-
-    Args:
-        path: The file.
-
-    Raises:
-        RecordError: If it is not there, or is a folder or a pipe.
-    """
+    """Refuse what cannot be read again and again."""
     if not path.exists():
         raise RecordError(str(path), 0, "", "no such file")
     if not path.is_file():
@@ -158,18 +130,7 @@ def check_regular(path: Path) -> None:
 
 
 def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Read a file a line at a time; one compressed by gzip is told by its first bytes.
-
-    Args:
-        path: The file.
-        max_line_bytes: Longest line to accept, line end included, at least 1.
-
-    Yields:
-        Numbers of lines, counted from 1, and the lines with their ends; a byte order mark is left out.
-
-    Raises:
-        RecordError: If the file cannot be opened, is damaged or cut off, or has a longer line.
-    """
+    """Read a file a line at a time; one compressed by gzip is told by its first bytes."""
     source = str(path)
     with _opened(path) as file:
         for line in count(1):
@@ -187,19 +148,7 @@ def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator
 
 
 def json_object(content: bytes, source: str, line: int) -> dict[str, Any]:
-    """Parse the one JSON object of a line.
-
-    Args:
-        content: The line.
-        source: The file, for errors.
-        line: Its number, for errors.
-
-    Returns:
-        The object.
-
-    Raises:
-        RecordError: If the line is not UTF-8, not JSON, or something other than one object.
-    """
+    """Parse the one JSON object of a line."""
     fields = json_value(content, source, line, expected="one object per line")
     if isinstance(fields, dict):
         return fields
@@ -207,20 +156,7 @@ def json_object(content: bytes, source: str, line: int) -> dict[str, Any]:
 
 
 def json_value(content: bytes, source: str, line: int, expected: str) -> Any:
-    """Parse one JSON value, whatever it is.
-
-    Args:
-        content: The value and nothing else.
-        source: The file, for errors.
-        line: Number of its line, for errors; 0 where it is the whole file.
-        expected: What errors say was expected.
-
-    Returns:
-        The value, as `parse_json` gives it.
-
-    Raises:
-        RecordError: If it is not UTF-8 or not JSON.
-    """
+    """Parse one JSON value, whatever it is."""
     try:
         return parse_json(content.decode())
     except UnicodeDecodeError as error:

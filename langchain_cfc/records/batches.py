@@ -41,16 +41,7 @@ class DatasetChecks:
         self._n, self._n_from = n, origin
 
     def add(self, record: PromptRecord, source: str, line: int) -> None:
-        """Check one more record.
-
-        Args:
-            record: The record.
-            source: Where it comes from.
-            line: Its line there, counted from 1.
-
-        Raises:
-            RecordError: If its number of candidates is not that of the others, or its id was seen before.
-        """
+        """Check one more record."""
         if self._n is None:
             self.expect(len(record.candidates), f"{source}, line {line}")
         elif len(record.candidates) != self._n:
@@ -67,17 +58,7 @@ class DatasetChecks:
         self._note(source, [line])
 
     def accepts(self, ids: Sequence[str], n: int, source: str, lines: Sequence[int]) -> bool:
-        """Check several more records of n candidates each at once.
-
-        Args:
-            ids: Their ids.
-            n: Their number of candidates.
-            source: Where they come from.
-            lines: Their lines there.
-
-        Returns:
-            Whether all of them fit; if not, none of them was taken, and `add` knows why.
-        """
+        """Check several more records of n candidates each at once."""
         here = dict(zip(ids, count(len(self._positions)), strict=False))
         new = len(here) == len(ids) and self._positions.keys().isdisjoint(here)
         if not new or self._n not in {None, n}:
@@ -102,19 +83,7 @@ class DatasetChecks:
 def checked(
     records: Iterable[PromptRecord], provenance: Provenance | None = None, source: str = IN_MEMORY
 ) -> Iterator[PromptRecord]:
-    """Pass on the records of one dataset, checking that there are any and that they fit each other.
-
-    Args:
-        records: The records.
-        provenance: Where they come from, if known; its n is then their number of candidates.
-        source: What errors call them; their line is their position, counted from 1.
-
-    Yields:
-        The records.
-
-    Raises:
-        RecordError: At the first record that does not fit those before it, or if there is none.
-    """
+    """Pass on the records of one dataset, checking that there are any and that they fit each other."""
     checks = DatasetChecks()
     if provenance is not None:
         checks.expect(provenance.n, "the provenance")
@@ -152,15 +121,7 @@ class Batch(Protocol):
         """Their number of candidates."""
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """The records as arrays.
-
-        Args:
-            n: Use only the first n slots, 1 <= n <= recorded.
-            names: Verifiers whose raw outputs are wanted.
-
-        Returns:
-            The (N, n) draws with their labels; None where a candidate lacks one of the raw outputs.
-        """
+        """The records as arrays."""
 
     def records(self) -> list[PromptRecord]:
         """The records themselves."""
@@ -216,17 +177,7 @@ class RecordBatch:
 def missing_output(
     records: Sequence[PromptRecord], names: Sequence[str], n: int, first_line: int
 ) -> RecordError:
-    """The error about the first candidate that lacks a raw output.
-
-    Args:
-        records: Records of which one has such a candidate.
-        names: The raw outputs wanted.
-        n: Only the first n candidates count.
-        first_line: Position of the first of the records in the dataset, counted from 1.
-
-    Returns:
-        The error.
-    """
+    """The error about the first candidate that lacks a raw output."""
     line, record, slot, missing = next(
         (line, record, slot, name)
         for line, record in enumerate(records, start=first_line)
@@ -245,12 +196,6 @@ def missing_output(
 
 def first_slots(answers: IntArray) -> IntArray:
     """Answer codes out of any numbers that are equal for equal answers.
-
-    Args:
-        answers: (N, n) number of each candidate's answer.
-
-    Returns:
-        (N, n) slot of the first candidate of the same prompt with the same answer.
 
     >>> first_slots(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
     [[0, 1, 0], [0, 0, 2]]

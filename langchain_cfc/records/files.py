@@ -70,11 +70,7 @@ class Records:
 
     @cached_property
     def provenance(self) -> Provenance | None:
-        """Where the records come from, None if the files do not say; reads no more than their first lines.
-
-        Raises:
-            RecordError: If a first line cannot be read, or files contradict each other.
-        """
+        """Where the records come from, None if the files do not say; reads no more than their first lines."""
         _, first = self._file(self.paths[0]).header()
         for path in self.paths[1:]:
             line, header = self._file(path).header()

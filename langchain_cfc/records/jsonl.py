@@ -75,19 +75,7 @@ def is_provenance(fields: Mapping[str, Any]) -> bool:
 
 
 def strict_record(content: bytes, source: str, line: int) -> PromptRecord:
-    """The record of a line that may not hold a provenance any more.
-
-    Args:
-        content: What the line holds, without white space at its end.
-        source: The file.
-        line: Number of the line, counted from 1.
-
-    Returns:
-        The record.
-
-    Raises:
-        RecordError: If it is none.
-    """
+    """The record of a line that may not hold a provenance any more."""
     fields = json_object(content, source, line)
     if is_provenance(fields):
         problem = "a provenance can only be the first line; give files one by one instead of joined"
@@ -171,14 +159,7 @@ class DecodedBatch:
 
 
 def decoded(lines: Sequence[bytes]) -> DecodedBatch | None:
-    """Decode the records of some lines.
-
-    Args:
-        lines: What at least one line holds.
-
-    Returns:
-        The records; None where only the strict reader can tell what is in the lines.
-    """
+    """Decode the records of some lines."""
     try:
         return _decoded(lines, uneven=False) or _decoded(lines, uneven=True)
     except (DoubtError, TypeError, ValueError, OverflowError):
@@ -187,18 +168,7 @@ def decoded(lines: Sequence[bytes]) -> DecodedBatch | None:
 
 
 def json_values(texts: Sequence[bytes]) -> list[Any]:
-    """Parse JSON values.
-
-    Args:
-        texts: Values, one in each text.
-
-    Returns:
-        The values.
-
-    Raises:
-        DoubtError: If only the strict reader can tell what they are.
-        ValueError: Likewise.
-    """
+    """Parse JSON values."""
     values = [from_json(text, allow_inf_nan=False) for text in texts]
     _require(_quotation_marks(texts) == 2 * _texts(values))
     return values
@@ -374,11 +344,7 @@ class JsonLinesFile:
     max_line_bytes: int
 
     def header(self) -> tuple[int, Provenance | None]:
-        """Number of the first line, and the provenance if that is what it holds.
-
-        Raises:
-            RecordError: If the line cannot be read, or there is none.
-        """
+        """Number of the first line, and the provenance if that is what it holds."""
         source = str(self.path)
         for line, content in self._lines():
             fields = json_object(content, source, line)
@@ -391,33 +357,12 @@ class JsonLinesFile:
         raise no_records(source)
 
     def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
-        """Read the records one by one.
-
-        Args:
-            checks: What they must hold together with those of other files.
-
-        Yields:
-            The records.
-
-        Raises:
-            RecordError: At the first line that cannot be used.
-        """
+        """Read the records one by one."""
         for line, content in self._lines_of_records():
             yield self._record(line, content, checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
-        """Read the same records in batches.
-
-        Args:
-            checks: See `records`.
-
-        Yields:
-            The batches.
-
-        Raises:
-            RecordError: At the first line that cannot be used; no more than a window of lines before it is
-                lost.
-        """
+        """Read the same records in batches."""
         lines = self._lines_of_records()
         failure: RecordError | None = None
         while failure is None:

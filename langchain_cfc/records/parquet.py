@@ -234,16 +234,7 @@ class Outputs:
 
 
 def decoded_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
-    """Check the records of some rows, column by column.
-
-    Args:
-        rows: At least one row in the schema's types.
-        source: The file.
-        first: Number of the first row.
-
-    Returns:
-        The records; None where only the strict reader can tell what is in the rows.
-    """
+    """Check the records of some rows, column by column."""
     try:
         metadata = _checked_prompts(rows)
         scores, outputs = _checked_candidates(rows)
@@ -253,19 +244,7 @@ def decoded_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
 
 
 def strict_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
-    """The records of some rows, one by one.
-
-    Args:
-        rows: Rows in the schema's types.
-        source: The file.
-        first: Number of the first row.
-
-    Yields:
-        The records.
-
-    Raises:
-        RecordError: At the first row that is none.
-    """
+    """The records of some rows, one by one."""
     for line, row in enumerate(rows.to_pylist(), start=first):
         fields = {name: value for name, value in row.items() if value is not None}
         for name in JSON_COLUMNS:
@@ -398,19 +377,7 @@ _LARGE = 64 * _MIB
 
 
 def unpacked_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
-    """Read a file batch by batch, and refuse one that takes far more memory than records need.
-
-    Args:
-        file: An open `pyarrow.parquet.ParquetFile`.
-        source: Its name, for errors.
-        rows: Most rows of a batch, a few hundred: so many are unpacked before their size is known.
-
-    Yields:
-        Record batches of Arrow.
-
-    Raises:
-        RecordError: If a batch takes more than 256 MiB, or a column is compressed beyond reason.
-    """
+    """Read a file batch by batch, and refuse one that takes far more memory than records need."""
     _check_compression(file.metadata, source)
     row = 1
     for batch in file.iter_batches(batch_size=rows):
@@ -463,11 +430,7 @@ class ParquetFile:
     path: Path
 
     def header(self) -> tuple[int, Provenance | None]:
-        """Zero, for the whole file, and the provenance if the file holds one.
-
-        Raises:
-            RecordError: If the file is damaged, holds no records, or other columns.
-        """
+        """Zero, for the whole file, and the provenance if the file holds one."""
         source = str(self.path)
         with self._opened() as file:
             if file.metadata.num_rows == 0:
@@ -478,33 +441,13 @@ class ParquetFile:
         return 0, validated(Provenance, json_object(text, source, 0), source, 0)
 
     def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
-        """Read the records one by one.
-
-        Args:
-            checks: What they must hold together with those of other files.
-
-        Yields:
-            The records.
-
-        Raises:
-            RecordError: At the first row that cannot be used; its line is the number of the row.
-        """
+        """Read the records one by one."""
         for row, rows in self._rows():
             for start in range(0, len(rows), _PART):
                 yield from self._strict(row + start, rows.slice(start, _PART), checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
-        """Read the same records in batches.
-
-        Args:
-            checks: See `records`.
-
-        Yields:
-            The batches.
-
-        Raises:
-            RecordError: As `records` does.
-        """
+        """Read the same records in batches."""
         for row, rows in self._rows():
             yield from self._judged(row, rows, checks)
 
@@ -557,19 +500,7 @@ _CANDIDATES = 100_000
 
 
 def write_parquet(file: BinaryIO, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
-    """Write a records file.
-
-    Args:
-        file: Where to write.
-        records: The records, checked to be one dataset.
-        provenance: Where they come from.
-
-    Returns:
-        How many there were.
-
-    Raises:
-        MissingExtraError: If pyarrow is not installed.
-    """
+    """Write a records file."""
     pa = require("pyarrow", "collect", "writing Parquet")
     parquet = require("pyarrow.parquet", "collect", "writing Parquet")
     schema = parquet_schema(provenance)

@@ -176,20 +176,7 @@ _UNLABELLED = (
 
 
 def validated(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
-    """Make a model of one parsed line.
-
-    Args:
-        model: `PromptRecord` or `Provenance`.
-        fields: The parsed line.
-        source: The file.
-        line: Line number, counted from 1.
-
-    Returns:
-        The model.
-
-    Raises:
-        RecordError: About the first field that does not fit.
-    """
+    """Make a model of one parsed line."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
