@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.checks import check_answers, smallest_alpha, target_is_attainable
+from langchain_cfc.calibration.checks import check_answers, is_attainable, smallest_alpha
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.experiments.compare import standard_error
@@ -505,7 +505,7 @@ class Contest:
         check_answers(self.trials.pool.labelled, self.provenance, needed=needed)
 
     def _attainable(self, reached: int) -> bool:
-        return target_is_attainable(self.trials.alpha, self.calibrating, self._in_a_split(reached))
+        return is_attainable(self.trials.alpha, self.calibrating, self._in_a_split(reached))
 
     def _in_a_split(self, reached: int) -> int:
         return int(Fraction(reached * self.calibrating, len(self.trials.pool.labelled)))

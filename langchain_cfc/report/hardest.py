@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
@@ -125,7 +125,7 @@ def hardest_prompts(
     if most < 0:
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
-    tested, _ = held_out(artifact, labelled)
+    tested, _ = select_held_out(artifact, labelled)
     with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
     flagged = decisions.not_certifiable

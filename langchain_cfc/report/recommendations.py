@@ -185,7 +185,7 @@ class Situation:
             wrong_too_often=evaluation.answers is not None and evaluation.answers.contradicted,
             bot=artifact.policy is not None,
             certified=guarantee.certificate is not None or guarantee.failure_probability is not None,
-            certification_left=facts.certification_size > 0 and not artifact.spent,
+            certification_left=facts.certification_size > 0 and not artifact.has_used_certification,
             bound=artifact.provenance is not None,
             tested=size,
             kept_ci=own.kept_promise_ci,

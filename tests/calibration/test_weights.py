@@ -157,7 +157,7 @@ def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBa
             weighted, test_fraction=0.3, certification_fraction=0.3, threshold_rule=rule, **OPTIONS
         )
         for use in (evaluate, certify):
-            with pytest.raises(InputError, match="come without the weights that say so"):
+            with pytest.raises(InputError, match="come without these weights"):
                 use(artifact, alike)
     # Other prompts may be anything.
     first, second = np.array_split(np.arange(len(weighted)), 2)
