@@ -13,8 +13,8 @@ CHILD = """
 import json, sys
 from pathlib import Path
 from benchmarks import scale
-import langchain_cfc.records.decoding
-import langchain_cfc.records.parquet.rows
+import langchain_cfc.records.jsonl
+import langchain_cfc.records.parquet
 
 def made(*_, **__):
     raise AssertionError("a record or a candidate was made")
@@ -22,7 +22,7 @@ def made(*_, **__):
 for model in (langchain_cfc.records.Candidate, langchain_cfc.records.PromptRecord):
     model.__init__ = model.model_validate = model.model_construct = made
 for module in (langchain_cfc.records.jsonl, langchain_cfc.records.parquet):
-    module.validated = made
+    module.validate_fields = made
 print(json.dumps(scale.calibrate(Path(sys.argv[1]))))
 """
 MAKE = """

@@ -70,7 +70,7 @@ def check_json(value: _Value) -> _Value:
     return value
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value for an error message, however large it is: at most 60 characters."""
     text = _repr.repr(value)
     return text if len(text) <= _WIDEST_SHOWN else f"{text[: _WIDEST_SHOWN - 3]}..."
@@ -83,16 +83,16 @@ def _check(value: object, path: tuple[str | int, ...]) -> None:
         _check_items(value, path)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise NotJsonError(shown(value), path)
+            raise NotJsonError(short_repr(value), path)
     elif value is not None and not isinstance(value, int):
-        raise NotJsonError(shown(value), path)
+        raise NotJsonError(short_repr(value), path)
 
 
 def _check_text(text: str, path: tuple[str | int, ...]) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"half of a surrogate pair at character {error.start + 1} of {shown(text)}"
+        found = f"half of a surrogate pair at character {error.start + 1} of {short_repr(text)}"
         raise NotJsonError(found, path) from None
 
 
@@ -103,7 +103,7 @@ def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...])
     if isinstance(items, dict):
         for key in items:
             if not isinstance(key, str):
-                raise NotJsonError(shown(key), path)
+                raise NotJsonError(short_repr(key), path)
             _check_text(key, path)
     for step, item in items.items() if isinstance(items, dict) else enumerate(items):
         _check(item, (*path, step))
@@ -121,7 +121,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def check_regular(path: Path) -> None:
+def check_regular_file(path: Path) -> None:
     """Refuse what cannot be read again and again."""
     if not path.exists():
         raise RecordError(str(path), 0, "", "no such file")
@@ -129,10 +129,10 @@ def check_regular(path: Path) -> None:
         raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read again")
 
 
-def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Read a file a line at a time; one compressed by gzip is told by its first bytes."""
     source = str(path)
-    with _opened(path) as file:
+    with _open(path) as file:
         for line in count(1):
             try:
                 raw = file.readline(max_line_bytes + 1)
@@ -147,22 +147,22 @@ def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator
             yield line, raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
 
 
-def json_object(content: bytes, source: str, line: int) -> dict[str, Any]:
+def parse_object(content: bytes, source: str, line: int) -> dict[str, Any]:
     """Parse the one JSON object of a line."""
-    fields = json_value(content, source, line, expected="one object per line")
+    fields = parse_value(content, source, line, expected="one object per line")
     if isinstance(fields, dict):
         return fields
-    raise RecordError(source, line, "", f"found {shown(fields)}; expected one JSON object per line")
+    raise RecordError(source, line, "", f"found {short_repr(fields)}; expected one JSON object per line")
 
 
-def json_value(content: bytes, source: str, line: int, expected: str) -> Any:
+def parse_value(content: bytes, source: str, line: int, expected: str) -> Any:
     """Parse one JSON value, whatever it is."""
     try:
         return parse_json(content.decode())
     except UnicodeDecodeError as error:
-        problem = not_utf8(error)
+        problem = describe_decode_error(error)
     except json.JSONDecodeError as error:
-        near = shown(error.doc[max(0, error.pos - 20) : error.pos + 20])
+        near = short_repr(error.doc[max(0, error.pos - 20) : error.pos + 20])
         problem = f"not JSON: {error.msg}: character {error.pos + 1}, near {near}; expected {expected}"
     except RecursionError:
         problem = "nested too deeply to be parsed"
@@ -171,13 +171,13 @@ def json_value(content: bytes, source: str, line: int, expected: str) -> Any:
     raise RecordError(source, line, "", problem)
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
+def describe_decode_error(error: UnicodeDecodeError) -> str:
     """What is wrong with bytes that are no text."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         file = path.open("rb")
     except OSError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unweighted
 from langchain_cfc.errors import InputError
-from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, checked, missing_output
+from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, check_records, missing_output_error
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import PromptRecord, Provenance
 from langchain_cfc.scoring import Combination, check_names
@@ -46,7 +46,7 @@ def tabulate(
             lacks a raw output or has weights that nobody heeds.
     """
     if combination is None:
-        return _table(records, (), n, provenance, weighted=weighted)
+        return _tabulate(records, (), n, provenance, weighted=weighted)
     labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance, weighted=weighted)
     return with_scores(labelled, combination.score_all(raw))
 
@@ -77,7 +77,7 @@ def tabulate_raw(
         InputError: As in `tabulate`, or if the names do not tell verifiers apart.
     """
     check_names(names)
-    labelled = _table(records, names, n, provenance, weighted=weighted)
+    labelled = _tabulate(records, names, n, provenance, weighted=weighted)
     return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
 
 
@@ -95,7 +95,7 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     return replace(labelled, draws=replace(labelled.draws, scores=scores, measured={}))
 
 
-def _table(
+def _tabulate(
     records: Iterable[PromptRecord] | LabelledBatch,
     names: Sequence[str],
     n: int | None,
@@ -105,19 +105,19 @@ def _table(
 ) -> LabelledBatch:
     if isinstance(records, LabelledBatch):
         if not weighted:
-            check_unweighted(records)
-        return _same(records, names, n, provenance)
+            check_alike(records)
+        return _select_from_table(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
             # The others have as many candidates as the first, by their own checks.
-            next(checked(records, provenance))
+            next(check_records(records, provenance))
         batches = records.batches()
     else:
         batches = _batches(records, provenance)
-    return LabelledBatch.concatenate(_tables(batches, names, n))
+    return LabelledBatch.joined(_tabulate_batches(batches, names, n))
 
 
-def _same(
+def _select_from_table(
     labelled: LabelledBatch, names: Sequence[str], n: int | None, provenance: Provenance | None
 ) -> LabelledBatch:
     recorded = labelled.recorded or labelled.draws.n
@@ -132,7 +132,9 @@ def _same(
     return labelled if n is None or n == labelled.draws.n else labelled.keep_first_candidates(n)
 
 
-def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledBatch]:
+def _tabulate_batches(
+    batches: Iterable[Batch], names: Sequence[str], n: int | None
+) -> Iterator[LabelledBatch]:
     line = 1
     for batch in batches:
         if n is not None:
@@ -140,12 +142,12 @@ def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> It
         used = n or batch.recorded
         table = batch.table(used, names)
         if table is None:
-            raise missing_output(batch.records(), names, used, line)
+            raise missing_output_error(batch.records(), names, used, line)
         line += len(batch.ids)
         yield table
 
 
 def _batches(records: Iterable[PromptRecord], provenance: Provenance | None) -> Iterator[Batch]:
-    stream = checked(records, provenance)
+    stream = check_records(records, provenance)
     while batch := list(islice(stream, BATCH)):
         yield RecordBatch(batch)

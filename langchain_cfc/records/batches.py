@@ -14,7 +14,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, find_prompt_kinds
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import shown
+from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import PromptRecord, Provenance
 
 # What errors call records that come from no file, or from several.
@@ -52,10 +52,12 @@ class DatasetChecks:
         position = len(self._positions)
         first = self._positions.setdefault(record.id, position)
         if first != position:
-            known, its_line = self._place(first)
-            problem = f"{shown(record.id)} is the id of {known}, line {its_line} too; expected ids to differ"
+            known, its_line = self._locate(first)
+            problem = (
+                f"{short_repr(record.id)} is the id of {known}, line {its_line} too; expected ids to differ"
+            )
             raise RecordError(source, line, "id", problem)
-        self._note(source, [line])
+        self._append_lines(source, [line])
 
     def accepts(self, ids: Sequence[str], n: int, source: str, lines: Sequence[int]) -> bool:
         """Check several more records of n candidates each at once."""
@@ -66,21 +68,21 @@ class DatasetChecks:
         if self._n is None:
             self.expect(n, f"{source}, line {lines[0]}")
         self._positions.update(here)
-        self._note(source, lines)
+        self._append_lines(source, lines)
         return True
 
-    def _note(self, source: str, lines: Sequence[int]) -> None:
+    def _append_lines(self, source: str, lines: Sequence[int]) -> None:
         if not self._sources or self._sources[-1][1] != source:
             self._sources.append((len(self._lines), source))
         self._lines.extend(lines)
 
-    def _place(self, position: int) -> tuple[str, int]:
+    def _locate(self, position: int) -> tuple[str, int]:
         """Source and line of the record at a position."""
         after = bisect_right(self._sources, position, key=itemgetter(0))
         return self._sources[after - 1][1], self._lines[position]
 
 
-def checked(
+def check_records(
     records: Iterable[PromptRecord], provenance: Provenance | None = None, source: str = IN_MEMORY
 ) -> Iterator[PromptRecord]:
     """Pass on the records of one dataset, checking that there are any and that they fit each other."""
@@ -90,15 +92,17 @@ def checked(
     line = 0
     for line, record in enumerate(records, start=1):
         if not isinstance(record, PromptRecord):
-            problem = f"found {shown(record)}; expected a PromptRecord (files are opened by read_records)"
+            problem = (
+                f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
+            )
             raise RecordError(source, line, "", problem)
         checks.add(record, source, line)
         yield record
     if line == 0:
-        raise no_records(source)
+        raise no_records_error(source)
 
 
-def no_records(source: str) -> RecordError:
+def no_records_error(source: str) -> RecordError:
     """The error of a source without a single record."""
     return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
 
@@ -168,13 +172,13 @@ class RecordBatch:
             tuple(record.id for record in self._records),
             tuple(record.cluster for record in self._records),
             self.recorded,
-            one_or_none({candidate.answer is not None for row in rows for candidate in row}),
+            single_or_none({candidate.answer is not None for row in rows for candidate in row}),
             {name: _floats([[known[name] for known in row] for row in outputs]) for name in names},
             prompt_kinds=find_prompt_kinds(record.input for record in self._records),
         )
 
 
-def missing_output(
+def missing_output_error(
     records: Sequence[PromptRecord], names: Sequence[str], n: int, first_line: int
 ) -> RecordError:
     """The error about the first candidate that lacks a raw output."""
@@ -187,17 +191,17 @@ def missing_output(
     )
     known = record.candidates[slot].scores or {}
     problem = (
-        f"candidate {slot} of record {shown(record.id)} has no raw output of {missing!r}; it has "
+        f"candidate {slot} of record {short_repr(record.id)} has no raw output of {missing!r}; it has "
         f"{', '.join(map(repr, known)) or 'none'}. Bring the outputs of {', '.join(names)} for every "
         "candidate, or leave the record out"
     )
     return RecordError(IN_MEMORY, line, f"candidates[{slot}].scores", problem)
 
 
-def first_slots(answers: IntArray) -> IntArray:
+def first_equal_slots(answers: IntArray) -> IntArray:
     """Answer codes out of any numbers that are equal for equal answers.
 
-    >>> first_slots(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
+    >>> first_equal_slots(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
     [[0, 1, 0], [0, 0, 2]]
     """
     size, n = answers.shape
@@ -207,7 +211,7 @@ def first_slots(answers: IntArray) -> IntArray:
     return np.concatenate([(part[:, :, None] == part[:, None, :]).argmax(axis=2) for part in parts])
 
 
-def one_or_none(values: set[bool]) -> bool | None:
+def single_or_none(values: set[bool]) -> bool | None:
     """The one value; None where there are several."""
     return next(iter(values)) if len(values) == 1 else None
 

@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular, shown
-from langchain_cfc.records.batches import Batch, DatasetChecks, checked
+from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular_file, short_repr
+from langchain_cfc.records.batches import Batch, DatasetChecks, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
-from langchain_cfc.records.schema import PromptRecord, Provenance, provenance_json
+from langchain_cfc.records.schema import PromptRecord, Provenance, encode_provenance
 
 
 def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
@@ -44,7 +44,7 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
         raise InputError(msg)
     records = Records(tuple(Path(path) for path in paths), max_line_bytes)
     for path in records.paths:
-        check_regular(path)
+        check_regular_file(path)
     return records
 
 
@@ -75,7 +75,7 @@ class Records:
         for path in self.paths[1:]:
             line, header = self._file(path).header()
             if header != first:
-                field, contrast = _contrast(header, first)
+                field, contrast = _describe_difference(header, first)
                 problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
                 raise RecordError(str(path), line, field, problem)
         return first
@@ -113,12 +113,12 @@ class Records:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
 
 
-def _contrast(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
+def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
     """The first field in which two files differ, and how."""
     if header is None or first is None:
         return "", "none here, but one" if header is None else "one here, but none"
     field = next(name for name in Provenance.model_fields if getattr(header, name) != getattr(first, name))
-    return field, f"found {shown(getattr(header, field))}, but {shown(getattr(first, field))}"
+    return field, f"found {short_repr(getattr(header, field))}, but {short_repr(getattr(first, field))}"
 
 
 def write_records(
@@ -144,11 +144,11 @@ def write_records(
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    good = checked(records, provenance)
+    good = check_records(records, provenance)
     if Path(path).suffix == ".parquet":
         with atomic_writer(path) as file:
             return write_parquet(file, good, provenance)
-    with atomic_writer(path) as file, _compressed(file, path) as lines:
+    with atomic_writer(path) as file, _compress(file, path) as lines:
         return _write_lines(lines, good, provenance)
 
 
@@ -156,7 +156,7 @@ def _write_lines(
     lines: BinaryIO | gzip.GzipFile, records: Iterable[PromptRecord], provenance: Provenance | None
 ) -> int:
     if provenance is not None:
-        lines.write(provenance_json(provenance) + b"\n")
+        lines.write(encode_provenance(provenance) + b"\n")
     written = 0
     for record in records:
         lines.write(record.model_dump_json(exclude_defaults=True).encode() + b"\n")
@@ -164,7 +164,7 @@ def _write_lines(
     return written
 
 
-def _compressed(
+def _compress(
     file: BinaryIO, path: str | os.PathLike[str]
 ) -> AbstractContextManager[BinaryIO] | AbstractContextManager[gzip.GzipFile]:
     if Path(path).suffix != ".gz":

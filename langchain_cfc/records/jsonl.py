@@ -4,7 +4,7 @@ Lines of JSON to columns of values, many at a time and without an object for any
 
 The strict reader makes a model of every candidate, to be able to say what is wrong with it. What is decoded
 here is accepted only where it is certain that the strict reader accepts it, with the same values. Where that
-is not certain, `decoded` gives None and the strict reader settles it.
+is not certain, `decode_lines` returns None and the strict reader settles it.
 
 The parser, pydantic's own, takes less than Python's does: no NaN, no lone surrogates, no deep nesting. One
 liberty it takes as well, that the last of two equal keys wins. That loses quotation marks, so they are
@@ -35,17 +35,17 @@ from langchain_cfc.candidates import (
     measure_answer,
 )
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import json_object, numbered_lines
+from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
     BATCH,
     Batch,
     DatasetChecks,
     RecordBatch,
-    first_slots,
-    no_records,
-    one_or_none,
+    first_equal_slots,
+    no_records_error,
+    single_or_none,
 )
-from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, canonical, validated
+from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, canonical_json, validate_fields
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 
@@ -74,13 +74,13 @@ def is_provenance(fields: Mapping[str, Any]) -> bool:
     return "format" in fields and "candidates" not in fields
 
 
-def strict_record(content: bytes, source: str, line: int) -> PromptRecord:
+def parse_record(content: bytes, source: str, line: int) -> PromptRecord:
     """The record of a line that may not hold a provenance any more."""
-    fields = json_object(content, source, line)
+    fields = parse_object(content, source, line)
     if is_provenance(fields):
         problem = "a provenance can only be the first line; give files one by one instead of joined"
         raise RecordError(source, line, "format", problem)
-    return validated(PromptRecord, fields, source, line)
+    return validate_fields(PromptRecord, fields, source, line)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class DecodedBatch:
 
     def records(self) -> list[PromptRecord]:
         """The records themselves, which only errors need."""
-        return [strict_record(content, "", 0) for content in self.lines]
+        return [parse_record(content, "", 0) for content in self.lines]
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """The records as arrays, as `Batch` says."""
@@ -126,24 +126,24 @@ class DecodedBatch:
             ]
             if _Absent in set(map(type, outputs)):
                 return None
-            raw[name] = _array(outputs, np.float64, n)
+            raw[name] = _to_array(outputs, np.float64, n)
         # Mostly an extractor made all answers.
         keys = used["answer"] if self.answered == {str} else _answer_keys(used)
         first: dict[str, int] = {}
-        equal = _array(map(first.setdefault, keys, count()), np.int64, n)
+        equal = _to_array(map(first.setdefault, keys, count()), np.int64, n)
         draws = CandidateBatch(
             self.scores if n == self.recorded else self.scores[:, :n].copy(),
-            first_slots(equal),
-            _array(map(measure_answer, keys), np.int64, n),
+            first_equal_slots(equal),
+            _to_array(map(answer_length, keys), np.int64, n),
             self.metadata,
         )
         return LabelledBatch(
             draws,
-            _array(used["correct"], np.bool_, n),
+            _to_array(used["correct"], np.bool_, n),
             tuple(self.ids),
             tuple(self.clusters),
             self.recorded,
-            one_or_none({kind is str for kind in self._answered_of(used)}),
+            single_or_none({kind is str for kind in self._answered_of(used)}),
             raw,
             prompt_kinds=self.prompt_kinds,
         )
@@ -158,19 +158,19 @@ class DecodedBatch:
         return [one for start in range(0, len(values), self.recorded) for one in values[start : start + n]]
 
 
-def decoded(lines: Sequence[bytes]) -> DecodedBatch | None:
+def decode_lines(lines: Sequence[bytes]) -> DecodedBatch | None:
     """Decode the records of some lines."""
     try:
-        return _decoded(lines, uneven=False) or _decoded(lines, uneven=True)
+        return _decode(lines, uneven=False) or _decode(lines, uneven=True)
     except (DoubtError, TypeError, ValueError, OverflowError):
         # The parser's errors are ValueErrors; a candidate that is no object is a TypeError where it is read.
         return None
 
 
-def json_values(texts: Sequence[bytes]) -> list[Any]:
+def parse_values(texts: Sequence[bytes]) -> list[Any]:
     """Parse JSON values."""
     values = [from_json(text, allow_inf_nan=False) for text in texts]
-    _require(_quotation_marks(texts) == 2 * _texts(values))
+    _require(_count_quotation_marks(texts) == 2 * _texts(values))
     return values
 
 
@@ -181,7 +181,7 @@ def are_metadata(values: Sequence[Any]) -> bool:
     )
 
 
-def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
+def _decode(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
     """The batch; None where candidates have different fields and are not known to be uneven."""
     records: list[dict[str, Any]] = []
     values: list[Any] = []
@@ -211,10 +211,10 @@ def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
     nowhere = [_ABSENT] * (len(values) // len(fields))
     columns = dict.fromkeys(_NO_FIELDS, nowhere)
     columns.update({name: values[place :: len(fields)] for place, name in enumerate(fields)})
-    kinds = {name: _tally(column) for name, column in columns.items()}
-    texts = keys + _texts_of_records(records) + _texts_of_candidates(columns, kinds)
-    _require(_quotation_marks(lines) == 2 * texts)
-    scores = _array(columns.pop("score"), np.float64, n)
+    kinds = {name: _count_types(column) for name, column in columns.items()}
+    texts = keys + _count_record_texts(records) + _count_candidate_texts(columns, kinds)
+    _require(_count_quotation_marks(lines) == 2 * texts)
+    scores = _to_array(columns.pop("score"), np.float64, n)
     # Written so that NaN fails it as well.
     _require(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
     return DecodedBatch(
@@ -234,7 +234,7 @@ def _require(certain: bool) -> None:
         raise DoubtError
 
 
-def _texts_of_records(records: Sequence[dict[str, Any]]) -> int:
+def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
     """How many texts there are beside the records' own keys and candidates; doubts what may not be there."""
     ids = [record.get("id") for record in records]
     _require(set(map(type, ids)) == {str} and all(ids))
@@ -248,7 +248,7 @@ def _texts_of_records(records: Sequence[dict[str, Any]]) -> int:
     return len(ids) + len(clusters) + _texts(inputs) + _texts(metadata) + _texts(references)
 
 
-def _texts_of_candidates(
+def _count_candidate_texts(
     columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, Mapping[type, int]]
 ) -> int:
     """How many texts there are in candidates, their keys included; doubts what may not be there."""
@@ -265,11 +265,11 @@ def _texts_of_candidates(
         _require(all((type(text) is str) != (type(message) is dict) for text, message in pairs))
         texts += _texts([message for message in columns["message"] if type(message) is dict])
     if dict in kinds["scores"]:
-        texts += _names_of_outputs([known for known in columns["scores"] if type(known) is dict])
+        texts += _count_output_names([known for known in columns["scores"] if type(known) is dict])
     return texts
 
 
-def _names_of_outputs(outputs: Sequence[dict[str, Any]]) -> int:
+def _count_output_names(outputs: Sequence[dict[str, Any]]) -> int:
     values = list(chain.from_iterable(map(dict.values, outputs)))
     _require(set(map(type, values)) <= _NUMBERS)
     # One sum shows whether any number is infinite; of integers too large for a float it might not.
@@ -281,7 +281,7 @@ def _texts(values: Sequence[Any]) -> int:
     """How many texts there are in parsed values, keys included; doubts what is infinite or deep."""
     texts = 0
     for _ in range(_DEEPEST):
-        kinds = _tally(values)
+        kinds = _count_types(values)
         texts += kinds.get(str, 0)
         if float in kinds:
             _require(all(math.isfinite(value) for value in values if type(value) is float))
@@ -294,14 +294,14 @@ def _texts(values: Sequence[Any]) -> int:
     raise DoubtError
 
 
-def _tally(values: Sequence[Any]) -> Mapping[type, int]:
+def _count_types(values: Sequence[Any]) -> Mapping[type, int]:
     """How many values there are of each type."""
     kinds = set(map(type, values))
     # Counting takes as long as all the rest, and mostly there is nothing to count.
     return {kinds.pop(): len(values)} if len(kinds) == 1 else Counter(map(type, values))
 
 
-def _quotation_marks(lines: Sequence[bytes]) -> int:
+def _count_quotation_marks(lines: Sequence[bytes]) -> int:
     """How many there are that begin or end a text."""
     joined = b"\n".join(lines)
     total = np.count_nonzero(np.frombuffer(joined, dtype=np.uint8) == ord('"'))
@@ -315,12 +315,12 @@ def _answer_keys(columns: Mapping[str, Sequence[Any]]) -> Sequence[str]:
     """What tells each candidate's answer, as `Candidate.answer_key` does."""
     several = zip(columns["answer"], columns["text"], columns["message"], strict=True)
     return [
-        answer if type(answer) is str else text if type(text) is str else canonical(message)
+        answer if type(answer) is str else text if type(text) is str else canonical_json(message)
         for answer, text, message in several
     ]
 
 
-def _array(values: Iterable[Any], kind: type[_Kind], n: int) -> NDArray[_Kind]:
+def _to_array(values: Iterable[Any], kind: type[_Kind], n: int) -> NDArray[_Kind]:
     """(N, n) array of N * n values."""
     return np.fromiter(values, dtype=kind).reshape(-1, n)
 
@@ -347,19 +347,19 @@ class JsonLinesFile:
         """Number of the first line, and the provenance if that is what it holds."""
         source = str(self.path)
         for line, content in self._lines():
-            fields = json_object(content, source, line)
+            fields = parse_object(content, source, line)
             if not is_provenance(fields):
                 return line, None
             # Optional in Python, where whoever writes it is this release; a file may come from another.
             if "version" not in fields:
                 raise RecordError(source, line, "version", "missing; expected 1")
-            return line, validated(Provenance, fields, source, line)
-        raise no_records(source)
+            return line, validate_fields(Provenance, fields, source, line)
+        raise no_records_error(source)
 
     def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
         """Read the records one by one."""
         for line, content in self._lines_of_records():
-            yield self._record(line, content, checks)
+            yield self._parse_line(line, content, checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
         """Read the same records in batches."""
@@ -374,27 +374,27 @@ class JsonLinesFile:
             except RecordError as error:
                 failure = error
             # A bad line comes before the failure to read the next.
-            judged = list(self._judged(window, checks)) if window else []
+            judged = list(self._decode_or_parse(window, checks)) if window else []
             if failure is not None:
                 raise failure
             if not window:
                 return
             yield from judged
 
-    def _judged(self, lines: Sequence[_Line], checks: DatasetChecks) -> Iterator[Batch]:
+    def _decode_or_parse(self, lines: Sequence[_Line], checks: DatasetChecks) -> Iterator[Batch]:
         """The batches of some lines, decoded where that is certain to be right."""
         numbers, contents = zip(*lines, strict=True)
-        batch = decoded(contents)
+        batch = decode_lines(contents)
         if batch is not None and checks.accepts(batch.ids, batch.recorded, str(self.path), numbers):
             yield batch
         elif len(lines) > _PART:
             for start in range(0, len(lines), _PART):
-                yield from self._judged(lines[start : start + _PART], checks)
+                yield from self._decode_or_parse(lines[start : start + _PART], checks)
         else:
-            yield RecordBatch([self._record(line, content, checks) for line, content in lines])
+            yield RecordBatch([self._parse_line(line, content, checks) for line, content in lines])
 
-    def _record(self, line: int, content: bytes, checks: DatasetChecks) -> PromptRecord:
-        record = strict_record(content, str(self.path), line)
+    def _parse_line(self, line: int, content: bytes, checks: DatasetChecks) -> PromptRecord:
+        record = parse_record(content, str(self.path), line)
         checks.add(record, str(self.path), line)
         return record
 
@@ -402,14 +402,14 @@ class JsonLinesFile:
         """All lines but a first one that holds the provenance."""
         lines = self._lines()
         first = next(lines, None)
-        if first is not None and is_provenance(json_object(first[1], str(self.path), first[0])):
+        if first is not None and is_provenance(parse_object(first[1], str(self.path), first[0])):
             first = next(lines, None)
         if first is None:
-            raise no_records(str(self.path))
+            raise no_records_error(str(self.path))
         yield first
         yield from lines
 
     def _lines(self) -> Iterator[_Line]:
         """Numbers and contents of the lines that are not of white space."""
-        lines = numbered_lines(self.path, self.max_line_bytes)
+        lines = read_lines(self.path, self.max_line_bytes)
         return ((line, content) for line, raw in lines if (content := raw.rstrip()))

@@ -27,24 +27,24 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import RepeatedKey, json_object, json_value
+from langchain_cfc.records._json import RepeatedKey, parse_object, parse_value
 from langchain_cfc.records.batches import (
     Batch,
     DatasetChecks,
     RecordBatch,
-    first_slots,
-    no_records,
-    one_or_none,
+    first_equal_slots,
+    no_records_error,
+    single_or_none,
 )
-from langchain_cfc.records.jsonl import DoubtError, are_metadata, json_values
+from langchain_cfc.records.jsonl import DoubtError, are_metadata, parse_values
 from langchain_cfc.records.schema import (
     Candidate,
     PromptRecord,
     Provenance,
-    canonical,
-    compact,
-    provenance_json,
-    validated,
+    canonical_json,
+    compact_json,
+    encode_provenance,
+    validate_fields,
 )
 
 # Where the file keeps its provenance.
@@ -79,11 +79,11 @@ def parquet_schema(provenance: Provenance | None = None) -> Any:
         }
     )
     columns = dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), text)
-    known = None if provenance is None else {PROVENANCE: provenance_json(provenance)}
+    known = None if provenance is None else {PROVENANCE: encode_provenance(provenance)}
     return pa.schema(columns | {"candidates": pa.list_(pa.field("element", candidate))}, metadata=known)
 
 
-def conformed(batch: Any) -> Any:
+def cast_to_schema(batch: Any) -> Any:
     """The same rows with the columns and types of the schema."""
     pa = require("pyarrow", "collect", "reading Parquet")
     schema = parquet_schema()
@@ -173,19 +173,19 @@ class ParquetBatch:
 
     def records(self) -> list[PromptRecord]:
         """The records themselves, which only errors need."""
-        return list(strict_rows(self.rows, self.source, self.first))
+        return list(parse_rows(self.rows, self.source, self.first))
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """The records as arrays, as `Batch` says."""
         raw = {name: self.outputs.of(name).reshape(self.scores.shape)[:, :n] for name in names}
         if any(np.isnan(outputs).any() for outputs in raw.values()):
             return None
-        candidates = _candidates(self.rows)
+        candidates = _flatten_candidates(self.rows)
         keys = _answer_keys(candidates)
         equal = self._used(keys.dictionary_encode().indices, n).astype(np.int64)
         draws = CandidateBatch(
             np.ascontiguousarray(self.scores[:, :n]),
-            first_slots(equal),
+            first_equal_slots(equal),
             self._used(_answer_lengths(keys), n).astype(np.int64),
             self.metadata,
         )
@@ -196,7 +196,7 @@ class ParquetBatch:
             tuple(self.ids),
             tuple(self.rows["cluster"].to_pylist()),
             self.recorded,
-            one_or_none(set(np.unique(answered).tolist())),
+            single_or_none(set(np.unique(answered).tolist())),
             {name: outputs.copy() for name, outputs in raw.items()},
             prompt_kinds=find_json_prompt_kinds(text.decode() for text in _texts(self.rows["input"])),
         )
@@ -233,35 +233,35 @@ class Outputs:
         return found
 
 
-def decoded_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
+def decode_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
     """Check the records of some rows, column by column."""
     try:
-        metadata = _checked_prompts(rows)
-        scores, outputs = _checked_candidates(rows)
+        metadata = _check_prompts(rows)
+        scores, outputs = _check_candidates(rows)
     except (DoubtError, ValueError):
         return None
     return ParquetBatch(rows, source, first, scores, metadata, outputs)
 
 
-def strict_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
+def parse_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
     """The records of some rows, one by one."""
     for line, row in enumerate(rows.to_pylist(), start=first):
         fields = {name: value for name, value in row.items() if value is not None}
         for name in JSON_COLUMNS:
             if name in fields:
-                fields[name] = _parsed(fields[name], source, line, name)
+                fields[name] = _parse_cell(fields[name], source, line, name)
         if "candidates" in fields:
             fields["candidates"] = [
                 one if one is None else _candidate_fields(one, source, line, f"candidates[{slot}]")
                 for slot, one in enumerate(fields["candidates"])
             ]
-        yield validated(PromptRecord, fields, source, line)
+        yield validate_fields(PromptRecord, fields, source, line)
 
 
 def _candidate_fields(row: dict[str, Any], source: str, line: int, where: str) -> dict[str, Any]:
     fields = {name: value for name, value in row.items() if value is not None}
     if "message" in fields:
-        fields["message"] = _parsed(fields["message"], source, line, f"{where}.message")
+        fields["message"] = _parse_cell(fields["message"], source, line, f"{where}.message")
     if "scores" in fields:
         pairs = fields["scores"]
         outputs = dict(pairs)
@@ -269,9 +269,9 @@ def _candidate_fields(row: dict[str, Any], source: str, line: int, where: str) -
     return fields
 
 
-def _parsed(text: str, source: str, line: int, field: str) -> Any:
+def _parse_cell(text: str, source: str, line: int, field: str) -> Any:
     try:
-        return json_value(text.encode(), source, line, expected="one JSON value")
+        return parse_value(text.encode(), source, line, expected="one JSON value")
     except RecordError as error:
         raise RecordError(source, line, field, error.problem) from None
 
@@ -285,47 +285,47 @@ def _require(certain: bool) -> None:
         raise DoubtError
 
 
-def _candidates(rows: Any) -> dict[str, Any]:
+def _flatten_candidates(rows: Any) -> dict[str, Any]:
     """The columns of the candidates of all rows, one after the other."""
     every = rows["candidates"].flatten()
     return dict(zip(Candidate.model_fields, every.flatten(), strict=True))
 
 
-def _checked_prompts(rows: Any) -> JsonMetadata:
+def _check_prompts(rows: Any) -> JsonMetadata:
     """The metadata; doubts rows whose prompts the strict reader might refuse."""
     for name in ("id", "cluster"):
         shortest = _compute().min(_compute().utf8_length(rows[name])).as_py()
         _require(shortest is None or shortest > 0)
     _require(rows["id"].null_count == rows["input"].null_count == 0)
-    inputs = json_values(_texts(rows["input"]))
+    inputs = parse_values(_texts(rows["input"]))
     _require(set(map(type, inputs)) <= {str, list, dict})
-    json_values(_texts(rows["reference"]))
+    parse_values(_texts(rows["reference"]))
     encoded = rows["metadata"].fill_null("{}").dictionary_encode()
-    _require(are_metadata(json_values(_texts(encoded.dictionary))))
+    _require(are_metadata(parse_values(_texts(encoded.dictionary))))
     return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
 
 
-def _checked_candidates(rows: Any) -> tuple[FloatArray, Outputs]:
+def _check_candidates(rows: Any) -> tuple[FloatArray, Outputs]:
     """Scores and raw outputs; doubts rows whose candidates the strict reader might refuse."""
     _require(rows["candidates"].null_count == 0)
     sizes = np.unique(_compute().list_value_length(rows["candidates"]).to_numpy())
     _require(len(sizes) == 1 and sizes[0] > 0)
     _require(rows["candidates"].flatten().null_count == 0)
-    columns = _candidates(rows)
+    columns = _flatten_candidates(rows)
     _require(columns["score"].null_count == columns["correct"].null_count == 0)
     scores = columns["score"].to_numpy().reshape(len(rows), -1)
     # Written so that NaN fails it as well.
     _require(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
-    with_text, with_message = (_numpy(columns[name].is_valid()) for name in ("text", "message"))
+    with_text, with_message = (_to_bools(columns[name].is_valid()) for name in ("text", "message"))
     _require(bool((with_text != with_message).all()))
-    _require(set(map(type, json_values(_texts(columns["message"])))) <= {dict})
-    return scores, _checked_outputs(columns["scores"])
+    _require(set(map(type, parse_values(_texts(columns["message"])))) <= {dict})
+    return scores, _check_outputs(columns["scores"])
 
 
-def _checked_outputs(maps: Any) -> Outputs:
+def _check_outputs(maps: Any) -> Outputs:
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)
-    _require(not sizes[~_numpy(maps.is_valid())].any())
+    _require(not sizes[~_to_bools(maps.is_valid())].any())
     every = slice(int(offsets[0]), int(offsets[-1]))
     names = maps.keys[every].dictionary_encode()
     values = maps.items[every]
@@ -345,9 +345,9 @@ def _answer_keys(candidates: dict[str, Any]) -> Any:
     keys = _compute().coalesce(candidates["answer"], candidates["text"])
     if keys.null_count == 0:
         return keys
-    messages = json_values(_texts(candidates["message"]))
+    messages = parse_values(_texts(candidates["message"]))
     every = candidates["message"].is_valid()
-    texts = pa.array([canonical(message) for message in messages], pa.string())
+    texts = pa.array([canonical_json(message) for message in messages], pa.string())
     return _compute().coalesce(keys, _compute().replace_with_mask(candidates["message"], every, texts))
 
 
@@ -363,7 +363,7 @@ def _texts(column: Any) -> list[bytes]:
     return texts
 
 
-def _numpy(column: Any) -> BoolArray:
+def _to_bools(column: Any) -> BoolArray:
     values: BoolArray = column.to_numpy(zero_copy_only=False).astype(np.bool_)
     return values
 
@@ -376,7 +376,7 @@ _MOST_RATIO = 2000
 _LARGE = 64 * _MIB
 
 
-def unpacked_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
+def read_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
     """Read a file batch by batch, and refuse one that takes far more memory than records need."""
     _check_compression(file.metadata, source)
     row = 1
@@ -432,56 +432,56 @@ class ParquetFile:
     def header(self) -> tuple[int, Provenance | None]:
         """Zero, for the whole file, and the provenance if the file holds one."""
         source = str(self.path)
-        with self._opened() as file:
+        with self._open() as file:
             if file.metadata.num_rows == 0:
-                raise no_records(source)
+                raise no_records_error(source)
             text = (file.schema_arrow.metadata or {}).get(PROVENANCE)
         if text is None:
             return 0, None
-        return 0, validated(Provenance, json_object(text, source, 0), source, 0)
+        return 0, validate_fields(Provenance, parse_object(text, source, 0), source, 0)
 
     def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
         """Read the records one by one."""
         for row, rows in self._rows():
             for start in range(0, len(rows), _PART):
-                yield from self._strict(row + start, rows.slice(start, _PART), checks)
+                yield from self._parse_rows(row + start, rows.slice(start, _PART), checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
         """Read the same records in batches."""
         for row, rows in self._rows():
-            yield from self._judged(row, rows, checks)
+            yield from self._decode_or_parse(row, rows, checks)
 
-    def _judged(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
+    def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
         """The batches of some rows, decoded where that is certain to be right."""
         source = str(self.path)
-        batch = decoded_rows(rows, source, row)
+        batch = decode_rows(rows, source, row)
         numbers = range(row, row + len(rows))
         if batch is not None and checks.accepts(batch.ids, batch.recorded, source, numbers):
             yield batch
         elif len(rows) > _PART:
             for start in range(0, len(rows), _PART):
-                yield from self._judged(row + start, rows.slice(start, _PART), checks)
+                yield from self._decode_or_parse(row + start, rows.slice(start, _PART), checks)
         else:
-            yield RecordBatch(list(self._strict(row, rows, checks)))
+            yield RecordBatch(list(self._parse_rows(row, rows, checks)))
 
-    def _strict(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[PromptRecord]:
-        for number, record in enumerate(strict_rows(rows, str(self.path), row), start=row):
+    def _parse_rows(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[PromptRecord]:
+        for number, record in enumerate(parse_rows(rows, str(self.path), row), start=row):
             checks.add(record, str(self.path), number)
             yield record
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         """Batches of rows in the schema's types, each with the number of its first row, counted from 1."""
         row = 1
-        with self._opened() as file:
-            for batch in unpacked_batches(file, str(self.path), _ROWS):
+        with self._open() as file:
+            for batch in read_batches(file, str(self.path), _ROWS):
                 batch.validate(full=True)
-                yield row, conformed(batch)
+                yield row, cast_to_schema(batch)
                 row += len(batch)
         if row == 1:
-            raise no_records(str(self.path))
+            raise no_records_error(str(self.path))
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _open(self) -> Iterator[Any]:
         parquet = require("pyarrow.parquet", "collect", "reading Parquet")
         source = str(self.path)
         try:
@@ -506,24 +506,24 @@ def write_parquet(file: BinaryIO, records: Iterable[PromptRecord], provenance: P
     schema = parquet_schema(provenance)
     written = 0
     with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-        for rows in _groups(map(_row, records)):
+        for rows in _group_rows(map(_to_row, records)):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
             written += len(rows)
     return written
 
 
-def _row(record: PromptRecord) -> dict[str, Any]:
+def _to_row(record: PromptRecord) -> dict[str, Any]:
     fields = record.model_dump(exclude_defaults=True)
     for name in JSON_COLUMNS:
         if name in fields:
-            fields[name] = compact(fields[name])
+            fields[name] = compact_json(fields[name])
     for candidate in fields["candidates"]:
         if "message" in candidate:
-            candidate["message"] = compact(candidate["message"])
+            candidate["message"] = compact_json(candidate["message"])
     return fields
 
 
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _group_rows(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     group: list[dict[str, Any]] = []
     for row in rows:
         group.append(row)

@@ -17,7 +17,7 @@ from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Candidate, PromptRecord
-from langchain_cfc.records.schema import canonical
+from langchain_cfc.records.schema import canonical_json
 from langchain_cfc.report.words import clipped, counted
 from langchain_cfc.thresholds import Level
 
@@ -205,7 +205,7 @@ def _answers(
 
 def _texts(candidate: Candidate) -> tuple[str, str | None]:
     """The answer, and what the candidate says where that is something else."""
-    said = canonical(candidate.message) if candidate.text is None else candidate.text
+    said = canonical_json(candidate.message) if candidate.text is None else candidate.text
     answer = candidate.answer_key
     more = None if said.strip() == answer.strip() else clipped(said, ANSWER_LENGTH)
     return clipped(answer, ANSWER_LENGTH), more
@@ -217,7 +217,7 @@ def _input_text(prompt: str | list[Any] | dict[str, Any]) -> str:
         return prompt
     if isinstance(prompt, list):
         return "\n".join(_message_text(message) for message in prompt)
-    return canonical(prompt)
+    return canonical_json(prompt)
 
 
 def _message_text(message: object) -> str:
@@ -225,7 +225,7 @@ def _message_text(message: object) -> str:
         case {"role": str() as role, "content": str() as content, **others} if not others:
             return f"{role}: {content}"
         case _:
-            return canonical(message)
+            return canonical_json(message)
 
 
 def _why(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
