@@ -1,4 +1,4 @@
-"""From records to arrays."""
+"""`tabulate`: records as arrays."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def tabulate(
     """Turn N records into arrays, without holding their texts.
 
     Args:
-        records: At least one record. A `Records` is streamed, and nothing but numbers, ids and metadata is
-            made of it. A table stays one.
+        records: At least one record. A `Records` is streamed, so that only numbers, ids and metadata stay in
+            memory. A table is returned as one.
         n: Use only the first n slots of every record, 1 <= n <= the recorded number; all if left out.
         provenance: What the records must agree with, where they do not come with a header of their own.
-        combination: What makes the scores out of the candidates' `scores`, such as an artifact's; their
-            `score` if left out.
-        weighted: Whether a table with weights may be given, since whoever asks heeds them.
+        combination: A combination, such as an artifact's, that makes the scores from the candidates'
+            `scores`; without it their `score` is used.
+        weighted: Whether the caller uses weights, so that a table may have them.
 
     Returns:
         The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
@@ -43,7 +43,7 @@ def tabulate(
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
             a candidate lacks a raw output that the combination needs.
         InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
-            lacks a raw output or has weights that nobody heeds.
+            lacks a raw output or has weights that the caller does not use.
     """
     if combination is None:
         return _tabulate(records, (), n, provenance, weighted=weighted)
@@ -59,22 +59,22 @@ def tabulate_raw(
     provenance: Provenance | None = None,
     weighted: bool = False,
 ) -> tuple[LabelledBatch, FloatArray]:
-    """The same with the raw outputs of several verifiers beside it, for a combination to be fitted to them.
+    """Turn N records into arrays with the raw outputs of several verifiers, to fit a combination to them.
 
     Args:
-        records: As in `tabulate`, like all that follows.
+        records: As in `tabulate`.
         names: Names of k verifiers in the candidates' `scores`.
-        n: See there.
-        provenance: See there.
-        weighted: See there.
+        n: As in `tabulate`.
+        provenance: As in `tabulate`.
+        weighted: As in `tabulate`.
 
     Returns:
-        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs; the draws hold
-        these by name as well, to be combined later.
+        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs, which the draws
+        hold by name as well.
 
     Raises:
         RecordError: As in `tabulate`, or if a candidate lacks one of the raw outputs.
-        InputError: As in `tabulate`, or if the names do not tell verifiers apart.
+        InputError: As in `tabulate`, or if two names are equal.
     """
     check_names(names)
     labelled = _tabulate(records, names, n, provenance, weighted=weighted)
@@ -82,7 +82,7 @@ def tabulate_raw(
 
 
 def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
-    """The same prompts with other scores.
+    """Return the same prompts with other scores.
 
     Args:
         labelled: N labelled prompts with n candidates each.
@@ -91,7 +91,7 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     Returns:
         The prompts with these scores.
     """
-    # What was measured was measured of the old scores.
+    # Statistics that were measured belong to the old scores.
     return replace(labelled, draws=replace(labelled.draws, scores=scores, measured={}))
 
 
@@ -109,7 +109,7 @@ def _tabulate(
         return _select_from_table(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
-            # The others have as many candidates as the first, by their own checks.
+            # The checks of the files ensure that all other records have as many candidates.
             next(check_records(records, provenance))
         batches = records.batches()
     else:

@@ -48,32 +48,32 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
     return records
 
 
-def _unheard(_: int) -> None:
-    """Nobody wants to know how far reading has come."""
+def _ignore(_: int) -> None:
+    """Do nothing with the number of records read; a function by name, so that `Records` can be pickled."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of some files; every iteration reads the files anew and holds one record at a time.
+    """The records of some files; each iteration reads the files again and holds one record at a time.
 
     Iterating raises `RecordError` at the first line that cannot be used, after all records before it.
 
     Attributes:
         paths: The files, at least one.
         max_line_bytes: Longest line to accept.
-        on_read: Told how many more records have been read, whenever some have.
+        on_read: Called with the number of records just read.
     """
 
     paths: tuple[Path, ...]
     max_line_bytes: int
-    on_read: Callable[[int], None] = field(default=_unheard, compare=False)
+    on_read: Callable[[int], None] = field(default=_ignore, compare=False)
 
     @cached_property
     def provenance(self) -> Provenance | None:
-        """Where the records come from, None if the files do not say; reads no more than their first lines."""
-        _, first = self._file(self.paths[0]).header()
+        """The provenance of the records, None if the files hold none; reads only their first lines."""
+        _, first = self._open(self.paths[0]).header()
         for path in self.paths[1:]:
-            line, header = self._file(path).header()
+            line, header = self._open(path).header()
             if header != first:
                 field, contrast = _describe_difference(header, first)
                 problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
@@ -82,39 +82,32 @@ class Records:
 
     def __iter__(self) -> Iterator[PromptRecord]:
         """Read all files from the start."""
-        checks = self._checks()
+        checks = self._start_checks()
         for path in self.paths:
-            for record in self._file(path).records(checks):
+            for record in self._open(path).records(checks):
                 self.on_read(1)
                 yield record
 
     def batches(self) -> Iterator[Batch]:
-        """Read all files from the start, many records at a time and without an object for any of them.
-
-        Yields:
-            The records in batches, which become arrays; see `tabulate`.
-
-        Raises:
-            RecordError: At the first line that cannot be used, as iterating does.
-        """
-        checks = self._checks()
+        """Read all files from the start in batches, which `tabulate` turns into arrays."""
+        checks = self._start_checks()
         for path in self.paths:
-            for batch in self._file(path).batches(checks):
+            for batch in self._open(path).batches(checks):
                 self.on_read(len(batch.ids))
                 yield batch
 
-    def _checks(self) -> DatasetChecks:
+    def _start_checks(self) -> DatasetChecks:
         checks = DatasetChecks()
         if self.provenance is not None:
             checks.expect(self.provenance.n, f"the provenance of {self.paths[0]}")
         return checks
 
-    def _file(self, path: Path) -> JsonLinesFile | ParquetFile:
+    def _open(self, path: Path) -> JsonLinesFile | ParquetFile:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
 
 
 def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
-    """The first field in which two files differ, and how."""
+    """Return the first field in which two files differ, and how."""
     if header is None or first is None:
         return "", "none here, but one" if header is None else "one here, but none"
     field = next(name for name in Provenance.model_fields if getattr(header, name) != getattr(first, name))

@@ -1,6 +1,6 @@
-"""What a records file holds: prompts with their candidates, and where they come from.
+"""The models of a records file: prompts with their candidates, and their provenance.
 
-The `description` of a field is what an error message says was expected there.
+Error messages quote the `description` of a field as what was expected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langchain_cfc.records._json import NotJsonError, check_json, short_repr
 
 
 def _check_input(value: object) -> object:
-    # Once, before each type of the union finds an error of its own.
+    # Checked here once, before each type of the union reports an error of its own.
     if not isinstance(value, str | list | dict):
         raise NotJsonError(short_repr(value))
     return check_json(value)
@@ -66,7 +66,7 @@ class Candidate(_Model):
         message: The answer where it is structured or a tool call, as a JSON object.
         score: Verifier score in [0, 1], smaller is better.
         correct: Whether the answer is correct (the paper's A(X, y)).
-        answer: What the answer extractor made of it, if there is one.
+        answer: The answer that the answer extractor found, if there is one.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
     """
@@ -97,22 +97,22 @@ class Candidate(_Model):
 
 
 def canonical_json(value: object) -> str:
-    """The JSON of a value, equal for equal values."""
+    """Return the JSON of a value, equal for equal values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def compact_json(value: object) -> str:
-    """The JSON of a value, keys in their own order."""
+    """Return the compact JSON of a value, keys in their own order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class Example(_Model):
-    """One prompt of an evaluation dataset, before anything is drawn for it.
+    """One prompt of an evaluation dataset, before candidates are drawn for it.
 
     Attributes:
         id: Name of the prompt, not empty, unique within a dataset.
         input: What the chain is invoked with: text, a list of messages, or a JSON object.
-        reference: Whatever JSON value the labels are made with.
+        reference: Any JSON value that the labeler needs.
         metadata: Texts, finite numbers and booleans by name, for feature maps and groups.
         cluster: Conversation or set of paraphrases, not empty; None where the prompt stands alone.
     """
@@ -137,15 +137,15 @@ class PromptRecord(Example):
 
 
 class Provenance(_Model):
-    """Where all records of a file come from; the file's first line.
+    """The provenance of all records of a file; its first line.
 
     Attributes:
-        format: Says that this is a records file.
+        format: The name of the format.
         version: Version of the format.
         n: Number of candidates of every record, at least 1.
-        generator: Fingerprint of what drew the candidates.
-        verifier: Fingerprint of what scored them.
-        labeler: Fingerprint of what labelled them.
+        generator: Fingerprint of the generator of the candidates.
+        verifier: Fingerprint of their verifier.
+        labeler: Fingerprint of their labeler.
         answer: Fingerprint of the answer extractor; None where there is none.
     """
 
@@ -161,7 +161,7 @@ class Provenance(_Model):
 
 
 def encode_provenance(provenance: Provenance) -> bytes:
-    """A provenance as files hold it."""
+    """Return a provenance as it is written to files."""
     # Not `exclude_defaults`, which would leave out the format and its version.
     fields = {name: value for name, value in provenance if value is not None}
     return compact_json(fields).encode()
@@ -176,7 +176,7 @@ _UNLABELLED = (
 
 
 def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
-    """Make a model of one parsed line."""
+    """Validate the fields of one parsed line; a RecordError names the first field that does not fit."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -188,7 +188,7 @@ def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, li
 
 
 def _find_misspelling(details: list[ErrorDetails]) -> ErrorDetails | None:
-    """The unknown field that explains the first error, where that is a missing field of a similar name."""
+    """Return the error about an unknown field whose name resembles the first missing field, if any."""
     if details[0]["type"] != "missing":
         return None
     *parent, missing = details[0]["loc"]
@@ -233,7 +233,7 @@ def _closest_names(name: str | int, known: Iterable[str | int]) -> list[str]:
 
 
 def _format_path(path: Iterable[str | int]) -> str:
-    """A path the way one would write it in code, as in `candidates[3].score`."""
+    """Format a path as in code, such as `candidates[3].score`."""
     text = ""
     for step in path:
         if isinstance(step, str) and step.isidentifier():
