@@ -116,17 +116,7 @@ class CalibrationArtifact(ArtifactContent):
         return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
 
     def weights(self, draws: CandidateBatch) -> FloatArray | None:
-        """How much likelier each prompt is where it is served than where it was calibrated.
-
-        Args:
-            draws: N prompts.
-
-        Returns:
-            (N,) weights above 0, in any unit; None where there is no shift.
-
-        Raises:
-            InputError: If one is not a finite number above 0, or is missing.
-        """
+        """Return (N,) likelihood ratios of serving to calibration, in any unit; None where there is no shift."""
         return None if self.parsed_shift is None else compute_likelihood_ratios(self.parsed_shift, draws)
 
     @cached_property
@@ -152,17 +142,7 @@ class CalibrationArtifact(ArtifactContent):
         }
 
     def level(self, alpha: Level | None = None) -> str:
-        """Return the canonical text of a level that the artifact holds.
-
-        Args:
-            alpha: Error level; may be left out where there is only one.
-
-        Returns:
-            Its text, as in `alphas`.
-
-        Raises:
-            InputError: If the artifact was not calibrated at this level, or there are several to choose from.
-        """
+        """Return the canonical text of a level that the artifact holds; it may be left out if there is one."""
         held = ", ".join(self.alphas)
         if alpha is None:
             if len(self.alphas) == 1:
@@ -179,17 +159,7 @@ class CalibrationArtifact(ArtifactContent):
         return text
 
     def rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
-        """Return the fitted threshold rule of one level by itself.
-
-        Args:
-            alpha: Error level; may be left out where there is only one.
-
-        Returns:
-            The rule; served thresholds (`solve`) are the running maximum over levels.
-
-        Raises:
-            InputError: If the level is not held.
-        """
+        """Return the fitted threshold rule of one level; `solve` serves the maximum over several levels."""
         return self._rules[self.level(alpha)]
 
     def solve(

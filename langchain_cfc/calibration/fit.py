@@ -239,14 +239,22 @@ _NEWTON_STEPS = 100
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
     """Fit a combination of k verifiers to (N, n, k) raw outputs; none of these N prompts may calibrate."""
-    _check_both_kinds(fit_split)
+    correct = fit_split.correct
+    if not correct.size or correct.all() or not correct.any():
+        found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
+        msg = (
+            f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
+            f"holds {found}: raise fit_fraction, or bring more records (a cluster is never split, so many "
+            "clusters are needed)"
+        )
+        raise CalibrationError(msg)
     sizes = Counter(fit_split.clusters)
     shares = np.array([1.0 if name is None else 1.0 / sizes[name] for name in fit_split.clusters])
     weights = np.repeat(shares / fit_split.draws.n, fit_split.draws.n)
     outputs = raw.reshape(-1, raw.shape[2])
     centres, scales = _standardise(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
-    intercept, *coefficients = _minimise(_Logistic(x, fit_split.correct.ravel(), weights)).tolist()
+    intercept, *coefficients = _fit_logistic(x, fit_split.correct.ravel(), weights).tolist()
     return Combination(
         names=tuple(names),
         centres=tuple(centres.tolist()),
@@ -254,19 +262,6 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
         coefficients=tuple(coefficients),
         intercept=intercept,
     )
-
-
-def _check_both_kinds(fit_split: LabelledBatch) -> None:
-    correct = fit_split.correct
-    if correct.size and correct.any() and not correct.all():
-        return
-    found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
-    msg = (
-        f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
-        f"holds {found}: raise fit_fraction, or bring more records (a cluster is never split, so many "
-        "clusters are needed)"
-    )
-    raise CalibrationError(msg)
 
 
 def _standardise(
@@ -295,70 +290,49 @@ def _standardise(
     return centres, scales
 
 
-@dataclass(frozen=True)
-class _Logistic:
-    """The objective above, divided by the number of prompts and clusters.
+def _fit_logistic(x: FloatArray, correct: BoolArray, weights: FloatArray) -> FloatArray:
+    """Minimise the objective above, divided by the number of prompts, over (k + 1,) coefficients.
 
-    Attributes:
-        x: (M, k + 1) a constant and the standardised outputs.
-        correct: (M,) labels.
-        weights: (M,) weights of the candidates.
+    `x` is (M, k + 1), a constant and the standardised outputs; `correct` and `weights` are (M,).
     """
-
-    x: FloatArray
-    correct: BoolArray
-    weights: FloatArray
-
-    @property
-    def size(self) -> float:
-        """The number of prompts, each cluster counting as one."""
-        return float(self.weights.sum())
-
-    @property
-    def penalties(self) -> FloatArray:
-        """(k + 1,) penalties: none on the intercept."""
-        return np.array([0.0] + [RIDGE] * (self.x.shape[1] - 1))
-
-    def value(self, theta: FloatArray) -> float:
-        """The objective."""
-        z = self.x @ theta
-        losses = np.logaddexp(0.0, z) - self.correct * z
-        return float(self.weights @ losses + self.penalties @ theta**2 / 2.0) / self.size
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """(k + 1,) its slope."""
-        surprise = _expit(self.x @ theta) - self.correct
-        return np.asarray((self.x.T @ (self.weights * surprise) + self.penalties * theta) / self.size)
-
-    def hessian(self, theta: FloatArray) -> FloatArray:
-        """(k + 1, k + 1) its curvature."""
-        p = _expit(self.x @ theta)
-        curvature = (self.x.T * (self.weights * p * (1.0 - p))) @ self.x
-        return np.asarray((curvature + np.diag(self.penalties)) / self.size)
-
-
-def _minimise(objective: _Logistic) -> FloatArray:
     optimize = require("scipy.optimize", "calibrate", "fitting a combination of verifiers")
-    found = optimize.minimize(
-        objective.value,
-        np.zeros(objective.x.shape[1]),
+    size = float(weights.sum())
+    penalties = np.array([0.0] + [RIDGE] * (x.shape[1] - 1))  # none on the intercept
+
+    def objective(theta: FloatArray) -> float:
+        z = x @ theta
+        losses = np.logaddexp(0.0, z) - correct * z
+        return float(weights @ losses + penalties @ theta**2 / 2.0) / size
+
+    def gradient(theta: FloatArray) -> FloatArray:
+        residuals = _expit(x @ theta) - correct
+        return np.asarray((x.T @ (weights * residuals) + penalties * theta) / size)
+
+    def hessian(theta: FloatArray) -> FloatArray:
+        p = _expit(x @ theta)
+        curvature = (x.T * (weights * p * (1.0 - p))) @ x
+        return np.asarray((curvature + np.diag(penalties)) / size)
+
+    solution = optimize.minimize(
+        objective,
+        np.zeros(x.shape[1]),
         method="trust-exact",
-        jac=objective.gradient,
-        hess=objective.hessian,
+        jac=gradient,
+        hess=hessian,
         options={"gtol": 1e-6, "maxiter": 1000},
     )
     # The solver compares values, which round-off makes equal within its square root of the minimum. Newton
     # steps use the slope, and reach the last digits.
-    theta, slope = np.asarray(found.x, dtype=np.float64), np.inf
+    theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
     for _ in range(_NEWTON_STEPS):
-        gradient = objective.gradient(theta)
-        slope = float(np.abs(gradient).max())
-        if slope <= _FLAT:
+        slope = gradient(theta)
+        largest = float(np.abs(slope).max())
+        if largest <= _FLAT:
             return theta
-        theta = theta - np.linalg.solve(objective.hessian(theta), gradient)
+        theta = theta - np.linalg.solve(hessian(theta), slope)
     msg = (
-        f"the combination of verifiers could not be fitted: the slope is still {slope:.1e} "
-        f"({found.message}); look for outliers among the raw outputs"
+        f"the combination of verifiers could not be fitted: the slope is still {largest:.1e} "
+        f"({solution.message}); look for outliers among the raw outputs"
     )
     raise CalibrationError(msg)
 
