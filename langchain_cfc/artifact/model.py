@@ -116,7 +116,7 @@ class CalibrationArtifact(ArtifactContent):
         return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
 
     def weights(self, draws: CandidateBatch) -> FloatArray | None:
-        """Return (N,) likelihood ratios of serving to calibration, in any unit; None where there is no shift."""
+        """Return (N,) likelihood ratios of serving to calibration, in any unit; None without a shift."""
         return None if self.parsed_shift is None else compute_likelihood_ratios(self.parsed_shift, draws)
 
     @cached_property
@@ -142,7 +142,7 @@ class CalibrationArtifact(ArtifactContent):
         }
 
     def level(self, alpha: Level | None = None) -> str:
-        """Return the canonical text of a level that the artifact holds; it may be left out if there is one."""
+        """Return the canonical text of a level that the artifact holds; None stands for its only level."""
         held = ", ".join(self.alphas)
         if alpha is None:
             if len(self.alphas) == 1:

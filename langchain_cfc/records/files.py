@@ -71,9 +71,9 @@ class Records:
     @cached_property
     def provenance(self) -> Provenance | None:
         """The provenance of the records, None if the files hold none; reads only their first lines."""
-        _, first = self._open(self.paths[0]).header()
+        _, first = self._make_reader(self.paths[0]).header()
         for path in self.paths[1:]:
-            line, header = self._open(path).header()
+            line, header = self._make_reader(path).header()
             if header != first:
                 field, contrast = _describe_difference(header, first)
                 problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
@@ -84,7 +84,7 @@ class Records:
         """Read all files from the start."""
         checks = self._start_checks()
         for path in self.paths:
-            for record in self._open(path).records(checks):
+            for record in self._make_reader(path).records(checks):
                 self.on_read(1)
                 yield record
 
@@ -92,7 +92,7 @@ class Records:
         """Read all files from the start in batches, which `tabulate` turns into arrays."""
         checks = self._start_checks()
         for path in self.paths:
-            for batch in self._open(path).batches(checks):
+            for batch in self._make_reader(path).batches(checks):
                 self.on_read(len(batch.ids))
                 yield batch
 
@@ -102,7 +102,7 @@ class Records:
             checks.expect(self.provenance.n, f"the provenance of {self.paths[0]}")
         return checks
 
-    def _open(self, path: Path) -> JsonLinesFile | ParquetFile:
+    def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
 
 
