@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeAlias
+from typing import Literal
 
 from langchain_cfc._version import __version__
-from langchain_cfc.artifact import CalibrationArtifact, Confidence, compute_likelihood_ratios
+from langchain_cfc.artifact import (
+    CalibrationArtifact,
+    Confidence,
+    ThresholdRuleName,
+    compute_likelihood_ratios,
+)
 from langchain_cfc.calibration.checks import (
     check_answers,
     check_attainable,
@@ -31,48 +33,42 @@ from langchain_cfc.calibration.reference import count_reference
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_policy, select_tested_levels
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, name_records_in_errors
+from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
-
-_Labelled: TypeAlias = Iterable[PromptRecord] | LabelledBatch
-_Keywords = ParamSpec("_Keywords")
+from langchain_cfc.thresholds import WINDOW, Level
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Arguments(CalibrationConfig):
-    """The keyword arguments of `calibrate`: its options, and the header of records that carry none."""
-
-    provenance: Provenance | None = None
-
-
-def _with_keywords(
-    arguments: Callable[_Keywords, _Arguments],
-) -> Callable[
-    [Callable[[_Labelled, _Arguments], CalibrationArtifact]],
-    Callable[Concatenate[_Labelled, _Keywords], CalibrationArtifact],
-]:
-    """Give a function the fields of its last argument as keyword arguments, for type checkers as well."""
-
-    def decorate(
-        function: Callable[[_Labelled, _Arguments], CalibrationArtifact],
-    ) -> Callable[Concatenate[_Labelled, _Keywords], CalibrationArtifact]:
-        @wraps(function)
-        def calibrated(
-            records: _Labelled, *args: _Keywords.args, **keywords: _Keywords.kwargs
-        ) -> CalibrationArtifact:
-            return function(records, arguments(*args, **keywords))
-
-        signature = inspect.signature(function)
-        parameters = [signature.parameters["records"], *inspect.signature(arguments).parameters.values()]
-        calibrated.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return calibrated
-
-    return decorate
-
-
-@_with_keywords(_Arguments)
-def calibrate(records: Iterable[PromptRecord] | LabelledBatch, config: _Arguments) -> CalibrationArtifact:
+def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
+    records: Iterable[PromptRecord] | LabelledBatch,
+    *,
+    alpha: Level | Sequence[Level] | None = None,
+    features: str | FeatureMap = "hat(mean_score, 5)",
+    set_rule: str = "all",
+    never_empty: bool = True,
+    threshold_rule: ThresholdRuleName = "conditional",
+    combine: Sequence[str] | None = None,
+    n: int | None = None,
+    cap: float = 2.0,
+    window: int | None = WINDOW,
+    ridge: float = 0.0,
+    penalised: Literal["slopes", "all"] = "slopes",
+    stability: PaperStability | None = None,
+    shift: str | None = None,
+    randomised: bool = False,
+    confident: bool = False,
+    max_wrong_rate: Level | None = None,
+    wrong_rate_groups: bool = False,
+    delta: Level | None = None,
+    seed: str | int = 0,
+    fit_fraction: float | None = None,
+    test_fraction: float = 0.0,
+    certification_fraction: float | None = None,
+    within_clusters: Literal["one", "all"] = "one",
+    allow_unattainable: bool = False,
+    provenance: Provenance | None = None,
+) -> CalibrationArtifact:
     """Build a calibration artifact.
 
     The records are split by hash: one part fits the feature map and the combination of verifiers, one is held
@@ -80,14 +76,15 @@ def calibrate(records: Iterable[PromptRecord] | LabelledBatch, config: _Argument
     score of a prompt is taken under the set rule that will be served, which is what the promise needs (paper,
     Theorem 4.1, with the cap in place of S = 1).
 
+    All other arguments are the fields of `CalibrationConfig`, which documents them.
+
     Args:
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
             (`tabulate_raw` where verifiers are to be combined). Prompts of a table may have `weights`, where
             they were chosen to be labelled with unequal probabilities: the conditional rule counts them so
             (not with a ridge, a shift, stability or randomised thresholds), and for everything else a fair
             sample of them is taken.
-        config: Options as keyword arguments, such as `alpha=0.1`. `CalibrationConfig` documents them. One
-            more is `provenance`, the header of the records where they do not carry one themselves.
+        provenance: Header of the records where they do not carry one themselves.
 
     Returns:
         The artifact. Equal input gives equal artifacts except for the time of making, which
@@ -108,11 +105,42 @@ def calibrate(records: Iterable[PromptRecord] | LabelledBatch, config: _Argument
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
         OrientationWarning: If correct candidates score worse than wrong ones.
     """
+    config = CalibrationConfig(
+        alpha=alpha,
+        features=features,
+        set_rule=set_rule,
+        never_empty=never_empty,
+        threshold_rule=threshold_rule,
+        combine=combine,
+        n=n,
+        cap=cap,
+        window=window,
+        ridge=ridge,
+        penalised=penalised,
+        stability=stability,
+        shift=shift,
+        randomised=randomised,
+        confident=confident,
+        max_wrong_rate=max_wrong_rate,
+        wrong_rate_groups=wrong_rate_groups,
+        delta=delta,
+        seed=seed,
+        fit_fraction=fit_fraction,
+        test_fraction=test_fraction,
+        certification_fraction=certification_fraction,
+        within_clusters=within_clusters,
+        allow_unattainable=allow_unattainable,
+    )
+    return _calibrate(records, config, provenance)
+
+
+def _calibrate(
+    records: Iterable[PromptRecord] | LabelledBatch, config: CalibrationConfig, provenance: Provenance | None
+) -> CalibrationArtifact:
     config.check()
     rule = parse_set_rule(config.set_rule)
     given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
     plan = config.plan_split(given)
-    provenance = config.provenance
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     prompts = CalibrationPrompts.of(records, config, plan, provenance)

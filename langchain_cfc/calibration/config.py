@@ -1,7 +1,8 @@
 """`CalibrationConfig`: the options of `calibrate`, declared, documented and checked in one place.
 
-`calibrate` takes its keyword arguments from the fields of this class. Printed commands, the advice of a
-report and a monitor's recalibration use the same class, so that none of them can forget an option.
+`calibrate` makes one `CalibrationConfig` of its keyword arguments; a test compares their names and defaults,
+and those of the command line, with the fields. Printed commands, the advice of a report and a monitor's
+recalibration use the same class, so that none of them can forget an option.
 """
 
 from __future__ import annotations
@@ -325,7 +326,7 @@ class CalibrationConfig:
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `calibrate`."""
-        return {one.name: getattr(self, one.name) for one in fields(CalibrationConfig)}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def only_in_python(self) -> tuple[str, ...]:
@@ -346,7 +347,7 @@ class CalibrationConfig:
         words = ["langchain-cfc", "calibrate", *records]
         if out is not None:
             words += ["--out", out]
-        for one in fields(CalibrationConfig):
+        for one in fields(self):
             value = getattr(self, one.name)
             is_default = str(value) == str(one.default)
             if not is_default or (one.name in _ALWAYS and value is not None):
