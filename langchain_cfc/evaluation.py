@@ -31,7 +31,13 @@ from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
-class GroupReport(BaseModel):
+class _Report(BaseModel):
+    """Base of the reports: frozen, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GroupReport(_Report):
     """The results under one guaranteed weighting of the test prompts.
 
     Attributes:
@@ -46,8 +52,6 @@ class GroupReport(BaseModel):
         mean_set_size: Weighted mean number of candidates returned.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: str
     words: str
     n: float
@@ -58,7 +62,7 @@ class GroupReport(BaseModel):
     mean_set_size: float
 
 
-class MethodReport(BaseModel):
+class MethodReport(_Report):
     """The results of one threshold rule over all test prompts.
 
     Attributes:
@@ -77,8 +81,6 @@ class MethodReport(BaseModel):
         groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     coverage: float
     coverage_ci: tuple[float, float]
     kept_promise: float
@@ -93,7 +95,7 @@ class MethodReport(BaseModel):
     groups: list[GroupReport]
 
 
-class AnswersReport(BaseModel):
+class AnswersReport(_Report):
     """The results of bot mode, where the artifact holds a certified policy.
 
     Attributes:
@@ -108,8 +110,6 @@ class AnswersReport(BaseModel):
             below 2.5 %.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     alpha: float
     max_wrong_rate: float
     answered: int
@@ -120,7 +120,7 @@ class AnswersReport(BaseModel):
     contradicted: bool
 
 
-class EvaluationReport(BaseModel):
+class EvaluationReport(_Report):
     """The results of an artifact on labelled prompts that it was not calibrated on.
 
     Attributes:
@@ -141,8 +141,6 @@ class EvaluationReport(BaseModel):
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float
     target_coverage: float

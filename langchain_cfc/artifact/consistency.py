@@ -106,10 +106,10 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     if artifact.policy is not None:
         certified += [artifact.policy.certificate, *artifact.policy.coverage]
     if any(one.artifact_digest != artifact.frozen_digest for one in certified):
-        yield "a certificate speaks of another artifact"
+        yield "a certificate is about another artifact"
     levels = [one.alpha for one in artifact.certificates]
     if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
-        yield "a certificate speaks of a level that the artifact does not hold, or two of the same"
+        yield "a certificate is about a level that the artifact does not hold, or two are about the same"
     if artifact.policy is not None:
         if [one.alpha for one in artifact.policy.coverage] != list(artifact.alphas):
             yield "a policy comes with what is certified about the sets of every level"
@@ -125,13 +125,13 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
 
 def _check_header(artifact: ArtifactContent) -> Iterator[str]:
     if not _VERSION.fullmatch(artifact.library_version):
-        yield "library_version is no version"
+        yield "library_version is not a version"
     try:
         is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
     except ValueError:
         is_utc = False
     if not is_utc:
-        yield "created_at is no time in UTC"
+        yield "created_at is not a time in UTC"
 
 
 def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
@@ -161,20 +161,21 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
     """Check the histograms that detect drift."""
     facts = artifact.calibration
     names = {one.name for one in facts.groups}
-    for watched in artifact.reference:
-        if not set(watched.counts) <= names:
-            yield f"reference counts of {watched.name} are for a weighting that the feature map does not have"
-        everyone = watched.counts.get(facts.groups[0].name)
+    for histogram in artifact.reference:
+        name = histogram.name
+        if not set(histogram.counts) <= names:
+            yield f"reference counts of {name} are for a weighting that the feature map does not have"
+        everyone = histogram.counts.get(facts.groups[0].name)
         if everyone is None:
             continue
-        if any(np.any(np.array(one) > np.array(everyone)) for one in watched.counts.values()):
-            yield f"reference counts of {watched.name} are larger in a group than over all prompts"
+        if any(np.any(np.array(one) > np.array(everyone)) for one in histogram.counts.values()):
+            yield f"reference counts of {name} are larger in a group than over all prompts"
         total = sum(everyone)
-        if watched.alpha is not None and total > facts.held_out_size:
-            yield f"reference counts of {watched.name} are of more prompts than were held out"
-        # Of prompts with weights a fair sample is counted, of clusters one prompt each.
-        if watched.alpha is None and not facts.sampled and (total == facts.size) != facts.exchangeable:
-            yield f"reference counts of {watched.name} are of {total} prompts, and {facts.size} calibrated"
+        if histogram.alpha is not None and total > facts.held_out_size:
+            yield f"reference counts of {name} are of more prompts than were held out"
+        # Only a fair sample of prompts with weights is counted, and one prompt of each cluster.
+        if histogram.alpha is None and not facts.sampled and (total == facts.size) != facts.exchangeable:
+            yield f"reference counts of {name} are of {total} prompts, and {facts.size} calibrated"
 
 
 def _check_effective_alpha(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
@@ -217,7 +218,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
     rank, slack = float(compute_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
     if not below - slack <= rank <= below + float(weights[on_fit].sum()) + slack:
-        yield f"level {level.alpha}: the fit has not the rank that the level asks for"
+        yield f"level {level.alpha}: the fit does not have the rank that the level requires"
     if not state["rest"].any() and artifact.shift is None:
         reached = float(weights[scores < artifact.cap].sum()) / everyone
         if not _is_close(reached, facts.attainable_coverage):

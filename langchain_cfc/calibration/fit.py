@@ -45,6 +45,9 @@ from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThres
 # Number of calibration prompts that a fitted rule is asked, and the factor by which its window grows if it
 # refuses one.
 ASKED, WIDER = 1_000, 4
+# Of the logistic regression: the penalty, the largest slope per prompt at which the objective counts as
+# minimal, and the largest number of Newton steps.
+RIDGE, _FLAT, _NEWTON_STEPS = 0.01, 1e-12, 100
 RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 
@@ -229,12 +232,6 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
     }
     # Where the penalty leaves the constant out, its slack is only round-off.
     return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}
-
-
-RIDGE = 0.01
-# The largest slope of the objective, per prompt, at which it counts as minimal.
-_FLAT = 1e-12
-_NEWTON_STEPS = 100
 
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:

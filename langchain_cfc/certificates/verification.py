@@ -67,7 +67,6 @@ def verify(
     artifact: CalibrationArtifact,
     *,
     prompts: int = 20,
-    seed: int = 0,
     progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]] = iter,
 ) -> list[LevelVerification]:
     """Solve the base regression and a sample of thresholds again, with HiGHS and Clarabel.
@@ -75,7 +74,6 @@ def verify(
     Args:
         artifact: One with the conditional rule.
         prompts: How many kept calibration prompts to ask about, besides the mean one.
-        seed: Seed of the sample.
         progress: Wraps the sample of each level, for a progress bar.
 
     Returns:
@@ -93,7 +91,7 @@ def verify(
         if not isinstance(rule, ConditionalThreshold):
             msg = f"only conditional thresholds are verified; this artifact's rule is {rule.kind!r}"
             raise InputError(msg)
-        levels.append(_verify_level(rule, artifact.unpack_state(level.rule), prompts, seed, progress))
+        levels.append(_verify_level(rule, artifact.unpack_state(level.rule), prompts, progress))
     return levels
 
 
@@ -101,11 +99,10 @@ def _verify_level(
     rule: ConditionalThreshold,
     state: Mapping[str, FloatArray],
     prompts: int,
-    seed: int,
     progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]],
 ) -> LevelVerification:
     features, size = state["features"], len(state["features"])
-    chosen = np.random.default_rng(seed).choice(size, min(prompts, size), replace=False)
+    chosen = np.random.default_rng(0).choice(size, min(prompts, size), replace=False)
     sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
     solvers = _ReferenceSolvers(state, float(compute_tau(rule.alpha)))
     differences, gaps = [0.0], [solvers.base_gap(rule)]

@@ -83,7 +83,7 @@ class DatasetChecks:
 
 
 def check_records(
-    records: Iterable[PromptRecord], provenance: Provenance | None = None, source: str = IN_MEMORY
+    records: Iterable[PromptRecord], provenance: Provenance | None = None
 ) -> Iterator[PromptRecord]:
     """Yield the records of one dataset after checking that they fit each other; refuse an empty dataset."""
     checks = DatasetChecks()
@@ -95,11 +95,11 @@ def check_records(
             problem = (
                 f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
             )
-            raise RecordError(source, line, "", problem)
-        checks.add(record, source, line)
+            raise RecordError(IN_MEMORY, line, "", problem)
+        checks.add(record, IN_MEMORY, line)
         yield record
     if line == 0:
-        raise no_records_error(source)
+        raise no_records_error(IN_MEMORY)
 
 
 def no_records_error(source: str) -> RecordError:
