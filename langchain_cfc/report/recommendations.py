@@ -475,8 +475,7 @@ def _calibrate(
 
 def _without_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
     """Changes that free the third split for a policy: levels of the conditional rule are tested on it."""
-    tested = config.confident and config.threshold_rule == "conditional"
-    return {"confident": False, "delta": None} if tested else {}
+    return {"confident": False, "delta": None} if config.tests_levels else {}
 
 
 def _command(*parts: str) -> str:
