@@ -289,7 +289,7 @@ def _check_candidates(rows: Any) -> FloatArray:
     require_certain(rows["candidates"].flatten().null_count == 0)
     columns = _flatten_candidates(rows)
     require_certain(columns["score"].null_count == columns["correct"].null_count == 0)
-    scores = columns["score"].to_numpy().reshape(len(rows), -1)
+    scores: FloatArray = columns["score"].to_numpy().reshape(len(rows), -1)
     # In this form the comparison refuses NaN as well.
     require_certain(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
     with_text, with_message = (_to_bools(columns[name].is_valid()) for name in ("text", "message"))

@@ -177,7 +177,7 @@ def test_two_certificates_of_one_level_are_refused(
 ) -> None:
     first, second = forged["certificates"]
     for several in ([first, first], [first, {**second, "alpha": first["alpha"]}], [first, second, second]):
-        with pytest.raises(ArtifactFormatError, match="or two of the same"):
+        with pytest.raises(ArtifactFormatError, match="or two are about the same"):
             load(sealed({**forged, "certificates": several}))
     assert len(load(sealed({**forged, "certificates": [second]})).certificates) == 1
 

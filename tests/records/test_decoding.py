@@ -151,8 +151,8 @@ def test_the_trap_of_repeated_keys_is_there() -> None:
 def test_without_the_count_a_repeated_key_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     # Negative control of the whole comparison: a decoder that does not count is found out.
     text = json.dumps(fields()).replace('"score": 0.5', '"score": 0.1, "score": 0.5').encode()
-    honest = decoding_module._quotation_marks
-    monkeypatch.setattr(decoding_module, "_quotation_marks", lambda lines: honest(lines) - 4)
+    honest = decoding_module._count_quotation_marks
+    monkeypatch.setattr(decoding_module, "_count_quotation_marks", lambda lines: honest(lines) - 4)
     assert decode_lines([text]) is not None
     with pytest.raises(RecordError, match="twice"):
         parse_record(text, "records", 1)
@@ -252,7 +252,7 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
-    monkeypatch.setattr(decoding_module, "validated", made)
+    monkeypatch.setattr(decoding_module, "validate_fields", made)
     assert outcome(read_records(path)) == expected
     # Negative control: a line in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
@@ -272,7 +272,7 @@ def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
         strict.append(number)
         return parse_record(content, source, number)
 
-    monkeypatch.setattr(jsonl, "strict_record", counted)
+    monkeypatch.setattr(jsonl, "parse_record", counted)
     table = tabulate(read_records(written(tmp_path / "records.jsonl", *lines)))
     assert table.ids == tuple(one["id"] for one in lines)
     assert 301 in strict
