@@ -21,8 +21,7 @@ def made(*_, **__):
 
 for model in (langchain_cfc.records.Candidate, langchain_cfc.records.PromptRecord):
     model.__init__ = model.model_validate = model.model_construct = made
-for module in (langchain_cfc.records.jsonl, langchain_cfc.records.parquet):
-    module.validate_fields = made
+langchain_cfc.records.jsonl.parse_record = langchain_cfc.records.parquet.parse_rows = made
 print(json.dumps(scale.calibrate(Path(sys.argv[1]))))
 """
 MAKE = """

@@ -252,7 +252,7 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
-    monkeypatch.setattr(decoding_module, "validate_fields", made)
+    monkeypatch.setattr(decoding_module, "parse_record", made)
     assert outcome(read_records(path)) == expected
     # Negative control: a line in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
