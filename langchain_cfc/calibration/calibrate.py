@@ -33,7 +33,7 @@ from langchain_cfc.calibration.reference import count_reference
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_policy, select_tested_levels
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, naming
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule

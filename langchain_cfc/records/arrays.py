@@ -105,7 +105,7 @@ def _tabulate(
 ) -> LabelledBatch:
     if isinstance(records, LabelledBatch):
         if not weighted:
-            check_alike(records)
+            check_unweighted(records)
         return _select_from_table(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
@@ -114,7 +114,7 @@ def _tabulate(
         batches = records.batches()
     else:
         batches = _batches(records, provenance)
-    return LabelledBatch.joined(_tabulate_batches(batches, names, n))
+    return LabelledBatch.concatenate(_tabulate_batches(batches, names, n))
 
 
 def _select_from_table(

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from langchain_cfc._internal.arrays import IntArray
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, kinds_of_prompts
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, find_prompt_kinds
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import PromptRecord, Provenance
@@ -172,7 +172,7 @@ class RecordBatch:
                 name: np.array([[known[name] for known in row] for row in outputs], dtype=np.float64)
                 for name in names
             },
-            prompt_kinds=kinds_of_prompts(record.input for record in self._records),
+            prompt_kinds=find_prompt_kinds(record.input for record in self._records),
         )
 
 

@@ -133,7 +133,7 @@ class DecodedBatch:
         draws = CandidateBatch(
             self.scores if n == self.recorded else self.scores[:, :n].copy(),
             first_equal_slots(equal),
-            _to_array(map(answer_length, keys), np.int64, n),
+            _to_array(map(measure_answer, keys), np.int64, n),
             self.metadata,
         )
         return LabelledBatch(
