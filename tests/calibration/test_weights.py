@@ -137,7 +137,7 @@ def test_what_is_attainable_is_counted_by_weights(table: LabelledBatch) -> None:
 
 
 def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None:
-    refused = pytest.raises(InputError, match="only calibrate, certify and evaluate heed")
+    refused = pytest.raises(InputError, match="only calibrate, certify and evaluate support")
     with refused:
         plan_from_pilot(weighted, alpha=ALPHA)
     with refused:
