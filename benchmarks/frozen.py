@@ -91,7 +91,8 @@ COMMANDS: Mapping[str, str] = {
     "triviaqa": "paper triviaqa records.jsonl --splits 2 --jobs 1 --json",
     "agreement": "agreement records.jsonl sheet.csv --artifact called.json --json",
     "monitor": "monitor status artifacts/held-out.json monitor.db --json",
-    "collect": "collect --source questions.jsonl --generator frozen_parts:draw --verifier frozen_parts:score "
+    "collect": "collect --source questions.jsonl --input input --reference reference --id id "
+    "--generator frozen_parts:draw --verifier frozen_parts:score "
     "--labeler langchain_cfc.labelers:NormalisedMatch -n 4 --store collected.db --out collected.jsonl --json",
 }
 # The parts that `collect` is given: the candidates of a prompt depend on the prompt alone.
@@ -110,7 +111,7 @@ def draw(prompt):
 
 
 def score(prompt, candidates):
-    return [zlib.crc32((prompt + text).encode()) / 2**32 for text in candidates]
+    return [zlib.crc32((prompt + one.text).encode()) / 2**32 for one in candidates]
 
 
 draw = RunnableLambda(draw)

@@ -1,14 +1,12 @@
-"""`evaluate`: what an artifact does on labelled prompts it has never seen, beside the marginal rule.
+"""`evaluate`: measures an artifact on labelled prompts it has never seen, next to the marginal rule.
 
-Does what was seen contradict the promise?
-
-Given its calibration set, a rule's true coverage lies below tau about half of the time, so "coverage below
-target" is no alarm. The promise is on average over calibration sets as well, and the count to compare with
-is beta-binomial: the threshold is the k-th of N exchangeable success scores, k = ceil((N + 1) tau), so the
-true coverage is Beta(k, N + 1 - k) (Vovk 2012), and of m test prompts a BetaBinomial(m, k, N + 1 - k) number
-is covered. Exact for the marginal rule and for disjoint groups with continuous scores; ties and flags only
-raise the count; for soft weightings the sums of weights stand in for the numbers of prompts, an
-approximation.
+*When test prompts contradict the promise.* Given its calibration set, a rule's true coverage lies below tau
+about half of the time, so "coverage below target" is no alarm. The promise is on average over calibration
+sets as well, and the count to compare with is beta-binomial: the threshold is the k-th of N exchangeable
+success scores, k = ceil((N + 1) tau), so the true coverage is Beta(k, N + 1 - k) (Vovk 2012), and of m test
+prompts a BetaBinomial(m, k, N + 1 - k) number is covered. Exact for the marginal rule and for disjoint groups
+with continuous scores; ties and flags only raise the count; for soft weightings the sums of weights stand in
+for the numbers of prompts, an approximation.
 """
 
 from __future__ import annotations
@@ -22,19 +20,25 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.optional import require
-from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import outcomes
-from langchain_cfc.certificates.bounds import at_least, at_most, clopper_pearson
+from langchain_cfc.certificates import compute_outcomes
+from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, upper_bound
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.features import GuaranteedWeight, name_records_in_errors
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
-class GroupReport(BaseModel):
-    """What happened in one guaranteed weighting of the test prompts.
+class _Report(BaseModel):
+    """Base of the reports: frozen, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GroupReport(_Report):
+    """The results under one guaranteed weighting of the test prompts.
 
     Attributes:
         name: Name of the weighting.
@@ -48,8 +52,6 @@ class GroupReport(BaseModel):
         mean_set_size: Weighted mean number of candidates returned.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: str
     words: str
     n: float
@@ -60,8 +62,8 @@ class GroupReport(BaseModel):
     mean_set_size: float
 
 
-class MethodReport(BaseModel):
-    """What happened under one threshold rule, over all test prompts.
+class MethodReport(_Report):
+    """The results of one threshold rule over all test prompts.
 
     Attributes:
         coverage: Share of prompts whose returned set holds a correct answer.
@@ -79,8 +81,6 @@ class MethodReport(BaseModel):
         groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     coverage: float
     coverage_ci: tuple[float, float]
     kept_promise: float
@@ -95,8 +95,8 @@ class MethodReport(BaseModel):
     groups: list[GroupReport]
 
 
-class AnswersReport(BaseModel):
-    """What happened in bot mode, where the artifact holds a certified policy.
+class AnswersReport(_Report):
+    """The results of bot mode, where the artifact holds a certified policy.
 
     Attributes:
         alpha: Level of the sets that it answers from.
@@ -106,11 +106,9 @@ class AnswersReport(BaseModel):
         wrong: How many of them got a wrong best answer.
         wrong_rate: Their share of the answered ones; 0 where none is answered.
         wrong_rate_ci: Its two-sided 95 % Clopper-Pearson interval.
-        contradicted: Whether so many are wrong with probability below 2.5 % at most, if the rate is certified
-            truly.
+        contradicted: Whether, if the certified rate were true, so many wrong answers would have a probability
+            below 2.5 %.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float
     max_wrong_rate: float
@@ -122,8 +120,8 @@ class AnswersReport(BaseModel):
     contradicted: bool
 
 
-class EvaluationReport(BaseModel):
-    """How an artifact did on labelled prompts that it was not calibrated on.
+class EvaluationReport(_Report):
+    """The results of an artifact on labelled prompts that it was not calibrated on.
 
     Attributes:
         alpha: Error level.
@@ -134,17 +132,15 @@ class EvaluationReport(BaseModel):
         attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
         test_prompts: Which prompts of the records were used, in words.
         artifact_digest: Digest of the artifact.
-        guarantee: `conditional`, `marginal`, `certified` or `heuristic`: what the artifact promises at all.
+        guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
-            promise, or what is certified over all prompts, too rarely for chance; empty where nothing
-            contradicts it.
-        methods: By threshold rule; the artifact's own, and `marginal` to compare with.
-        answers: What happened in bot mode; None where the artifact holds no certified policy.
+            promise, or the certificate over all prompts, too rarely for chance; empty if nothing contradicts
+            it.
+        methods: By threshold rule; the artifact's own, and `marginal` for comparison.
+        answers: The results of bot mode; None where the artifact holds no certified policy.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float
     target_coverage: float
@@ -161,45 +157,35 @@ class EvaluationReport(BaseModel):
     n_unknown_category: int = 0
 
 
+# Probability that a kept promise is reported as contradicted.
 FALSE_ALARM = 0.025
 
 
-def kept_too_rarely(
+def is_contradicted(
     alpha: Level, calibration: float, test: float, kept: float, tests: int, *, randomised: bool = False
 ) -> bool:
-    """Whether the promise was kept on so few test prompts that it is contradicted.
+    """Whether the promise was kept on so few test prompts that chance does not explain it.
 
-    Args:
-        alpha: Error level.
-        calibration: Number of calibration prompts, or sum of their weights.
-        test: Number of test prompts, or sum of their weights.
-        kept: Share of them on which the promise was kept, in [0, 1].
-        tests: Number of groups looked at together; the false-alarm rate of 2.5 % is divided among them
-            (Bonferroni).
-        randomised: Whether thresholds are randomised: between the ranks k - 1 and k, so that the smaller one
-            is a bound.
+    `calibration` and `test` are numbers of prompts or sums of weights, and `kept` is the share of test
+    prompts on which the promise was kept. The false-alarm rate of 2.5 % is divided among `tests` groups
+    (Bonferroni). Randomised thresholds lie between the ranks k - 1 and k, so the smaller rank is used as a
+    bound.
 
-    Returns:
-        Whether a count this low has probability below 2.5 % / `tests` under the promise.
-
-    Raises:
-        MissingExtraError: If SciPy is not installed.
-
-    >>> kept_too_rarely(0.1, 1000, 500, 0.88, 1), kept_too_rarely(0.1, 1000, 500, 0.85, 1)
+    >>> is_contradicted(0.1, 1000, 500, 0.88, 1), is_contradicted(0.1, 1000, 500, 0.85, 1)
     (False, True)
     """
     size, trials = math.floor(calibration), math.floor(test)
     rank = conformal_rank(size, compute_tau(alpha)) - randomised
     if not 0 < rank <= size or trials == 0:
-        # In a group nothing can be certified then: all of it is flagged, which keeps the promise. A soft
-        # weighting as light as that is not checked: thresholds of other prompts reach into it.
+        # Nothing can be certified in such a group: all of it is flagged, which keeps the promise. A soft
+        # weighting of so little weight is not checked, since thresholds of other prompts affect it.
         return False
     count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
     return _beta_binomial_cdf(count, trials, rank, size + 1 - rank) < FALSE_ALARM / tests
 
 
 def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
-    """P(X <= count) for X ~ BetaBinomial(trials, a, b); importing `scipy.stats` for it takes a second."""
+    """Return P(X <= count), X ~ BetaBinomial(trials, a, b); importing `scipy.stats` for it takes a second."""
     betaln = require("scipy.special", "calibrate", "checking the promise").betaln
     k = np.arange(count + 1)
     log_binomial = -betaln(1 + trials - k, 1 + k) - math.log(1 + trials)
@@ -215,8 +201,8 @@ def evaluate(
 ) -> EvaluationReport:
     """Measure an artifact on labelled records.
 
-    Records that the artifact was calibrated on are recognised: where a test part was held out of them, only
-    that part is used, else they are refused. As in calibration, one prompt of each cluster counts.
+    Records that the artifact was calibrated on are recognised: only the test part that was held out of them
+    is used, and without one they are refused. As in calibration, one prompt of each cluster counts.
 
     Args:
         artifact: The artifact.
@@ -243,19 +229,22 @@ def evaluate(
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    _compare_provenance(artifact, provenance)
-    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
-    artifact.check_answers(table)
-    labelled, which = held_out(artifact, table)
+    for part in artifact.differing_parts(provenance):
+        msg = (
+            f"these records come from another {part} than the calibration records; the artifact promises "
+            "nothing about them"
+        )
+        warnings.warn(msg, FingerprintWarning, stacklevel=2)
+    labelled, which = tabulate_held_out(artifact, records, "test")
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
     with name_records_in_errors(labelled.ids):
         uniforms = artifact.uniforms(labelled)
         decisions = decide(artifact, labelled.draws, level, uniforms=uniforms)
-    own = _method(artifact, labelled, decisions)
+    own = _report_method(artifact, labelled, decisions)
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
-        methods["marginal"] = _method(
+        methods["marginal"] = _report_method(
             artifact, labelled, decide(artifact, labelled.draws, level, uniforms=uniforms, marginal=True)
         )
     return EvaluationReport(
@@ -268,19 +257,19 @@ def evaluate(
         test_prompts=which,
         artifact_digest=artifact.digest,
         guarantee=artifact.guarantee(level).kind,
-        contradicted=_contradicted(artifact, level, own, len(labelled)),
+        contradicted=_find_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
-        answers=_answers(artifact, labelled),
+        answers=_report_answers(artifact, labelled),
         n_unknown_category=int(artifact.feature_map.has_unknown_category(decisions.features).sum()),
     )
 
 
-def _answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> AnswersReport | None:
-    """Bot mode on the test prompts."""
+def _report_answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> AnswersReport | None:
+    """Report bot mode on the test prompts."""
     if artifact.policy is None:
         return None
     certificate = artifact.policy.certificate
-    seen = outcomes(artifact, labelled, certificate.alpha, certificate.policy)
+    seen = compute_outcomes(artifact, labelled, certificate.alpha, certificate.policy)
     answered = int(seen.decisions.answered.sum())
     wrong = int((seen.wrong & seen.decisions.answered).sum())
     rate = float(certificate.max_wrong_rate)
@@ -292,21 +281,13 @@ def _answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> AnswersR
         wrong=wrong,
         wrong_rate=wrong / max(answered, 1),
         wrong_rate_ci=clopper_pearson(float(wrong), float(answered)),
-        contradicted=at_least(wrong, answered, FALSE_ALARM) > rate,
+        contradicted=lower_bound(wrong, answered, FALSE_ALARM) > rate,
     )
 
 
-def _compare_provenance(artifact: CalibrationArtifact, theirs: Provenance | None) -> None:
-    """Measuring another model is legitimate, but must not go unnoticed."""
-    for part in artifact.other_parts(theirs):
-        msg = (
-            f"these records come from another {part} than the calibration records; the artifact promises "
-            "nothing about them"
-        )
-        warnings.warn(msg, FingerprintWarning, stacklevel=3)
-
-
-def _method(artifact: CalibrationArtifact, labelled: LabelledBatch, decisions: Decisions) -> MethodReport:
+def _report_method(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, decisions: Decisions
+) -> MethodReport:
     covered: BoolArray = np.any(decisions.accepted & labelled.correct, axis=1)
     flagged = decisions.not_certifiable
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)
@@ -323,14 +304,16 @@ def _method(artifact: CalibrationArtifact, labelled: LabelledBatch, decisions: D
         abstention_ci=_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
-        groups=_groups(artifact.feature_map.guaranteed_weights()[1:], decisions, covered, sizes),
+        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], decisions, covered, sizes),
     )
 
 
-def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodReport, n_test: int) -> list[str]:
-    """Names of the promised weightings on which the promise was kept too rarely for chance."""
+def _find_contradicted(
+    artifact: CalibrationArtifact, level: str, method: MethodReport, n_test: int
+) -> list[str]:
+    """Return the names of promised weightings on which the promise was kept too rarely for chance."""
     if artifact.shift is not None:
-        return []  # whether these prompts are distributed as those served, nobody has said
+        return []  # it is unknown whether these prompts are distributed like those served
     guarantee = artifact.guarantee(level)
     promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
@@ -343,29 +326,28 @@ def _contradicted(artifact: CalibrationArtifact, level: str, method: MethodRepor
     broken = [
         name
         for name, n, kept in tests
-        if kept_too_rarely(level, calibrated[name], n, kept, len(tests), randomised=artifact.randomised)
+        if is_contradicted(level, calibrated[name], n, kept, len(tests), randomised=artifact.randomised)
     ]
     certificate = guarantee.certificate
     if certificate is not None and everyone not in broken:
         kept = round(method.kept_promise * n_test)
-        if at_most(kept, n_test, FALSE_ALARM) < certificate.shares[0].kept_at_least:
+        if upper_bound(kept, n_test, FALSE_ALARM) < certificate.shares[0].kept_at_least:
             broken.append(everyone)
     return broken
 
 
-def _groups(
+def _report_groups(
     weights: Sequence[GuaranteedWeight], decisions: Decisions, covered: BoolArray, sizes: FloatArray
 ) -> list[GroupReport]:
-    """The weightings that hold test prompts; intervals hold together, for the eye picks the worst."""
+    """Report the weightings that hold test prompts; their intervals hold together (Bonferroni)."""
     values = [np.maximum(weight.values(decisions.features), 0.0) for weight in weights]
     held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
     flagged = decisions.not_certifiable
     groups = []
     for weight, of in held:
         total = float(of.sum())
-        effective = total**2 / float(
-            of @ of
-        )  # Kish's effective sample size; for a group the number of prompts
+        # Kish's effective sample size; for a group the number of prompts.
+        effective = total**2 / float(of @ of)
         kept = float(of @ (covered | flagged)) / total
         groups.append(
             GroupReport(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import text_aliases
     from langchain_cfc.monitor.metrics import Measured
-    from langchain_cfc.records.batches import checked
+    from langchain_cfc.records.batches import check_records
     from langchain_cfc.sampling import DrawnCandidate, inside, resolved, without_streaming_and_cache
     from langchain_cfc.sampling.description import Description
     from langchain_cfc.thresholds.base import ThresholdRule, Thresholds
@@ -94,7 +94,7 @@ __all__ = [
     "Verifier",
     "VerifierInput",
     "Wording",
-    "checked",
+    "check_records",
     "combined_fingerprint",
     "complete",
     "described",
@@ -150,7 +150,7 @@ _HOMES = {
     "Verifier": "verifiers.base",
     "VerifierInput": "verifiers.base",
     "Wording": "verifiers.p_true",
-    "checked": "records.batches",
+    "check_records": "records.batches",
     "combined_fingerprint": "verifiers.base",
     "complete": "execution",
     "described": "execution",

@@ -17,7 +17,7 @@ from cascade import FirstTier, Split, second_tier
 from two_models import CHEAP, STRONG
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc.certificates.bounds import at_most
+from langchain_cfc.certificates.bounds import upper_bound
 from langchain_cfc.verifiers.self_consistency import normalised
 
 DELTA = 0.05
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for tier in ("cheap", "strong", "person"):
         print(f"{tier}: {tiers[tier]} of {len(asked)} questions")
     print(f"sets without a correct answer: {wrong} of {len(asked)} questions")
-    bound = at_most(wrong, len(asked), DELTA)
+    bound = upper_bound(wrong, len(asked), DELTA)
     print(f"with confidence {1 - DELTA:.0%}, at most {bound:.1%} of questions like these get such a set,")
     print("if all settings were fixed before anyone looked at these questions")
     print("the person's list begins:", *person.questions[:3], sep="\n  ")

@@ -1,24 +1,25 @@
-"""The calibration artifact: mathematics on one side, LangChain on the other; neither knows the other."""
+"""The calibration artifact: all that serving needs to know of a calibration, as data."""
 
 from __future__ import annotations
 
+from langchain_cfc.artifact.content import LevelState, SelfCheck
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
     CalibrationFacts,
     CertifiedPolicy,
     Confidence,
     PackedArray,
+    ReferenceHistogram,
     Ridge,
     ThresholdRuleName,
     TradeOff,
-    Watched,
-    likelihood_ratios,
-    quantities,
-    threshold_rule,
+    compute_likelihood_ratios,
+    compute_monitored_values,
+    make_threshold_rule,
 )
 from langchain_cfc.artifact.files import looks_like_artifact
-from langchain_cfc.artifact.held_out import HELD_OUT_PART, held_out
-from langchain_cfc.artifact.model import CalibrationArtifact, LevelState, SelfCheck
+from langchain_cfc.artifact.held_out import HELD_OUT_PART, select_held_out, tabulate_held_out
+from langchain_cfc.artifact.model import CalibrationArtifact
 
 __all__ = [
     "HELD_OUT_PART",
@@ -29,14 +30,15 @@ __all__ = [
     "Confidence",
     "LevelState",
     "PackedArray",
+    "ReferenceHistogram",
     "Ridge",
     "SelfCheck",
     "ThresholdRuleName",
     "TradeOff",
-    "Watched",
-    "held_out",
-    "likelihood_ratios",
+    "compute_likelihood_ratios",
+    "compute_monitored_values",
     "looks_like_artifact",
-    "quantities",
-    "threshold_rule",
+    "make_threshold_rule",
+    "select_held_out",
+    "tabulate_held_out",
 ]

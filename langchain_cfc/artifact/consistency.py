@@ -1,10 +1,10 @@
-"""What an artifact says twice has to agree: recomputed from the counts and numbers of the same file.
+"""Checks that an artifact does not contradict itself.
 
-A digest that fits says that a file is as it was written, not that what was written is true. Whatever
+A digest that fits shows that a file is as it was written, not that what was written is true. Whatever
 follows from other content is computed again when an artifact is made or loaded, with NumPy alone: bounds and
 tests of certificates, attainable coverage, sizes, the ranks of fits and quantiles. What follows from nothing
-else, such as the set rule, is tied to each level by a digest of its own. None of it is a signature: a file
-that agrees with itself may still be forged by someone who computes all of it again.
+else, such as the set rule, is tied to each level by a digest of its own. None of this is a signature: a
+consistent file may still be forged by someone who computes all of it again.
 """
 
 from __future__ import annotations
@@ -13,49 +13,47 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
-from langchain_cfc.guarantee import CoverageCertificate
+from langchain_cfc.artifact.content import ArtifactContent, LevelState
+from langchain_cfc.artifact.facts import CertifiedPolicy
+from langchain_cfc.guarantee import Certificate, CoverageCertificate
 from langchain_cfc.thresholds import compute_tau, conformal_rank
 
-if TYPE_CHECKING:
-    from langchain_cfc.artifact.facts import CertifiedPolicy
-    from langchain_cfc.artifact.model import CalibrationArtifact, LevelState
-
-# Relative; what SciPy and NumPy, or sums in another order, may differ by.
+# Relative difference allowed between SciPy and NumPy, and between sums in another order.
 TOLERANCE = 1e-6
-# Residuals of the calibration prompts that a fit goes through, relative to the scores.
+# Largest residual, relative to the scores, of a calibration prompt that counts as lying on the fit.
 ZERO = 1e-7
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 
 
-def contradictions(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Yield what contradicts other content of an artifact, in words; nothing where all agrees."""
-    yield from _header(artifact)
-    yield from _attainable(artifact)
-    yield from _reference(artifact)
+def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
+    """Yield in words each part of an artifact that contradicts another part."""
+    yield from _check_references(artifact)
+    yield from _check_header(artifact)
+    yield from _check_attainable(artifact)
+    yield from _check_reference(artifact)
     for level in artifact.levels:
-        if level.settings is not None and level.settings != settings_digest(artifact, level):
+        if level.settings is not None and level.settings != compute_settings_digest(artifact, level):
             yield f"level {level.alpha}: the digest of its settings is another one"
-        yield from _effective_alpha(artifact, level)
-        yield from _fit(artifact, level)
-        yield from _quantile(artifact, level)
-    yield from _confidence(artifact)
+        yield from _check_effective_alpha(artifact, level)
+        yield from _check_fit(artifact, level)
+        yield from _check_quantile(artifact, level)
+    yield from _check_confidence(artifact)
     for one in artifact.certificates:
-        yield from _coverage(artifact, one, among=1)
+        yield from _check_coverage(artifact, one, among=1)
     if artifact.policy is not None:
-        yield from _policy(artifact, artifact.policy)
+        yield from _check_policy(artifact, artifact.policy)
 
 
-def settings_digest(artifact: CalibrationArtifact, level: LevelState) -> str:
+def compute_settings_digest(artifact: ArtifactContent, level: LevelState) -> str:
     """Return the digest that ties a level to the settings that it was fitted with.
 
-    A setting that the format learns later may join only where it differs from its default, so that files
-    written before keep their digests.
+    A setting added to the format later takes part only where it differs from its default, so that older
+    files keep their digests.
     """
     facts = artifact.calibration
     settings = {
@@ -73,7 +71,7 @@ def settings_digest(artifact: CalibrationArtifact, level: LevelState) -> str:
         "exchangeable": facts.exchangeable,
         "within_clusters": facts.within_clusters,
     }
-    return files.digest(settings | ({"never_empty": True} if artifact.never_empty else {}))
+    return files.compute_digest(settings | ({"never_empty": True} if artifact.never_empty else {}))
 
 
 def upper_tail(count: int, size: int, share: float) -> float:
@@ -99,19 +97,45 @@ def lower_tail(count: int, size: int, share: float) -> float:
     return upper_tail(size - count, size, 1.0 - share)
 
 
-def _header(artifact: CalibrationArtifact) -> Iterator[str]:
+def _check_references(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that arrays, certificates and confidence refer to content that exists."""
+    states = [state for level in artifact.levels for state in (level.rule, level.marginal)]
+    for stray in sorted(set(artifact.arrays).difference(*(state.values() for state in states))):
+        yield f"array {stray!r} belongs to no level"
+    certified: list[Certificate] = [*artifact.certificates]
+    if artifact.policy is not None:
+        certified += [artifact.policy.certificate, *artifact.policy.coverage]
+    if any(one.artifact_digest != artifact.frozen_digest for one in certified):
+        yield "a certificate is about another artifact"
+    levels = [one.alpha for one in artifact.certificates]
+    if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
+        yield "a certificate is about a level that the artifact does not hold, or two are about the same"
+    if artifact.policy is not None:
+        if [one.alpha for one in artifact.policy.coverage] != list(artifact.alphas):
+            yield "a policy comes with what is certified about the sets of every level"
+        if artifact.policy.certificate.policy.min_agreement > artifact.n:
+            yield f"min_agreement: {artifact.n} candidates cannot agree so often"
+    extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised
+    if extras and artifact.threshold_rule != "conditional":
+        yield "only the conditional rule has a ridge, a shift or randomised thresholds"
+    names = {one.name for one in artifact.feature_map.guaranteed_weights()}
+    if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
+        yield "confidence is claimed for a weighting that the feature map does not have"
+
+
+def _check_header(artifact: ArtifactContent) -> Iterator[str]:
     if not _VERSION.fullmatch(artifact.library_version):
-        yield "library_version is no version"
+        yield "library_version is not a version"
     try:
         is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
     except ValueError:
         is_utc = False
     if not is_utc:
-        yield "created_at is no time in UTC"
+        yield "created_at is not a time in UTC"
 
 
-def _attainable(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Sizes and attainable coverage of all prompts and of every weighting."""
+def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
+    """Check sizes and attainable coverage of all prompts and of every weighting."""
     facts = artifact.calibration
     weights = artifact.feature_map.guaranteed_weights()
     if [(one.name, one.words) for one in weights] != [(one.name, one.words) for one in facts.groups]:
@@ -119,41 +143,42 @@ def _attainable(artifact: CalibrationArtifact) -> Iterator[str]:
         return
     everyone = facts.groups[0]
     size = facts.size if facts.weight is None else facts.weight
-    if not _close(everyone.size, size):
+    if not _is_close(everyone.size, size):
         yield f"size: {size:g} calibration prompts, and {everyone.size:g} of them among all prompts"
-    if artifact.shift is None and not _close(everyone.attainable, facts.attainable_coverage):
+    if artifact.shift is None and not _is_close(everyone.attainable, facts.attainable_coverage):
         yield "attainable_coverage is not that of all prompts"
     for one in facts.groups:
         smallest = max(0.0, 1.0 - one.attainable * one.size / (one.size + 1.0))
         # Soft weightings may lack mass by round-off, or have a little above one.
         possible = -TOLERANCE <= one.attainable <= 1.0 and one.size >= -TOLERANCE
-        if not possible or not _close(one.smallest_alpha, smallest):
+        if not possible or not _is_close(one.smallest_alpha, smallest):
             yield f"smallest_alpha of {one.name} does not follow from its size and attainable coverage"
     if facts.within_clusters == "one" and not facts.exchangeable:
         yield "exchangeable: one prompt of each cluster was used"
 
 
-def _reference(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Counts of the prompts that are watched for drift."""
+def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
+    """Check the histograms that detect drift."""
     facts = artifact.calibration
     names = {one.name for one in facts.groups}
-    for watched in artifact.reference:
-        if not set(watched.counts) <= names:
-            yield f"reference counts of {watched.name} are for a weighting that the feature map does not have"
-        everyone = watched.counts.get(facts.groups[0].name)
+    for histogram in artifact.reference:
+        name = histogram.name
+        if not set(histogram.counts) <= names:
+            yield f"reference counts of {name} are for a weighting that the feature map does not have"
+        everyone = histogram.counts.get(facts.groups[0].name)
         if everyone is None:
             continue
-        if any(np.any(np.array(one) > np.array(everyone)) for one in watched.counts.values()):
-            yield f"reference counts of {watched.name} are larger in a group than over all prompts"
+        if any(np.any(np.array(one) > np.array(everyone)) for one in histogram.counts.values()):
+            yield f"reference counts of {name} are larger in a group than over all prompts"
         total = sum(everyone)
-        if watched.alpha is not None and total > facts.held_out_size:
-            yield f"reference counts of {watched.name} are of more prompts than were held out"
-        # Of prompts with weights a fair sample is counted, of clusters one prompt each.
-        if watched.alpha is None and not facts.sampled and (total == facts.size) != facts.exchangeable:
-            yield f"reference counts of {watched.name} are of {total} prompts, and {facts.size} calibrated"
+        if histogram.alpha is not None and total > facts.held_out_size:
+            yield f"reference counts of {name} are of more prompts than were held out"
+        # Only a fair sample of prompts with weights is counted, and one prompt of each cluster.
+        if histogram.alpha is None and not facts.sampled and (total == facts.size) != facts.exchangeable:
+            yield f"reference counts of {name} are of {total} prompts, and {facts.size} calibrated"
 
 
-def _effective_alpha(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
+def _check_effective_alpha(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     stability, confidence = artifact.stability, artifact.confidence
     tested = confidence is not None and confidence.prompts > 0
     if stability is not None:
@@ -164,14 +189,14 @@ def _effective_alpha(artifact: CalibrationArtifact, level: LevelState) -> Iterat
         yield f"effective_alpha of {level.alpha}: nothing makes the level stricter"
 
 
-def _fit(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
-    """The regression without a new prompt has the rank that its level asks for.
+def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
+    """Check that the regression without a new prompt has the rank that its level requires.
 
     Along the direction c in which all features are 1, the weight B of the prompts below the fit, that of
     those on it, Z, and that of all, W, obey B <= tau W <= B + Z. A ridge leaves that direction free, or it
     promises nothing.
     """
-    state = _unpacked(artifact, level.rule)
+    state = artifact.unpack_state(level.rule)
     if not {"features", "rest", "centre"} <= set(state) or not len(state["features"]):
         return
     features, scores, centre = state["features"], state["success_scores"], state["centre"]
@@ -188,20 +213,20 @@ def _fit(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
     everyone = float(total @ constant) + float(weights.sum())
     facts = artifact.calibration
     size = facts.size if facts.weight is None else facts.weight
-    if artifact.shift is None and not _close(everyone, size):
+    if artifact.shift is None and not _is_close(everyone, size):
         yield f"level {level.alpha}: the fit is on {everyone:g} prompts, and {size:g} calibrated"
     alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
     rank, slack = float(compute_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
     if not below - slack <= rank <= below + float(weights[on_fit].sum()) + slack:
-        yield f"level {level.alpha}: the fit has not the rank that the level asks for"
+        yield f"level {level.alpha}: the fit does not have the rank that the level requires"
     if not state["rest"].any() and artifact.shift is None:
         reached = float(weights[scores < artifact.cap].sum()) / everyone
-        if not _close(reached, facts.attainable_coverage):
+        if not _is_close(reached, facts.attainable_coverage):
             yield "attainable_coverage is not that of the calibration prompts"
 
 
 def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
-    """The (r,) function 1 in the columns of a fit; None where its ridge has no column free of penalty."""
+    """(r,) coefficients of the constant 1 in the columns of a fit; None if a ridge penalises every column."""
     features = state["features"]
     if "penalty" in state:
         first = np.eye(1, features.shape[1])[0]
@@ -211,26 +236,26 @@ def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
     return np.asarray(found, dtype=np.float64) if spans else None
 
 
-def _quantile(artifact: CalibrationArtifact, level: LevelState) -> Iterator[str]:
-    """The marginal quantile, where all calibration prompts are in the artifact."""
-    state = _unpacked(artifact, level.rule)
+def _check_quantile(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
+    """Check the marginal quantile, where the artifact holds all calibration prompts."""
+    state = artifact.unpack_state(level.rule)
     facts = artifact.calibration
     kept_all = "rest" in state and not state["rest"].any()
     if not kept_all or facts.sampled:
         return
     scores = state["success_scores"]
     weights = state["weights"] if len(state["weights"]) and artifact.shift is None else np.ones(len(scores))
-    if not _close(float(weights.sum()), facts.size):
+    if not _is_close(float(weights.sum()), facts.size):
         return  # equal prompts were merged under weights of another kind
     ordered = np.repeat(scores, np.rint(weights).astype(np.int64))
     rank = conformal_rank(len(ordered), compute_tau(level.alpha))
     expected = [float(np.sort(ordered)[rank - 1])] if rank <= len(ordered) else [artifact.cap]
-    stated = _unpacked(artifact, level.marginal)["quantile"].tolist() or [artifact.cap]
+    stated = artifact.unpack_state(level.marginal)["quantile"].tolist() or [artifact.cap]
     if min(stated[0], artifact.cap) != expected[0]:
         yield f"level {level.alpha}: the marginal quantile is not that of the calibration prompts"
 
 
-def _confidence(artifact: CalibrationArtifact) -> Iterator[str]:
+def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
     confidence, facts = artifact.confidence, artifact.calibration
     if confidence is None:
         return
@@ -255,8 +280,8 @@ def _confidence(artifact: CalibrationArtifact) -> Iterator[str]:
         yield "confidence: counts of other levels than the artifact holds"
 
 
-def _coverage(artifact: CalibrationArtifact, one: CoverageCertificate, among: int) -> Iterator[str]:
-    """Clopper and Pearson's bounds, with delta divided as `certify` divides it among levels and groups."""
+def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: int) -> Iterator[str]:
+    """Check Clopper-Pearson bounds, with delta divided as `certify` divides it among levels and groups."""
     everyone, *groups = one.shares
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     if [(share.name, share.words) for share in one.shares] != named or everyone.prompts != one.prompts:
@@ -276,8 +301,8 @@ def _coverage(artifact: CalibrationArtifact, one: CoverageCertificate, among: in
         yield f"the certificate at {one.alpha} states a bound on set sizes that its mean denies"
 
 
-def _policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[str]:
-    """Exact tests of wrong-answer rates, and the bounds beside them."""
+def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
+    """Check the exact tests of wrong-answer rates, and the bounds of the curve."""
     certificate, curve = policy.certificate, policy.curve
     everyone, *groups = certificate.groups
     whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
@@ -299,11 +324,11 @@ def _policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[
         bound = trade.wrong_rate_at_most
         if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, whole / len(curve)):
             yield f"a policy at {trade.alpha} states a bound that its counts deny"
-    yield from _coverage_of_policy(artifact, policy)
+    yield from _check_coverage_of_policy(artifact, policy)
 
 
-def _coverage_of_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[str]:
-    """What the same prompts certify about the sets; delta is divided among the levels compared."""
+def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
+    """Check the certificates of the policy's sets; delta is divided among the levels compared."""
     certificate = policy.certificate
     among = len({one.alpha for one in policy.curve} | set(artifact.alphas))
     for coverage in policy.coverage:
@@ -313,20 +338,15 @@ def _coverage_of_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) 
             certificate.records_digest,
         ):
             yield f"the policy and its sets at {coverage.alpha} rest on different prompts or levels"
-        yield from _coverage(artifact, coverage, among)
+        yield from _check_coverage(artifact, coverage, among)
 
 
 def _is_lower_bound(bound: float, count: int, size: int, failing: float) -> bool:
-    """Whether so many successes have probability `failing` at most if the truth is the bound or less."""
+    """Whether so many successes have probability at most `failing` if the true share is the bound or less."""
     if bound <= 0.0:
         return True
     return bound < 1.0 and upper_tail(count, size, bound) <= failing * (1.0 + TOLERANCE)
 
 
-def _unpacked(artifact: CalibrationArtifact, names: Mapping[str, str]) -> dict[str, FloatArray]:
-    arrays: dict[str, Any] = artifact.arrays
-    return {key: arrays[name].unpack() for key, name in names.items()}
-
-
-def _close(one: float, other: float) -> bool:
+def _is_close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -1,4 +1,4 @@
-"""Which prompts an artifact was made from, and what they allow."""
+"""The parts of an artifact: its prompts, its settings, its numbers and its certificates."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from langchain_cfc.thresholds import (
 
 
 class ArtifactData(BaseModel):
-    """Base of what an artifact holds: frozen, strict, without infinities and unknown fields.
+    """Base of everything in an artifact: frozen, strict, without infinities and unknown fields.
 
-    What is left at its default is not written: artifacts keep their content and digest when the format learns
-    something new that they do not use.
+    Fields at their default are not written, so that existing artifacts keep their content and digest when the
+    format gets a new field.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -62,7 +62,7 @@ class ArtifactData(BaseModel):
 
 
 class AttainableGroup(ArtifactData):
-    """How far coverage can go in one guaranteed weighting.
+    """The attainable coverage under one guaranteed weighting.
 
     Attributes:
         name: Name of the weighting.
@@ -80,12 +80,12 @@ class AttainableGroup(ArtifactData):
     smallest_alpha: float
 
     def allows(self, alpha: float | str) -> bool:
-        """Whether an error level is within reach here; what round-off may add to the bound is let pass."""
+        """Whether an error level is within reach here, up to round-off."""
         return float(alpha) >= self.smallest_alpha - 1e-12
 
 
 class CalibrationFacts(ArtifactData):
-    """Which prompts the artifact was made from, and what they allow.
+    """The prompts that an artifact was made from, and what they allow.
 
     Attributes:
         size: Number N of calibration prompts.
@@ -100,17 +100,16 @@ class CalibrationFacts(ArtifactData):
         exchangeable: Whether no two calibration prompts share a cluster.
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
-        sketch: Keyed hashes of some ids and clusters of the first two parts, and of the third where it can
-            certify nothing any more, to recognise them later.
+        sketch: Keyed hashes of some ids and clusters of the fit and calibration splits, to recognise them
+            later; of the certification split as well where it can certify nothing any more.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: The same for every guaranteed weighting.
-        certification_size: Number of prompts of the third split, for certificates.
+        certification_size: Number of prompts of the certification split.
         sampled: Whether prompts were chosen to be labelled with unequal probabilities.
         weight: Sum of the weights of the calibration prompts, where they weigh for that; None where each
             counts as one.
-        window: How many calibration prompts of each level `calibrate` was asked to keep, 0 for all; None for
-            the default.
-        allow_unattainable: Whether it was asked to go on where the target is out of reach.
+        window: The option `window` of `calibrate`, 0 for all prompts; None for the default.
+        allow_unattainable: The option `allow_unattainable` of `calibrate`.
         prompt_kinds: Kinds of the calibration prompts, `text`, `messages` and `object`, sorted; None where
             they are unknown, as of arrays.
     """
@@ -137,12 +136,12 @@ class CalibrationFacts(ArtifactData):
 
     @property
     def by_weight(self) -> str:
-        """What is to be said of shares of the calibration prompts; empty where each counts as one."""
+        """Suffix for shares of the calibration prompts; empty where each counts as one."""
         return "" if self.weight is None else " by weight"
 
     @property
     def weighing(self) -> str:
-        """What the calibration prompts weigh, to be said behind their number, in the same way."""
+        """Suffix for the number of calibration prompts: their weight; empty where each counts as one."""
         return "" if self.weight is None else f" (weighing {self.weight:.4g})"
 
 
@@ -159,13 +158,13 @@ class Ridge(ArtifactData):
 
 
 class Confidence(ArtifactData):
-    """The promise holds for this very artifact with confidence 1 - delta.
+    """The confidence 1 - delta with which the promise holds for this very artifact.
 
     Attributes:
         delta: Probability that it does not, as decimal text.
         names: Names of the weightings for which it holds so, all of them together.
-        prompts: Number of prompts of the third split on which levels were tested; 0 where the law of an order
-            statistic gives the confidence, without a third split.
+        prompts: Number of certification prompts on which levels were tested; 0 where the law of an order
+            statistic gives the confidence without them.
         records_digest: Digest of these prompts, their scores and labels; None where there are none.
         missed: By level, on how many of these prompts the promise failed at the level that is served.
     """
@@ -178,7 +177,7 @@ class Confidence(ArtifactData):
 
 
 class TradeOff(ArtifactData):
-    """A policy among those compared.
+    """One of the policies that were compared.
 
     Attributes:
         alpha: Level of the sets it answers from, as decimal text.
@@ -197,14 +196,14 @@ class TradeOff(ArtifactData):
 
 
 class CertifiedPolicy(ArtifactData):
-    """The policy that bot mode follows, and what it was chosen among.
+    """The policy of bot mode, and the policies it was chosen among.
 
     Attributes:
-        certificate: What is certified about its answers.
-        coverage: What the same prompts certify about the sets of each level that the artifact holds, before
-            the policy withholds any; bounds of all levels hold together.
+        certificate: The certificate about its answers.
+        coverage: Certificates of the same prompts about the sets of each level that the artifact holds,
+            before the policy withholds any; bounds of all levels hold together.
         curve: The policies compared, by answered prompts ascending.
-        level_chosen: Whether the level, too, was chosen among many that nobody named.
+        level_chosen: Whether the level was chosen too, because none was given.
     """
 
     certificate: WrongRateCertificate
@@ -233,14 +232,10 @@ class PackedArray(BaseModel):
         return cls(shape=list(array.shape), float64=base64.b64encode(raw).decode("ascii"))
 
     def unpack(self) -> FloatArray:
-        """The array again, bit by bit.
-
-        Raises:
-            InputError: If text and shape do not fit, or a number is not finite.
-        """
+        """Return the same array, bit for bit; InputError if text and shape do not fit."""
         try:
             raw = base64.b64decode(self.float64, validate=True)
-        except ValueError as error:  # `binascii.Error` is one; text beyond ASCII is refused by another
+        except ValueError as error:  # also `binascii.Error`
             msg = "a packed array is not base64"
             raise InputError(msg) from error
         if any(size < 0 for size in self.shape) or len(raw) != 8 * math.prod(self.shape):
@@ -253,28 +248,24 @@ class PackedArray(BaseModel):
         return array
 
     def __repr__(self) -> str:
-        """Its shape: the numbers fill pages."""
+        """The shape without the numbers."""
         return f"PackedArray(shape={self.shape})"
 
     @property
     def name(self) -> str:
-        """A name made from the content, under which equal arrays are stored once."""
+        """A name derived from the content, under which equal arrays are stored once."""
         return hashlib.sha256(f"{self.shape}{self.float64}".encode()).hexdigest()[:16]
 
 
-# Beside the features, which may say nothing of scores.
-_ALWAYS = ("mean_score", "min_score")
-
-
-class Watched(ArtifactData):
-    """A quantity of prompts, and how often each bin of it was met.
+class ReferenceHistogram(ArtifactData):
+    """The distribution of one quantity at calibration, which a monitor compares with traffic.
 
     Attributes:
         name: `mean_score`, `min_score`, a feature by its name, or of a level `threshold` and `decision`.
         edges: Lower ends of all bins but the first, ascending; fixed on prompts that are not counted.
-        counts: By name of a guaranteed weighting, how many prompts fell into each bin, of those that were
-            taken with their weight as probability.
-        alpha: The level whose threshold or decision it is; None for what does not depend on a threshold.
+        counts: By name of a guaranteed weighting, how many prompts fell into each bin; each prompt was
+            counted with its weight as probability.
+        alpha: The level whose threshold or decision it is; None for scores and features.
     """
 
     name: str
@@ -283,7 +274,7 @@ class Watched(ArtifactData):
     alpha: Alpha | None = Field(default=None)
 
     @model_validator(mode="after")
-    def _fits(self) -> Watched:
+    def _check_bins(self) -> ReferenceHistogram:
         edges = np.array(self.edges)
         if len(edges) == 0 or (np.diff(edges) <= 0.0).any():
             msg = f"bins of {self.name}: expected edges, ascending"
@@ -294,30 +285,24 @@ class Watched(ArtifactData):
         return self
 
     def bins(self, values: FloatArray) -> IntArray:
-        """(N,) bin of each value."""
+        """Return the (N,) bin of each value."""
         return np.asarray(np.searchsorted(np.array(self.edges), values, side="right"), dtype=np.int64)
 
 
-def quantities(feature_map: FeatureMap, features: FloatArray, scores: FloatArray) -> Mapping[str, FloatArray]:
-    """What is watched of prompts, whatever the threshold.
-
-    Args:
-        feature_map: The fitted map.
-        features: (N, d) its features.
-        scores: (N, n) verifier scores.
-
-    Returns:
-        (N,) values by name.
-    """
+def compute_monitored_values(
+    feature_map: FeatureMap, features: FloatArray, scores: FloatArray
+) -> Mapping[str, FloatArray]:
+    """Return (N,) values by name that a monitor compares with calibration: score statistics and features."""
     draws = CandidateBatch(scores, None, None, ())
-    told = {name: parse_statistic(name).values(draws) for name in _ALWAYS}
-    return {**told, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
+    # The features alone may say nothing about the scores.
+    statistics = {name: parse_statistic(name).values(draws) for name in ("mean_score", "min_score")}
+    return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
 
 
 ThresholdRuleName = Literal["conditional", "marginal", "grouped", "learned"]
 
 
-def threshold_rule(
+def make_threshold_rule(
     name: ThresholdRuleName,
     alpha: Level,
     cap: float,
@@ -327,25 +312,9 @@ def threshold_rule(
     ridge: Ridge | None = None,
     window: int | None = WINDOW,
 ) -> ThresholdRule[Any]:
-    """The rule of a name, not fitted.
-
-    Args:
-        name: `conditional`, `marginal`, `grouped` or `learned`.
-        alpha: Error level.
-        cap: Success score of a prompt without a correct candidate.
-        effective_alpha: The smaller level to fit at; `0` for the rule that flags every prompt.
-        delta: Failure probability of the rules that come with confidence.
-        ridge: The penalty of a ridge.
-        window: How many calibration prompts the conditional rule keeps at least; None for all.
-
-    Returns:
-        The rule.
-
-    Raises:
-        InputError: If the name is unknown or needs a failure probability.
-    """
+    """Make an unfitted threshold rule by name; an `effective_alpha` of `0` flags every prompt."""
     if effective_alpha == "0":
-        return MarginalThreshold(alpha, cap)  # whose state without an order statistic flags every prompt
+        return MarginalThreshold(alpha, cap)  # its state without an order statistic flags every prompt
     level = alpha if effective_alpha is None else effective_alpha
     if name == "conditional":
         penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
@@ -367,8 +336,8 @@ def threshold_rule(
     raise InputError(msg)
 
 
-def likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatArray:
-    """(N,) how much likelier each prompt is where it is served; see `CalibrationArtifact.weights`."""
+def compute_likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatArray:
+    """Return (N,) how much likelier each prompt is at serving; see `CalibrationArtifact.weights`."""
     ratios = shift.values(draws)
     bad = np.flatnonzero(~(ratios > 0.0))
     if len(bad):

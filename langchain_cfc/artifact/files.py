@@ -1,7 +1,6 @@
 """The artifact's file: strict JSON in one canonical form, with a digest over its content.
 
-A file is accepted only if it is byte for byte what would be written again, so a flipped byte anywhere is
-refused.
+A file is accepted only if writing its content again gives the same bytes, so any flipped byte is refused.
 """
 
 from __future__ import annotations
@@ -17,47 +16,25 @@ from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 FORMAT = "langchain-cfc/artifact"
 VERSION = 2
 # Keys are sorted, so `format` and `version` are the last lines of a file.
-TAIL_BYTES = 256
+_TAIL_BYTES = 256
 # Far beyond any artifact: a million calibration prompts kept with twenty features take 200 MiB.
 MOST_BYTES = 1 << 30
 
 
-def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 over the canonical form of a content."""
+def compute_digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over the canonical form of a content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def encode(content: Mapping[str, Any]) -> bytes:
-    """The file of a content, byte for byte.
-
-    Args:
-        content: Strict JSON data.
-
-    Returns:
-        Indented JSON with sorted keys, in ASCII.
-
-    Raises:
-        ValueError: If a number is not finite.
-    """
-    file = {"format": FORMAT, "version": VERSION, "digest": digest(content), "content": content}
+    """Return the bytes of an artifact file: indented ASCII JSON with sorted keys."""
+    file = {"format": FORMAT, "version": VERSION, "digest": compute_digest(content), "content": content}
     return (json.dumps(file, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
 
 
 def decode(data: bytes, source: str) -> dict[str, Any]:
-    """The content of an artifact file, its envelope and digest checked.
-
-    Args:
-        data: The file's bytes.
-        source: Its name, for messages.
-
-    Returns:
-        The content, not yet validated.
-
-    Raises:
-        ArtifactFormatError: If it is not an artifact of the version that this library reads.
-        ArtifactDigestError: If it is not byte for byte what `encode` made of its content.
-    """
+    """Return the content of an artifact file after checking its envelope and digest; not yet validated."""
     try:
         file = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -81,7 +58,7 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
         raise ArtifactFormatError(msg)
     content: dict[str, Any] = file["content"]
     try:
-        intact = file["digest"] == digest(content) and data == encode(content)
+        intact = file["digest"] == compute_digest(content) and data == encode(content)
     except ValueError:  # NaN or infinity, which no artifact holds
         intact = False
     if not intact:
@@ -94,14 +71,14 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
 
 
 def looks_like_artifact(path: Path) -> bool:
-    """Whether a file ends like an artifact, of any version and in any state: one that may be replaced."""
+    """Whether a file ends like an artifact of any version, so that it may be replaced by one."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         return f'"format": "{FORMAT}"'.encode() in file.read()
 
 
-def first_problem(error: Exception) -> str:
-    """One line for what is wrong with a content: the field, where pydantic names one, and the problem."""
+def describe_first_error(error: Exception) -> str:
+    """Describe an error in one line, with the field if pydantic names one."""
     errors = getattr(error, "errors", None)
     if errors is None:
         return str(error)

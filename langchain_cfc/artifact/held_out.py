@@ -2,69 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
+from langchain_cfc.records import PromptRecord, tabulate
 
-_FLAGS = {"test": "test_fraction", "certification": "certification_fraction"}
 # Which prompts of the records were taken, in words.
 NEW_RECORDS = "all records: none of them was recognised as a calibration record"
 HELD_OUT_PART = "the part of the calibration file that was held out"
-_USES = {"test": "evaluate on other records", "certification": "certify on other records"}
 
 
-def held_out(
+def tabulate_held_out(
+    artifact: CalibrationArtifact,
+    records: Iterable[PromptRecord] | LabelledBatch,
+    part: Literal["test", "certification"],
+) -> tuple[LabelledBatch, str]:
+    """Tabulate records as the artifact needs them, and select the prompts that it may be tested on."""
+    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
+    extracted = artifact.calibration.extracted_answers
+    if artifact.needs_answers and bool(table.extracted) != bool(extracted):
+        msg = (
+            f"the artifact was calibrated {'with' if extracted else 'without'} extracted answers, on which "
+            "its set rule, features or policy depend, and these records are not: extract `answer` in the "
+            "same way"
+        )
+        raise InputError(msg)
+    return select_held_out(artifact, table, part)
+
+
+def select_held_out(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
     part: Literal["test", "certification"] = "test",
 ) -> tuple[LabelledBatch, str]:
-    """The prompts that an artifact may be tested on, and which they are in words.
+    """Select the prompts that an artifact may be tested on, and say which they are.
 
-    Args:
-        artifact: The artifact.
-        labelled: Labelled prompts, perhaps those it was calibrated on.
-        part: Which part of the latter was held out for the purpose.
-
-    Returns:
-        All of them if they are new, else the part held out of calibration; one prompt of each cluster, and of
-        prompts with weights a fair sample.
-
-    Raises:
-        OverlapError: If these are the calibration records and none were held out.
-        CalibrationError: If no prompt is left.
-        InputError: If these are the calibration records, but without their weights.
+    All prompts are taken if they are new, else those of the part that was held out of calibration; one prompt
+    of each cluster, and a fair sample of prompts with weights.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
     if plan.meets(facts.sketch, labelled.names):
-        if facts.sampled and labelled.weights is None:
-            msg = (
-                "these are the records that the artifact was calibrated on, of which some were likelier to "
-                "be labelled than others, and they come without the weights that say so: give the same table"
-            )
-            raise InputError(msg)
-        if part == "certification" and artifact.spent:
-            msg = (
-                "the part of these records held out for certificates has chosen the artifact's level or its "
-                "policy, and cannot judge what it chose: certify on other records"
-            )
-            raise OverlapError(msg)
-        if part == "certification" and artifact.shift is not None:
-            msg = (
-                "these records come from where the artifact was calibrated, and it promises something for "
-                "where it is served: certify on records from there"
-            )
-            raise OverlapError(msg)
-        if getattr(plan, part) == 0.0:
-            flag = _FLAGS[part]
-            msg = (
-                "these are the records that the artifact was calibrated on, and none were held out: "
-                f"{_USES[part]}, or calibrate with {flag} (on the command line "
-                f"--{flag.replace('_', '-')}) above 0"
-            )
-            raise OverlapError(msg)
+        _check_usable(artifact, labelled, part)
         labelled = labelled.take(plan.rows(labelled)[part])
         which = HELD_OUT_PART
         if plan.meets(facts.sketch, labelled.names):
@@ -78,3 +60,35 @@ def held_out(
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)
     return labelled, which
+
+
+def _check_usable(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, part: Literal["test", "certification"]
+) -> None:
+    """Refuse calibration records whose held-out part cannot test the artifact."""
+    if artifact.calibration.sampled and labelled.weights is None:
+        msg = (
+            "these are the records that the artifact was calibrated on, of which some were likelier to "
+            "be labelled than others, and they come without these weights: give the same table"
+        )
+        raise InputError(msg)
+    if part == "certification" and artifact.has_used_certification:
+        msg = (
+            "the part of these records held out for certificates has chosen the artifact's level or its "
+            "policy, and cannot judge what it chose: certify on other records"
+        )
+        raise OverlapError(msg)
+    if part == "certification" and artifact.shift is not None:
+        msg = (
+            "these records come from where the artifact was calibrated, and it promises something for "
+            "where it is served: certify on records from there"
+        )
+        raise OverlapError(msg)
+    if getattr(artifact.calibration.split, part) == 0.0:
+        verb = "evaluate" if part == "test" else "certify"
+        msg = (
+            "these are the records that the artifact was calibrated on, and none were held out: "
+            f"{verb} on other records, or calibrate with {part}_fraction (on the command line "
+            f"--{part}-fraction) above 0"
+        )
+        raise OverlapError(msg)

@@ -9,28 +9,38 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from langchain_cfc._version import __version__
-from langchain_cfc.artifact import CalibrationArtifact, Confidence, ThresholdRuleName, likelihood_ratios
+from langchain_cfc.artifact import (
+    CalibrationArtifact,
+    Confidence,
+    ThresholdRuleName,
+    compute_likelihood_ratios,
+)
 from langchain_cfc.calibration.checks import (
     check_answers,
     check_attainable,
     check_orientation,
-    target_is_attainable,
+    is_attainable,
 )
 from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.calibration.fit import Calibration, Prompts, fit_levels, fitted_map, units
-from langchain_cfc.calibration.reference import reference
-from langchain_cfc.calibration.request import Request
+from langchain_cfc.calibration.fit import (
+    CalibrationData,
+    CalibrationPrompts,
+    compute_ridge_units,
+    fit_feature_map,
+    fit_levels,
+)
+from langchain_cfc.calibration.reference import count_reference
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import certified_policy, tested_levels
+from langchain_cfc.certificates import certify_policy, select_tested_levels
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, name_records_in_errors, parse_statistic
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import WINDOW, Level
 
 
-def calibrate(
+def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
@@ -66,65 +76,19 @@ def calibrate(
     score of a prompt is taken under the set rule that will be served, which is what the promise needs (paper,
     Theorem 4.1, with the cap in place of S = 1).
 
+    All other arguments are the fields of `CalibrationConfig`, which documents them.
+
     Args:
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
             (`tabulate_raw` where verifiers are to be combined). Prompts of a table may have `weights`, where
             they were chosen to be labelled with unequal probabilities: the conditional rule counts them so
             (not with a ridge, a shift, stability or randomised thresholds), and for everything else a fair
             sample of them is taken.
-        alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
-            left out with `max_wrong_rate`, which then chooses one among levels from 0.05 to 0.9.
-        features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
-            group(topic)`.
-        set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
-        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
-            candidate reaches the threshold. Coverage only rises by that and no prompt is flagged for it.
-            Without it such a set is empty: an abstention that counts as a miss.
-        threshold_rule: `conditional` (the promise holds under every weighting that the features span),
-            `marginal`, `grouped` (disjoint groups, with `confident`) or `learned`.
-        combine: Names of verifiers in the candidates' `scores`, whose raw outputs become one score, in place
-            of `score`: logistic regression of `correct` on them, see `Combination`.
-        n: Number of candidates to use, the first n slots; by default all that are recorded. Fewer suit only
-            a verifier that scores each candidate by itself: scores made by comparing all of them would
-            differ.
-        cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
-        window: How many calibration prompts the artifact keeps at least for each level of the conditional
-            rule; more where prompts like the calibration prompts need more, as a sample of them shows. None
-            keeps all. Prompts unlike any of them may have a threshold that the kept ones do not decide;
-            they are flagged as not certifiable.
-        ridge: lambda >= 0, the strength of a penalty that smooths thresholds; see `ConditionalThreshold`. The
-            promise over all prompts stays exact, under other weightings it becomes an estimate.
-        penalised: `slopes`, or `all`: the paper's form, which promises nothing.
-        stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
-        shift: For a known covariate shift, the statistic that says how much likelier a prompt is where it is
-            served than where it was calibrated, in any unit, such as `meta(ratio)`. The promise then holds
-            where it is served (weighted exchangeability: Tibshirani, Barber, Candes and Ramdas 2019).
-        randomised: Whether to randomise thresholds, so that with `never_empty=False` coverage under every
-            weighting that the features span is exactly 1 - alpha for continuous success scores, and at least
-            that where they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
-        confident: Whether the promise is to hold with confidence 1 - delta for this very artifact, not only
-            on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
-            `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
-        max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta.
-        wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
-            of delta.
-        delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
-        seed: Another seed gives another split.
-        fit_fraction: Share of the prompts not held out that fits the feature map, the combination and the
-            units of a ridge; by default 0.2, or 0 where nothing is to be fitted.
-        test_fraction: Share of all prompts held out, for `evaluate` on the same file.
-        certification_fraction: Share of the others held out for certificates; by default 0.3 where
-            `max_wrong_rate` or `confident` needs them, else 0.
-        within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
-            covers.
-        allow_unattainable: Whether to go on where the target is out of reach overall, so that prompts will
-            be flagged.
         provenance: Header of the records where they do not carry one themselves.
 
     Returns:
-        The artifact, the same each time but for when it was made; `SOURCE_DATE_EPOCH` in the environment
-        states that (reproducible-builds.org).
+        The artifact. Equal input gives equal artifacts except for the time of making, which
+        `SOURCE_DATE_EPOCH` in the environment fixes (reproducible-builds.org).
 
     Raises:
         InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments do not go
@@ -171,114 +135,111 @@ def calibrate(
 
 
 def _calibrate(
-    records: Iterable[PromptRecord] | LabelledBatch,
-    config: CalibrationConfig,
-    provenance: Provenance | None,
+    records: Iterable[PromptRecord] | LabelledBatch, config: CalibrationConfig, provenance: Provenance | None
 ) -> CalibrationArtifact:
-    request = Request.of(config)
+    config.check()
     rule = parse_set_rule(config.set_rule)
     given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
-    plan = request.plan(given, config)
+    plan = config.plan_split(given)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    prompts = Prompts.of(
-        records, config.combine, plan, n=config.n, provenance=provenance, weighs=request.weighs
+    prompts = CalibrationPrompts.of(records, config, plan, provenance)
+    shift = config.shift_statistic
+    needs_answers = (
+        given.needs_answers
+        or rule.text.startswith("unique")
+        or config.max_wrong_rate is not None
+        or (shift is not None and shift.needs_answers)
     )
-    ratio = None if request.shift is None else parse_statistic(request.shift)
-    asks = given.needs_answers or rule.text.startswith("unique") or request.max_wrong_rate is not None
-    asks = asks or (ratio is not None and ratio.needs_answers)
-    check_answers(prompts.labelled, provenance, needed=asks)
+    check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.part("fit")
     labelled = prompts.calibration(config.within_clusters)
-    feature_map = fitted_map(given, fit_split, labelled)
+    feature_map = fit_feature_map(given, fit_split, labelled)
     with name_records_in_errors(labelled.ids):
-        data = Calibration(
+        data = CalibrationData(
             labelled=labelled,
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
             success_scores=rule.success_scores(labelled, config.cap),
-            ratios=None if ratio is None else likelihood_ratios(ratio, labelled.draws),
-            units_of=None if request.ridge is None else units(feature_map, fit_split),
-            cap=request.cap,
+            ratios=None if shift is None else compute_likelihood_ratios(shift, labelled.draws),
+            units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
+            cap=float(config.cap),
         )
     check_orientation(prompts.one_per_cluster(labelled), prompts.combination)
-    alphas = _attainable_levels(request, data)
+    alphas = _select_alphas(config, data)
     check_attainable(
         *data.counts,
         data.groups,
         alphas[0],
-        promised=request.rule in {"conditional", "grouped"},
+        promised=config.threshold_rule in {"conditional", "grouped"},
         allow_unattainable=config.allow_unattainable,
     )
-    steps = {one: request.steps(one) for one in alphas}
-    tried = {step for one in steps.values() for step in one} if request.tested else alphas
-    levels, arrays = fit_levels(data, request, sorted(tried, key=float), plan.stays(labelled))
-    alike = plan.fair(labelled)
+    steps = {alpha: config.level_steps(alpha) for alpha in alphas}
+    fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas
+    levels, arrays = fit_levels(data, config, sorted(fitted, key=float), plan.stays(labelled))
+    fair = plan.fair(labelled)
     artifact = CalibrationArtifact(
         library_version=__version__,
-        created_at=_now(),
+        created_at=_creation_time(),
         n=labelled.draws.n,
         cap=data.cap,
         set_rule=rule.text,
-        threshold_rule=request.rule,
+        threshold_rule=config.threshold_rule,
         features=feature_map.to_data(),
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=prompts.facts(
-            data,
-            config,
-            came_fitted=given.needs_fit and given.fitted,
-            recognised=request.certifies or request.shift is not None,
-        ),
+        calibration=prompts.facts(data, config, came_fitted=given.needs_fit and given.fitted),
         combination=prompts.combination,
-        ridge=request.ridge,
-        stability=request.stability,
-        confidence=_confidence(request, data),
-        shift=request.shift,
-        randomised=request.randomised,
+        ridge=config.ridge_penalty,
+        stability=config.stability,
+        confidence=_order_statistic_confidence(config, data),
+        shift=None if shift is None else shift.text,
+        randomised=config.randomised,
         never_empty=config.never_empty,
     )
-    if request.tested:
-        artifact = tested_levels(artifact, prompts.certification(), steps, request.delta)
+    if config.tests_levels:
+        artifact = select_tested_levels(artifact, prompts.certification(), steps, config.failure_probability)
     artifact = artifact.with_settings()
-    artifact = artifact.model_copy(update={"reference": reference(artifact, prompts, alike)})
-    if request.max_wrong_rate is None:
+    artifact = artifact.model_copy(update={"reference": count_reference(artifact, prompts, fair)})
+    if config.wrong_rate is None:
         return artifact
-    return certified_policy(
+    return certify_policy(
         artifact,
-        alike,
+        fair,
         prompts.certification(),
-        max_wrong_rate=request.max_wrong_rate,
-        delta=request.delta,
-        by_group=request.by_group,
-        keep_levels=request.levels_named,
+        max_wrong_rate=config.wrong_rate,
+        delta=config.failure_probability,
+        by_group=config.wrong_rate_groups,
+        keep_levels=config.alpha is not None,
     )
 
 
-def _now() -> str:
-    """The time of making; `SOURCE_DATE_EPOCH` states it for files that are to be made again byte for byte."""
+def _creation_time() -> str:
+    """Return the current time in ISO 8601; `SOURCE_DATE_EPOCH` replaces it for reproducible files."""
     stated = os.environ.get("SOURCE_DATE_EPOCH")
     try:
         seconds = time.time() if stated is None else int(stated)
-        made = datetime.fromtimestamp(seconds, timezone.utc)
+        created = datetime.fromtimestamp(seconds, timezone.utc)
     except (ValueError, OverflowError, OSError) as error:
         msg = f"SOURCE_DATE_EPOCH must be a whole number of seconds since 1970, got {stated!r}"
         raise InputError(msg) from error
-    return made.isoformat(timespec="seconds")
+    return created.isoformat(timespec="seconds")
 
 
-def _attainable_levels(request: Request, data: Calibration) -> tuple[str, ...]:
-    """The levels to calibrate; of those that nobody named, the ones within reach."""
-    if request.levels_named:
-        return request.alphas
-    within = tuple(one for one in request.alphas if target_is_attainable(one, *data.counts))
-    return within or request.alphas[-1:]
+def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[str, ...]:
+    """Return the levels to calibrate; where none were given, the default ones that are within reach."""
+    if config.alpha is not None:
+        return config.alphas
+    attainable = tuple(alpha for alpha in config.alphas if is_attainable(alpha, *data.counts))
+    return attainable or config.alphas[-1:]
 
 
-def _confidence(request: Request, data: Calibration) -> Confidence | None:
-    """What the law of an order statistic gives by itself."""
-    if not request.confident or request.tested:
+def _order_statistic_confidence(config: CalibrationConfig, data: CalibrationData) -> Confidence | None:
+    """Return the confidence that the law of an order statistic gives without certification prompts."""
+    if not config.confident or config.tests_levels:
         return None
     names = [one.name for one in data.weightings]
-    return Confidence(delta=request.delta, names=names if request.rule == "grouped" else names[:1])
+    return Confidence(
+        delta=config.failure_probability, names=names if config.threshold_rule == "grouped" else names[:1]
+    )

@@ -1,4 +1,4 @@
-"""What calibration refuses or warns of, once the records are in numbers."""
+"""Checks of the records that calibration makes: attainable targets, extracted answers, score orientation."""
 
 from __future__ import annotations
 
@@ -22,22 +22,16 @@ from langchain_cfc.scoring import Combination, compute_auroc
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
-def attainable_groups(
+def compute_attainable_groups(
     weightings: Sequence[GuaranteedWeight],
     features: FloatArray,
     reachable: BoolArray,
     weights: FloatArray | None = None,
 ) -> list[AttainableGroup]:
-    """Attainable coverage under every guaranteed weighting.
+    """Compute attainable coverage under every guaranteed weighting, in their order.
 
-    Args:
-        weightings: The weightings.
-        features: (N, d) features of the calibration prompts.
-        reachable: (N,) whether a prompt's success score is below the cap.
-        weights: (N,) how much each prompt counts, one being a prompt; each as one by default.
-
-    Returns:
-        One entry per weighting, in their order.
+    `features` are (N, d), `reachable` (N,) tells whether a success score is below the cap, and `weights` (N,)
+    are in units of one prompt; each prompt counts as one by default.
     """
     groups = []
     for weight in weightings:
@@ -55,44 +49,23 @@ def attainable_groups(
     return groups
 
 
-def target_is_attainable(alpha: Level, size: float, reachable: float) -> bool:
-    """Whether the marginal order statistic lies below the cap.
+def is_attainable(alpha: Level, size: float, reachable: float) -> bool:
+    """Whether the marginal order statistic lies below the cap: (N + 1) tau <= reachable, in exact arithmetic.
 
-    Args:
-        alpha: Error level.
-        size: Number N of calibration prompts, or the sum of their weights.
-        reachable: Number of those with a success score below the cap, or the sum of theirs.
-
-    Returns:
-        Whether (N + 1) tau <= reachable, in exact arithmetic.
+    Of N calibration prompts `reachable` have a success score below the cap; both may be sums of weights.
     """
     return (Fraction(size) + 1) * compute_tau(alpha) <= Fraction(reachable)
 
 
 def smallest_alpha(size: float, reachable: float) -> float:
-    """The smallest error level with an order statistic below the cap, rounded up to four decimals.
-
-    Args:
-        size: Number N of calibration prompts, or the sum of their weights.
-        reachable: Number of those with a success score below the cap, or the sum of theirs.
-
-    Returns:
-        1 - reachable / (N + 1).
-    """
+    """Return the smallest attainable level, 1 - reachable / (N + 1), rounded up to four decimals."""
     return math.ceil(10_000 * (1 - Fraction(reachable) / (Fraction(size) + 1))) / 10_000
 
 
 def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
-    """The smallest number of calibration prompts at which a target can be met.
+    """Return the smallest N with ceil((N + 1) tau) <= floor(attainable N); None if attainable <= tau.
 
-    Args:
-        alpha: Error level.
-        attainable: Share of prompts with a success score below the cap, in [0, 1]; a float is read by its
-            shortest decimal form, which for a share such as 20 / 21 is not exact.
-
-    Returns:
-        The smallest N with ceil((N + 1) tau) <= floor(attainable N), or None if there is none (attainable
-        coverage <= tau).
+    A float share is read by its shortest decimal form, which for a share such as 20 / 21 is not exact.
 
     >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
     (9, 19, None)
@@ -100,7 +73,7 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     tau, share = compute_tau(alpha), Fraction(str(attainable))
     if share <= tau:
         return None
-    # From (tau + 2) / (share - tau) on rounding cannot matter any more; below, each size is tried.
+    # From (tau + 2) / (share - tau) on, rounding does not matter any more; below, every size is tried.
     last = math.ceil((tau + 2) / (share - tau))
     first = max(1, math.floor(tau / (share - tau)) - 1)
     return next(
@@ -108,14 +81,14 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     )
 
 
-# Scores that tell nothing are taken for reversed ones once in 2,000 calibrations.
+# Uninformative scores cause a false warning once in 2,000 calibrations.
 ORIENTATION_CONFIDENCE = 0.999
-# Groups that a warning names.
+# Largest number of groups that a warning names.
 MOST_LISTED = 10
 
 
 def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, needed: bool) -> None:
-    """Refuse answers that serving could not tell apart in the same way."""
+    """Refuse answers that serving could not extract in the same way."""
     if needed and labelled.extracted is None:
         msg = (
             "set rule, features or policies look at distinct answers, but only some candidates have an "
@@ -131,7 +104,7 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
 
 
 def check_orientation(prompts: LabelledBatch, combination: Combination | None) -> None:
-    """Warn of scores that point the wrong way; at worst thresholds are useless then, never unsafe."""
+    """Warn of reversed scores, which make thresholds useless but never unsafe."""
     found = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
     if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
         return
@@ -158,23 +131,8 @@ def check_attainable(
     promised: bool,
     allow_unattainable: bool,
 ) -> None:
-    """Refuse a target out of reach overall, warn of guaranteed groups where it is.
-
-    Args:
-        size: Number N of calibration prompts, or the sum of their weights.
-        reached: How many of them a threshold below the cap can cover, or the sum of their weights.
-        groups: All prompts first, then every guaranteed weighting.
-        strictest: The smallest error level.
-        promised: Whether anything is promised for groups.
-        allow_unattainable: Whether to go on where the target is out of reach overall.
-
-    Raises:
-        UnattainableTargetError: If it is, and going on was not allowed.
-
-    Warns:
-        AttainabilityWarning: If the target is out of reach for a guaranteed group.
-    """
-    if not target_is_attainable(strictest, size, reached) and not allow_unattainable:
+    """Refuse a target that is out of reach overall; warn of guaranteed groups where it is out of reach."""
+    if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"
         least = f"Smallest alpha here: {smallest_alpha(size, reached):g}" if reached else "No alpha would do"

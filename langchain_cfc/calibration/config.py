@@ -1,7 +1,8 @@
-"""`CalibrationConfig`: every option of `calibrate` in one frozen object.
+"""`CalibrationConfig`: the options of `calibrate`, declared, documented and checked in one place.
 
-`calibrate`, the commands that are printed, the advice of a report and a monitor's recalibration all take
-their options from here, so that none of them can forget one.
+`calibrate` makes one `CalibrationConfig` of its keyword arguments; a test compares their names and defaults,
+and those of the command line, with the fields. Printed commands, the advice of a report and a monitor's
+recalibration use the same class, so that none of them can forget an option.
 """
 
 from __future__ import annotations
@@ -9,14 +10,34 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
-from langchain_cfc.artifact import CalibrationArtifact, ThresholdRuleName
-from langchain_cfc.features import FeatureMap
+from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName, make_threshold_rule
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.thresholds import WINDOW, Level, format_alpha
+from langchain_cfc.splits import SplitPlan, split_plan
+from langchain_cfc.thresholds import (
+    WINDOW,
+    ConditionalThreshold,
+    Level,
+    ThresholdRule,
+    format_alpha,
+    format_delta,
+)
 
-# Options whose name on the command line is another one.
+DEFAULT_DELTA = "0.05"
+DEFAULT_FIT_FRACTION = 0.2
+DEFAULT_CERTIFICATION_FRACTION = 0.3
+# Levels whose sets a policy may answer from, where none are given.
+POLICY_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
+# A level is tested at this many equal steps up to itself.
+STEPS = 20
+# The last decimal of a level.
+UNIT = Decimal(1).scaleb(-12)
+
+# Options whose name on the command line differs.
 _FLAGS = {"stability": "stability-delta"}
 # Decimals, written in their canonical form.
 _LEVELS = {"alpha", "max_wrong_rate", "delta"}
@@ -26,9 +47,57 @@ _ALWAYS = ("alpha", "features", "set_rule", "seed")
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationConfig:
-    """The options of `calibrate`, unchecked: names, meaning and defaults are those of its arguments.
+    """The options of `calibrate`; `check` refuses those that are impossible or do not go together.
 
-    The labelled prompts and their provenance are no options. `calibrate` checks what is asked for.
+    Attributes:
+        alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
+            left out with `max_wrong_rate`, which then chooses one among levels from 0.05 to 0.9.
+        features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
+            group(topic)`.
+        set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
+        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
+            candidate reaches the threshold. This can only raise coverage, and flags no further prompt.
+            Without it such a set is empty: an abstention that counts as a miss.
+        threshold_rule: `conditional` (the promise holds under every weighting that the features span),
+            `marginal`, `grouped` (disjoint groups, with `confident`) or `learned`.
+        combine: Names of verifiers in the candidates' `scores`, whose raw outputs are combined into one
+            score, in place of `score`: logistic regression of `correct` on them, see `Combination`.
+        n: Number of candidates to use, the first n slots; by default all that are recorded. Fewer suit only
+            a verifier that scores each candidate by itself: scores made by comparing all of them would
+            differ.
+        cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
+        window: How many calibration prompts the artifact keeps at least for each level of the conditional
+            rule; more where prompts like the calibration prompts need more, as a sample of them shows. None
+            keeps all. Prompts unlike any of them may have a threshold that the kept ones do not decide;
+            they are flagged as not certifiable.
+        ridge: lambda >= 0, the strength of a penalty that smooths thresholds; see `ConditionalThreshold`. The
+            promise over all prompts stays exact, under other weightings it becomes an estimate.
+        penalised: `slopes`, or `all`: the paper's form, which promises nothing.
+        stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
+        shift: For a known covariate shift, the statistic that says how much likelier a prompt is where it is
+            served than where it was calibrated, in any unit, such as `meta(ratio)`. The promise then holds
+            where it is served (weighted exchangeability: Tibshirani, Barber, Candes and Ramdas 2019).
+        randomised: Whether to randomise thresholds, so that with `never_empty=False` coverage under every
+            weighting that the features span is exactly 1 - alpha for continuous success scores, and at least
+            that where they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
+        confident: Whether the promise is to hold with confidence 1 - delta for this very artifact, not only
+            on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
+            `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
+        max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
+            a wrong best answer, with confidence 1 - delta.
+        wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
+            of delta.
+        delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
+        seed: Another seed gives another split.
+        fit_fraction: Share of the prompts not held out that fits the feature map, the combination and the
+            units of a ridge; by default 0.2, or 0 where nothing is to be fitted.
+        test_fraction: Share of all prompts held out, for `evaluate` on the same file.
+        certification_fraction: Share of the others held out for certificates; by default 0.3 where
+            `max_wrong_rate` or `confident` needs them, else 0.
+        within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
+            covers.
+        allow_unattainable: Whether to continue where the target is out of reach overall, so that prompts will
+            be flagged.
     """
 
     alpha: Level | Sequence[Level] | None = None
@@ -58,16 +127,9 @@ class CalibrationConfig:
 
     @classmethod
     def from_artifact(cls, artifact: CalibrationArtifact) -> CalibrationConfig:
-        """Return the options that make an artifact again out of the same records.
+        """Return the options that reproduce an artifact from the same records.
 
-        A feature map that was fitted then is given as text, to be fitted on the same fit split; one that came
-        fitted is given as it is.
-
-        Args:
-            artifact: The artifact.
-
-        Returns:
-            Its options, levels in canonical form.
+        A feature map that was fitted on the fit split is given as text, one that came fitted as it is.
         """
         facts, confidence, ridge = artifact.calibration, artifact.confidence, artifact.ridge
         certificate = None if artifact.policy is None else artifact.policy.certificate
@@ -102,13 +164,173 @@ class CalibrationConfig:
             allow_unattainable=facts.allow_unattainable,
         )
 
+    def check(self) -> None:
+        """Refuse impossible options, and options that do not go together; needs no records.
+
+        Raises:
+            InputError: For the first such option.
+        """
+        if self.alpha is None and self.max_wrong_rate is None:
+            msg = "alpha: at least one error level is needed"
+            raise InputError(msg)
+        # Each property refuses an impossible value; the rule refuses a cap that would spoil success scores.
+        _ = self.alphas, self.ridge_penalty, self.wrong_rate, self.failure_probability, self.shift_statistic
+        _ = self.make_rule(self.alphas[0])
+        conditional = self.threshold_rule == "conditional"
+        problems = {
+            "a ridge: only the conditional rule has one": self.ridge and not conditional,
+            "stability: it is the paper's slack, of the conditional rule": self.stability and not conditional,
+            'a shift: only the conditional rule has one; its plain form are the features "1"': (
+                self.shift is not None and not conditional
+            ),
+            "randomised thresholds: only the conditional rule has them": self.randomised and not conditional,
+            "confident: the learned rule has no theorem at all": (
+                self.confident and self.threshold_rule == "learned"
+            ),
+            "confident, together with a shift, randomised thresholds or stability: no law of coverage given "
+            "the calibration set is known here; certify the artifact on held-out records instead": (
+                self.confident and (self.shift is not None or self.randomised or self.stability)
+            ),
+            "max_wrong_rate, together with a shift: certification prompts come from where it was "
+            "calibrated, not from where it is served": (
+                self.max_wrong_rate is not None and self.shift is not None
+            ),
+            "max_wrong_rate, together with confident and the conditional rule: both would test on the same "
+            "prompts. Take the marginal or the grouped rule, whose confidence needs none": (
+                self.max_wrong_rate is not None and self.tests_levels
+            ),
+            "delta: nothing holds with confidence here; ask for confident or max_wrong_rate, or certify": (
+                self.delta is not None and not self.confident and self.max_wrong_rate is None
+            ),
+            "wrong_rate_groups: there is no max_wrong_rate": (
+                self.wrong_rate_groups and self.max_wrong_rate is None
+            ),
+            "penalised: there is no ridge": self.penalised != "slopes" and not self.ridge,
+        }
+        for problem, found in problems.items():
+            if found:
+                raise InputError(problem)
+
+    @property
+    def alphas(self) -> tuple[str, ...]:
+        """Error levels as decimal text, ascending; those of `POLICY_ALPHAS` where none are given."""
+        if self.alpha is None:
+            return POLICY_ALPHAS
+        several = (
+            [self.alpha]
+            if isinstance(self.alpha, str) or not isinstance(self.alpha, Sequence)
+            else self.alpha
+        )
+        texts = {format_alpha(one) for one in several}
+        if not texts:
+            msg = "alpha: at least one error level is needed"
+            raise InputError(msg)
+        return tuple(sorted(texts, key=float))
+
+    @property
+    def ridge_penalty(self) -> Ridge | None:
+        """The penalty of a ridge; None without one."""
+        checked = ConditionalThreshold("0.5", ridge=self.ridge, penalised=self.penalised)
+        return Ridge(strength=float(checked.ridge), penalised=self.penalised) if self.ridge else None
+
+    @property
+    def wrong_rate(self) -> str | None:
+        """`max_wrong_rate` as decimal text; None without bot mode."""
+        if self.max_wrong_rate is None:
+            return None
+        try:
+            return format_alpha(self.max_wrong_rate)
+        except InputError as error:
+            msg = (
+                "max_wrong_rate must be a decimal number strictly between 0 and 1, such as 0.05; got "
+                f"{self.max_wrong_rate!r}"
+            )
+            raise InputError(msg) from error
+
+    @property
+    def failure_probability(self) -> str:
+        """`delta` as decimal text."""
+        return DEFAULT_DELTA if self.delta is None else format_delta(self.delta)
+
+    @property
+    def shift_statistic(self) -> Statistic | None:
+        """The statistic that holds likelihood ratios; None where there is no shift."""
+        return None if self.shift is None else parse_statistic(self.shift)
+
+    @property
+    def tests_levels(self) -> bool:
+        """Whether levels are tested on a third split: no law gives the conditional rule's confidence."""
+        return self.confident and self.threshold_rule == "conditional"
+
+    @property
+    def uses_weights(self) -> bool:
+        """Whether thresholds use the weights of calibration prompts.
+
+        The law of an order statistic knows no weights, the paper's slack counts prompts, and a ridge or
+        randomised thresholds would need the weight of the prompt to come. A shift brings its own weights.
+        """
+        extras = self.ridge or self.shift is not None or self.randomised or self.stability
+        return self.threshold_rule == "conditional" and not extras
+
+    @property
+    def needs_certification(self) -> bool:
+        """Whether the third split is used up to choose a level or a policy."""
+        return self.tests_levels or self.max_wrong_rate is not None
+
+    def make_rule(self, alpha: str, effective_alpha: str | None = None) -> ThresholdRule[Any]:
+        """Make the unfitted rule of one level."""
+        delta = None
+        if self.confident and not self.tests_levels:
+            delta = self.failure_probability
+            if self.max_wrong_rate is not None:
+                # A policy may be found at any level, so the confidence has to hold for all of them at once.
+                shared = Decimal(delta) / len(self.alphas)
+                delta = format_delta(shared.quantize(UNIT, rounding=ROUND_FLOOR))
+        return make_threshold_rule(
+            self.threshold_rule,
+            alpha,
+            float(self.cap),
+            effective_alpha=effective_alpha,
+            delta=delta,
+            ridge=self.ridge_penalty,
+            window=self.window,
+        )
+
+    def level_steps(self, alpha: str) -> list[str]:
+        """Return the levels to test in place of one, ascending, the last of them itself."""
+        steps = [
+            (Decimal(alpha) * step / STEPS).quantize(UNIT, rounding=ROUND_FLOOR)
+            for step in range(1, STEPS + 1)
+        ]
+        return [format_alpha(step) for step in dict.fromkeys(steps) if step > 0]
+
+    def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
+        """Plan the split, with parts to fit and to certify on only where they are needed."""
+        # The units of a ridge are fitted as well.
+        learns = self.combine is not None or self.ridge_penalty is not None
+        fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
+        if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
+            msg = (
+                "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
+                "fitted here"
+            )
+            raise InputError(msg)
+        if fit_fraction is None:
+            learns = learns or (feature_map.needs_fit and not feature_map.fitted)
+            fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
+        if certification_fraction is None:
+            certification_fraction = DEFAULT_CERTIFICATION_FRACTION if self.needs_certification else 0.0
+        return split_plan(
+            self.seed, fit=fit_fraction, test=self.test_fraction, certification=certification_fraction
+        )
+
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `calibrate`."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def only_in_python(self) -> tuple[str, ...]:
-        """What the command line cannot express, in words; empty where `command` says everything."""
+        """What the command line cannot express, in words; empty where `command` expresses everything."""
         stability = self.stability
         problems = {
             "the feature map came fitted, and the command fits its text": not isinstance(self.features, str),
@@ -121,15 +343,7 @@ class CalibrationConfig:
         return tuple(words for words, found in problems.items() if found)
 
     def command(self, records: Sequence[str], out: str | None = None) -> str:
-        """Return the command that calibrates with these options.
-
-        Args:
-            records: Files or stores with the labelled prompts.
-            out: Where to write the artifact; None for the command's default.
-
-        Returns:
-            The command, quoted for a shell. What it cannot express, `only_in_python` names.
-        """
+        """Return the shell command that calibrates with these options; see `only_in_python`."""
         words = ["langchain-cfc", "calibrate", *records]
         if out is not None:
             words += ["--out", out]
@@ -142,7 +356,7 @@ class CalibrationConfig:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """One option as the words of a command line."""
+    """Return one option as the words of a command line."""
     if name == "never_empty":  # on by default
         return ["--allow-empty"]
     flag = f"--{_FLAGS.get(name, name.replace('_', '-'))}"

@@ -1,6 +1,8 @@
-"""The calibration split in numbers, and the rules fitted on it.
+"""The prompts of a calibration, and everything that is fitted on them.
 
-Fitting a combination of verifiers: logistic regression of `correct` on their raw outputs.
+`CalibrationPrompts` splits the labelled prompts, `CalibrationData` holds the calibration split as arrays, and
+`fit_levels` fits the threshold rules. `fit_combination` fits a combination of verifiers: logistic regression
+of `correct` on their raw outputs.
 
 With standardised raw outputs x_ij of candidate j of prompt i, log-odds z_ij = b + c'x_ij and labels y_ij in
 {0, 1}, the fit minimises
@@ -30,9 +32,8 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.artifact import AttainableGroup, CalibrationFacts, LevelState, PackedArray, SelfCheck
-from langchain_cfc.calibration.checks import attainable_groups
+from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.calibration.request import Request
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
@@ -41,22 +42,26 @@ from langchain_cfc.scoring import Combination
 from langchain_cfc.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
 
-# Calibration prompts that a fitted rule is asked, and how much wider its window becomes if it refuses one.
+# Number of calibration prompts that a fitted rule is asked, and the factor by which its window grows if it
+# refuses one.
 ASKED, WIDER = 1_000, 4
+# Of the logistic regression: the penalty, the largest slope per prompt at which the objective counts as
+# minimal, and the largest number of Newton steps.
+RIDGE, _FLAT, _NEWTON_STEPS = 0.01, 1e-12, 100
 RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """The calibration split in numbers.
+class CalibrationData:
+    """The calibration split as arrays.
 
     Attributes:
         labelled: N labelled prompts.
         feature_map: The fitted map.
         features: (N, d) their features.
         success_scores: (N,) their success scores, `cap` where none can be covered.
-        ratios: (N,) how much likelier each is where it is served; None where there is no shift.
-        units_of: (M, d) features of the fit split, from which a ridge takes its units; None without one.
+        ratios: (N,) likelihood ratios of serving to calibration; None where there is no shift.
+        units_of: (M, d) features of the fit split that set the units of a ridge; None without a ridge.
         cap: Number above 1.
     """
 
@@ -75,48 +80,43 @@ class Calibration:
 
     @property
     def weights(self) -> FloatArray | None:
-        """(N,) how much each counts; None where all count as one.
+        """(N,) weight of each prompt; None where all count as one.
 
-        Prompts that were chosen to be labelled with unequal probabilities count for less than one each. A
-        prompt to come counts as one, which is the most it could: thresholds never fall as its weight grows,
-        so that no promise is broken by that.
+        Prompts that were sampled for labelling with unequal probabilities count for less than one each. A
+        prompt to come counts as one, the most it could: thresholds never fall as its weight grows, so this
+        breaks no promise.
         """
         return self.labelled.weights if self.ratios is None else self.ratios
 
     @property
     def counts(self) -> tuple[float, float]:
-        """As how many prompts they count, and as how many those that are reachable."""
+        """Total weight of the prompts, and total weight of the reachable ones."""
         counted = np.ones(len(self.labelled)) if self.labelled.weights is None else self.labelled.weights
-        # Sums that do not depend on the order, so that all of them are as many as all.
+        # `fsum` does not depend on the order, so both sums agree where all prompts are reachable.
         return math.fsum(counted), math.fsum(counted[self.reachable])
 
     @property
     def weightings(self) -> tuple[GuaranteedWeight, ...]:
-        """The weightings that the feature map spans and that have a name, the constant first."""
+        """The named weightings in the span of the feature map, the constant first."""
         return self.feature_map.guaranteed_weights()
 
     @cached_property
     def groups(self) -> list[AttainableGroup]:
-        """Attainable coverage of all prompts first, then of every guaranteed weighting."""
+        """Attainable coverage of all prompts, then of every guaranteed weighting."""
         weights = self.labelled.weights
         if self.ratios is not None:
-            # In the unit in which they are one on average, sums of them are numbers of prompts again.
+            # Scaled to a mean of one, their sums are numbers of prompts again.
             weights = self.ratios / self.ratios.mean()
-        return attainable_groups(self.weightings, self.features, self.reachable, weights)
+        return compute_attainable_groups(self.weightings, self.features, self.reachable, weights)
 
 
-def fitted_map(feature_map: FeatureMap, fit_split: LabelledBatch, calibration: LabelledBatch) -> FeatureMap:
-    """The map, fitted on the fit split if it did not come fitted.
+def fit_feature_map(
+    feature_map: FeatureMap, fit_split: LabelledBatch, calibration: LabelledBatch
+) -> FeatureMap:
+    """Fit a feature map on the fit split, unless it came fitted.
 
-    Args:
-        feature_map: The map that was asked for.
-        fit_split: Prompts that fit it.
-        calibration: Prompts that calibrate. Their categories are known as well: a rare one may be missing
-            from the fit split (`Group` says why that is sound).
-
-    Raises:
-        CalibrationError: If the fit split is empty and something is to be fitted.
-        FeatureError: If the map cannot be fitted on it.
+    The categories of calibration prompts are added, since the fit split may miss a rare one (`Group` says why
+    that is sound).
     """
     if feature_map.fitted:
         return feature_map
@@ -133,12 +133,8 @@ def fitted_map(feature_map: FeatureMap, fit_split: LabelledBatch, calibration: L
         return fitted.with_categories_of(calibration.draws)
 
 
-def units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
-    """(M, d) features of the fit split, from which a ridge takes its units.
-
-    Raises:
-        CalibrationError: If the fit split is empty.
-    """
+def compute_ridge_units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
+    """Return the (M, d) features of the fit split, which set the units of a ridge."""
     if len(fit_split) == 0:
         msg = (
             "a ridge takes its units from prompts that calibration never sees, but the fit split is empty: "
@@ -150,23 +146,16 @@ def units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
 
 
 def fit_levels(
-    data: Calibration, request: Request, alphas: Sequence[str], fair: BoolArray
+    data: CalibrationData, config: CalibrationConfig, alphas: Sequence[str], fair: BoolArray
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
-    """The fitted rules at every level, and the arrays that they refer to, equal ones stored once.
+    """Fit the rules at every level, and return their states with the arrays these refer to.
 
-    Args:
-        data: The calibration split in numbers.
-        request: What was asked for.
-        alphas: The levels.
-        fair: (N,) which prompts are a fair sample: on those the marginal rule is fitted, which knows no
-            weights and is compared with. Where there are none it flags every prompt.
-
-    Returns:
-        Both.
+    The marginal rule knows no weights, so it is fitted on the (N,) prompts marked as a fair sample; where
+    there are none it flags every prompt.
     """
     arrays: dict[str, PackedArray] = {}
 
-    def stored(state: Mapping[str, FloatArray]) -> dict[str, str]:
+    def store(state: Mapping[str, FloatArray]) -> dict[str, str]:
         packed = {key: PackedArray.pack(array) for key, array in state.items()}
         arrays.update({array.name: array for array in packed.values()})
         return {key: array.name for key, array in packed.items()}
@@ -174,39 +163,40 @@ def fit_levels(
     levels = []
     for alpha in alphas:
         effective = None
-        if request.stability is not None:
-            effective = request.stability.effective_alpha(alpha, len(data.labelled))
-        rule = request.threshold_rule(alpha, effective)
+        if config.stability is not None:
+            effective = config.stability.effective_alpha(alpha, len(data.labelled))
+        rule = config.make_rule(alpha, effective)
         fitted = None if effective == "0" else _fit(rule, data)
         check = None
         if isinstance(fitted, ConditionalThreshold):
-            fitted, check = _widened(fitted, data)
-        marginal = MarginalThreshold(alpha, request.cap)
+            fitted, check = _widen_window(fitted, data)
+        marginal = MarginalThreshold(alpha, data.cap)
         compared = marginal.fit(data.features[fair], data.success_scores[fair]) if fair.any() else None
         levels.append(
             LevelState(
                 alpha=alpha,
-                rule=stored(_state(fitted, data)),
-                marginal=stored(_state(compared, data)),
+                rule=store(_state_of(fitted, data)),
+                marginal=store(_state_of(compared, data)),
                 effective_alpha=effective,
-                slack=_slack(fitted, data),
+                slack=_estimate_slack(fitted, data),
                 self_check=check,
             )
         )
     return levels, arrays
 
 
-def _fit(rule: RuleT, data: Calibration) -> RuleT:
+def _fit(rule: RuleT, data: CalibrationData) -> RuleT:
     if not isinstance(rule, ConditionalThreshold):
         return rule.fit(data.features, data.success_scores)
     return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of)
 
 
-def _widened(fitted: ConditionalThreshold, data: Calibration) -> tuple[ConditionalThreshold, SelfCheck]:
-    """A fitted rule that refuses none of its own prompts, as far as a sample tells, and what it answers them.
+def _widen_window(
+    fitted: ConditionalThreshold, data: CalibrationData
+) -> tuple[ConditionalThreshold, SelfCheck]:
+    """Widen a rule's window until it refuses none of a sample of its own prompts.
 
-    Fitting has asked a few of them already and kept what they need; here more are asked, and the window is
-    widened until all are answered.
+    Fitting asks a few prompts and keeps what they need; this asks more.
     """
     chosen = np.unique(np.linspace(0, len(data.features) - 1, ASKED).astype(np.int64))
     weights = None if data.ratios is None else data.ratios[chosen]
@@ -220,17 +210,17 @@ def _widened(fitted: ConditionalThreshold, data: Calibration) -> tuple[Condition
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
 
-def _state(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, FloatArray]:
-    """The state of a rule; of None that of one that flags every prompt."""
+def _state_of(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, FloatArray]:
+    """Return the state of a rule; for None, the state of a rule that flags every prompt."""
     if fitted is not None:
         return fitted.state_data()
     return {"quantile": np.empty(0), "dimension": np.array([float(data.feature_map.dimension)])}
 
 
-def _slack(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, float]:
-    """By name of a weighting, what a ridge is estimated to cost.
+def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, float]:
+    """Estimate the coverage that a ridge costs, by name of a weighting.
 
-    A category that the fit split lacks has no units: the ridge leaves its column out, with nothing to
+    A category that the fit split lacks has no units: the ridge leaves its column out, so there is nothing to
     estimate.
     """
     if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
@@ -240,39 +230,28 @@ def _slack(fitted: ThresholdRule[Any] | None, data: Calibration) -> dict[str, fl
         for one in data.weightings
         if fitted.penalised == "all" or data.units_of is None or one.values(data.units_of).any()
     }
-    # The constant pays nothing but round-off where it is left out of the penalty.
+    # Where the penalty leaves the constant out, its slack is only round-off.
     return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}
 
 
-RIDGE = 0.01
-# The largest slope of the objective, per prompt, at which it counts as minimal.
-_FLAT = 1e-12
-_NEWTON_STEPS = 100
-
-
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
-    """Fit a combination of k verifiers.
-
-    Args:
-        names: Their names.
-        raw: (N, n, k) finite raw outputs of the candidates.
-        fit_split: The N prompts with their labels; none of them may calibrate.
-
-    Returns:
-        The combination.
-
-    Raises:
-        CalibrationError: If there is no prompt, or all candidates are correct, or all wrong.
-        InputError: If the outputs of a verifier lie too far apart for their deviation to be computed.
-        MissingExtraError: If SciPy is not installed.
-    """
-    _check_both_kinds(fit_split)
-    shares = _weights(fit_split.clusters)
+    """Fit a combination of k verifiers to (N, n, k) raw outputs; none of these N prompts may calibrate."""
+    correct = fit_split.correct
+    if not correct.size or correct.all() or not correct.any():
+        found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
+        msg = (
+            f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
+            f"holds {found}: raise fit_fraction, or bring more records (a cluster is never split, so many "
+            "clusters are needed)"
+        )
+        raise CalibrationError(msg)
+    sizes = Counter(fit_split.clusters)
+    shares = np.array([1.0 if name is None else 1.0 / sizes[name] for name in fit_split.clusters])
     weights = np.repeat(shares / fit_split.draws.n, fit_split.draws.n)
     outputs = raw.reshape(-1, raw.shape[2])
-    centres, scales = _units(names, outputs, weights)
+    centres, scales = _standardise(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
-    intercept, *coefficients = _minimum(_Logistic(x, fit_split.correct.ravel(), weights)).tolist()
+    intercept, *coefficients = _fit_logistic(x, fit_split.correct.ravel(), weights).tolist()
     return Combination(
         names=tuple(names),
         centres=tuple(centres.tolist()),
@@ -282,30 +261,13 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
     )
 
 
-def _check_both_kinds(fit_split: LabelledBatch) -> None:
-    correct = fit_split.correct
-    if correct.size and correct.any() and not correct.all():
-        return
-    found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
-    msg = (
-        f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
-        f"holds {found}: raise fit_fraction, or bring more records (a cluster is never split, so many "
-        "clusters are needed)"
-    )
-    raise CalibrationError(msg)
-
-
-def _weights(clusters: Sequence[str | None]) -> FloatArray:
-    """(N,) weights of the prompts: 1, shared out among the prompts of a cluster."""
-    sizes = Counter(clusters)
-    return np.array([1.0 if name is None else 1.0 / sizes[name] for name in clusters])
-
-
-def _units(names: Sequence[str], outputs: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(k,) means and standard deviations."""
+def _standardise(
+    names: Sequence[str], outputs: FloatArray, weights: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the (k,) weighted means and standard deviations of raw outputs."""
     low, high = outputs.min(axis=0), outputs.max(axis=0)
-    # A constant is left alone: the mean of equal numbers may miss them by round-off, which a deviation of the
-    # same size would blow up. Its column is zero, and so is its coefficient.
+    # A constant column is only centred: the mean of equal numbers may differ from them by round-off, which
+    # division by an equally small deviation would magnify. Its coefficient is then zero.
     constant = low == high
     with np.errstate(over="ignore", invalid="ignore"):
         span = np.where(constant, 1.0, high - low)
@@ -325,70 +287,49 @@ def _units(names: Sequence[str], outputs: FloatArray, weights: FloatArray) -> tu
     return centres, scales
 
 
-@dataclass(frozen=True)
-class _Logistic:
-    """The objective above, divided by the number of prompts and clusters.
+def _fit_logistic(x: FloatArray, correct: BoolArray, weights: FloatArray) -> FloatArray:
+    """Minimise the objective above, divided by the number of prompts, over (k + 1,) coefficients.
 
-    Attributes:
-        x: (M, k + 1) a constant and the standardised outputs.
-        correct: (M,) labels.
-        weights: (M,) weights of the candidates.
+    `x` is (M, k + 1), a constant and the standardised outputs; `correct` and `weights` are (M,).
     """
-
-    x: FloatArray
-    correct: BoolArray
-    weights: FloatArray
-
-    @property
-    def size(self) -> float:
-        """The number of prompts, each cluster counting as one."""
-        return float(self.weights.sum())
-
-    @property
-    def penalties(self) -> FloatArray:
-        """(k + 1,) penalties: none on the intercept."""
-        return np.array([0.0] + [RIDGE] * (self.x.shape[1] - 1))
-
-    def value(self, theta: FloatArray) -> float:
-        """The objective."""
-        z = self.x @ theta
-        losses = np.logaddexp(0.0, z) - self.correct * z
-        return float(self.weights @ losses + self.penalties @ theta**2 / 2.0) / self.size
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """(k + 1,) its slope."""
-        surprise = _expit(self.x @ theta) - self.correct
-        return np.asarray((self.x.T @ (self.weights * surprise) + self.penalties * theta) / self.size)
-
-    def hessian(self, theta: FloatArray) -> FloatArray:
-        """(k + 1, k + 1) its curvature."""
-        p = _expit(self.x @ theta)
-        curvature = (self.x.T * (self.weights * p * (1.0 - p))) @ self.x
-        return np.asarray((curvature + np.diag(self.penalties)) / self.size)
-
-
-def _minimum(objective: _Logistic) -> FloatArray:
     optimize = require("scipy.optimize", "calibrate", "fitting a combination of verifiers")
-    found = optimize.minimize(
-        objective.value,
-        np.zeros(objective.x.shape[1]),
+    size = float(weights.sum())
+    penalties = np.array([0.0] + [RIDGE] * (x.shape[1] - 1))  # none on the intercept
+
+    def objective(theta: FloatArray) -> float:
+        z = x @ theta
+        losses = np.logaddexp(0.0, z) - correct * z
+        return float(weights @ losses + penalties @ theta**2 / 2.0) / size
+
+    def gradient(theta: FloatArray) -> FloatArray:
+        residuals = _expit(x @ theta) - correct
+        return np.asarray((x.T @ (weights * residuals) + penalties * theta) / size)
+
+    def hessian(theta: FloatArray) -> FloatArray:
+        p = _expit(x @ theta)
+        curvature = (x.T * (weights * p * (1.0 - p))) @ x
+        return np.asarray((curvature + np.diag(penalties)) / size)
+
+    solution = optimize.minimize(
+        objective,
+        np.zeros(x.shape[1]),
         method="trust-exact",
-        jac=objective.gradient,
-        hess=objective.hessian,
+        jac=gradient,
+        hess=hessian,
         options={"gtol": 1e-6, "maxiter": 1000},
     )
-    # The solver compares values, which round-off makes equal at a distance of its square root from the
-    # minimum. Newton's own steps go by the slope, and reach the last digits.
-    theta, slope = np.asarray(found.x, dtype=np.float64), np.inf
+    # The solver compares values, which round-off makes equal within its square root of the minimum. Newton
+    # steps use the slope, and reach the last digits.
+    theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
     for _ in range(_NEWTON_STEPS):
-        gradient = objective.gradient(theta)
-        slope = float(np.abs(gradient).max())
-        if slope <= _FLAT:
+        slope = gradient(theta)
+        largest = float(np.abs(slope).max())
+        if largest <= _FLAT:
             return theta
-        theta = theta - np.linalg.solve(objective.hessian(theta), gradient)
+        theta = theta - np.linalg.solve(hessian(theta), slope)
     msg = (
-        f"the combination of verifiers could not be fitted: the slope is still {slope:.1e} "
-        f"({found.message}); look for outliers among the raw outputs"
+        f"the combination of verifiers could not be fitted: the slope is still {largest:.1e} "
+        f"({solution.message}); look for outliers among the raw outputs"
     )
     raise CalibrationError(msg)
 
@@ -398,75 +339,63 @@ def _expit(values: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """The labelled prompts of a calibration.
+class CalibrationPrompts:
+    """The labelled prompts of a calibration and their split.
 
     Attributes:
-        plan: What assigns prompts to parts.
-        labelled: All of them, scored.
-        combination: What made the scores out of several verifiers' raw outputs; None where one gave them.
-        weighs: Whether those that calibrate keep their weights, where prompts have any. Of all other parts,
-            and of that one otherwise, a fair sample is taken.
+        plan: The plan that assigns prompts to parts.
+        labelled: All prompts, scored.
+        combination: The combination that made the scores; None where one verifier gave them.
+        uses_weights: Whether the calibration part keeps the weights of its prompts. Of every other part, and
+            of this one without weights, a fair sample is taken.
     """
 
     plan: SplitPlan
     labelled: LabelledBatch
     combination: Combination | None
-    weighs: bool = False
+    uses_weights: bool
 
     @classmethod
     def of(
         cls,
         records: Iterable[PromptRecord] | LabelledBatch,
-        combine: Sequence[str] | None,
+        config: CalibrationConfig,
         plan: SplitPlan,
-        *,
-        n: int | None,
         provenance: Provenance | None,
-        weighs: bool,
-    ) -> Prompts:
-        """Read records, scored by one verifier or by a combination that the fit split makes.
-
-        Raises:
-            InputError: If a record cannot be used.
-            CalibrationError: If a combination is to be fitted to candidates of one kind.
-        """
-        if combine is None:
+    ) -> CalibrationPrompts:
+        """Read records; with `combine`, score them by a combination fitted on the fit split."""
+        names, n, weighs = config.combine, config.n, config.uses_weights
+        if names is None:
             return cls(plan, tabulate(records, n=n, provenance=provenance, weighted=True), None, weighs)
-        labelled, raw = tabulate_raw(records, combine, n=n, provenance=provenance, weighted=True)
-        fit = cls(plan, labelled, None).rows["fit"]
-        combination = fit_combination(combine, raw[fit], labelled.take(fit))
-        # The raw outputs have done their part, and would be copied with every part of the table.
+        labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True)
+        fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
+        combination = fit_combination(names, raw[fit], labelled.take(fit))
+        # The raw outputs are not needed any more, and would be copied with every part of the table.
         scored = replace(with_scores(labelled, combination.score_all(raw)), raw={})
         return cls(plan, scored, combination, weighs)
 
     @cached_property
     def rows(self) -> dict[Part, IntArray]:
-        """Rows of each part that are used, by id: rounding follows the order, and no file's changes a bit."""
+        """Used rows of each part, sorted by id, so that rounding does not depend on the file's order."""
         ids = self.labelled.ids
         order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         fair = self.plan.stays(self.labelled)
         parts = self.plan.rows(self.labelled)
-        used = {name: rows if self._weighs(name) else rows[fair[rows]] for name, rows in parts.items()}
+        used = {name: rows if self._keeps_weights(name) else rows[fair[rows]] for name, rows in parts.items()}
         return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
 
     def part(self, name: Part) -> LabelledBatch:
-        """The prompts of a part."""
+        """Return the prompts of a part."""
         used = self.labelled.take(self.rows[name])
-        return used if self._weighs(name) else replace(used, weights=None)
+        return used if self._keeps_weights(name) else replace(used, weights=None)
 
-    def _weighs(self, name: Part) -> bool:
-        return self.weighs and name == "calibration"
+    def _keeps_weights(self, name: Part) -> bool:
+        return self.uses_weights and name == "calibration"
 
     def calibration(self, within_clusters: str) -> LabelledBatch:
-        """The prompts that calibrate: `one` of each cluster, or `all`.
-
-        Raises:
-            InputError: If it is neither of the two.
-            CalibrationError: If there are none.
-        """
+        """Return the prompts that calibrate: `one` of each cluster, or `all`."""
         if within_clusters not in {"one", "all"}:
             msg = f"within_clusters must be 'one' or 'all', got {within_clusters!r}"
             raise InputError(msg)
@@ -480,11 +409,7 @@ class Prompts:
         return self.one_per_cluster(part) if within_clusters == "one" else part
 
     def certification(self) -> LabelledBatch:
-        """The prompts of the third split, one of each cluster.
-
-        Raises:
-            CalibrationError: If there are none.
-        """
+        """Return the prompts of the certification part, one of each cluster."""
         part = self.part("certification")
         if len(part) == 0:
             msg = "the split for certificates is empty: raise certification_fraction, or bring more records"
@@ -492,35 +417,24 @@ class Prompts:
         return self.one_per_cluster(part)
 
     def one_per_cluster(self, prompts: LabelledBatch) -> LabelledBatch:
-        """One hash-chosen prompt of each cluster."""
+        """Return one hash-chosen prompt of each cluster."""
         rows = self.plan.one_per_cluster(prompts)
         return prompts if len(rows) == len(prompts) else prompts.take(rows)
 
     def facts(
         self,
-        data: Calibration,
+        data: CalibrationData,
         config: CalibrationConfig,
         *,
         came_fitted: bool,
-        recognised: bool,
     ) -> CalibrationFacts:
-        """What an artifact says of them.
-
-        Args:
-            data: The calibration split in numbers.
-            config: How the calibration was asked for.
-            came_fitted: Whether the feature map was given fitted.
-            recognised: Whether the third split is to be known again: where it can certify nothing any more,
-                or never could.
-
-        Returns:
-            The facts.
-        """
+        """Return the facts that an artifact states about its prompts."""
         used = [cluster for cluster in data.labelled.clusters if cluster is not None]
         labelled = self.labelled
         ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}
         known: tuple[Part, ...] = ("fit", "calibration")
-        if recognised:
+        if config.needs_certification or config.shift is not None:
+            # The third part can certify nothing any more, or never could: recognise its records later.
             known = (*known, "certification")
         clusters = [labelled.clusters[row] for name in known for row in self.rows[name].tolist()]
         sketched = list_ids_and_clusters([one for name in known for one in ids[name]], clusters)

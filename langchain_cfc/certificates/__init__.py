@@ -1,9 +1,9 @@
-"""Certificates: what held-out labelled prompts say about one frozen artifact, with confidence."""
+"""Certificates with confidence about one frozen artifact, from held-out labelled prompts."""
 
 from __future__ import annotations
 
-from langchain_cfc.certificates.coverage import certify, outcomes
-from langchain_cfc.certificates.levels import tested_levels
-from langchain_cfc.certificates.policies import certified_policy
+from langchain_cfc.certificates.coverage import certify, compute_outcomes
+from langchain_cfc.certificates.levels import select_tested_levels
+from langchain_cfc.certificates.policies import certify_policy
 
-__all__ = ["certified_policy", "certify", "outcomes", "tested_levels"]
+__all__ = ["certify", "certify_policy", "compute_outcomes", "select_tested_levels"]

@@ -1,4 +1,4 @@
-"""Exact bounds for shares and means: what every certificate rests on.
+"""Exact bounds for shares and means, on which every certificate rests.
 
 They hold for every sample size, and round-off makes the one-sided ones wider, never narrower: whether one
 holds is decided by the binomial tail itself, enlarged by more than its round-off. SciPy's inverse of the
@@ -23,24 +23,14 @@ from langchain_cfc.errors import InputError
 # compute it in other ways.
 _ROUND_OFF = 1e-9
 
-# Up to here the tail was compared.
+# The largest size up to which the tail was compared.
 LARGEST_SIZE = 10**8
 
 
 def clopper_pearson(successes: float, size: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact two-sided binomial interval of Clopper and Pearson (1934).
+    """Return the exact two-sided binomial interval of Clopper and Pearson (1934).
 
-    Args:
-        successes: Number of successes, 0 <= successes <= size; fractional for weighted shares, where it is
-            an approximation.
-        size: Number of trials; (0, 1) comes back where it is 0.
-        confidence: Confidence level in (0, 1).
-
-    Returns:
-        Lower and upper bound.
-
-    Raises:
-        MissingExtraError: If SciPy is not installed.
+    Fractional numbers of successes and trials, from weighted shares, give an approximation.
 
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
     [0.4439, 0.9748]
@@ -54,68 +44,44 @@ def clopper_pearson(successes: float, size: float, confidence: float = 0.95) -> 
     return low, high
 
 
-def at_least(successes: int, size: int, delta: float) -> float:
-    """A lower bound on a probability that fails with probability at most delta.
+def lower_bound(successes: int, size: int, delta: float) -> float:
+    """Return a lower bound on a probability; it fails with probability at most delta.
 
     Of independent trials with success probability p, so many succeed. The bound is the p at which as many
     successes or more have probability delta: the one-sided bound of Clopper and Pearson (1934, "The use of
     confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26).
 
-    Args:
-        successes: Number of successes, 0 <= successes <= size.
-        size: Number of independent trials.
-        delta: How often the bound may fail, in (0, 1).
-
-    Returns:
-        The bound in [0, 1); 0.0 where there is no success or no trial.
-
-    Raises:
-        InputError: If the counts are no whole numbers in their range, or delta is not in (0, 1).
-        MissingExtraError: If SciPy is not installed.
-
-    >>> round(at_least(95, 100, 0.05), 4)
+    >>> round(lower_bound(95, 100, 0.05), 4)
     0.8977
     """
-    size, delta = _size(size), _delta(delta)
-    successes = _count("successes", successes, size)
+    size, delta = _check_size(size), _check_delta(delta)
+    successes = _check_count("successes", successes, size)
     if successes == 0:  # The incomplete beta function is defined for positive arguments only.
         return 0.0
     tail = require("scipy.special", "calibrate", "a certificate").betainc
 
     def holds(bound: float) -> bool:
-        return _enlarged(tail(successes, size - successes + 1, bound)) <= delta
+        return _enlarge(tail(successes, size - successes + 1, bound)) <= delta
 
-    return _border(0.0, 1.0, holds)
+    return _bisect_bound(0.0, 1.0, holds)
 
 
-def at_most(successes: int, size: int, delta: float) -> float:
-    """An upper bound on a probability that fails with probability at most delta.
+def upper_bound(successes: int, size: int, delta: float) -> float:
+    """Return an upper bound on a probability; it fails with probability at most delta.
 
     The p at which as many successes or fewer have probability delta: the one-sided bound of Clopper and
-    Pearson (1934), and the smallest rate that `rare_p_value` rejects at level delta.
+    Pearson (1934), and the smallest rate that `binomial_p_value` rejects at level delta.
 
-    Args:
-        successes: Number of successes, 0 <= successes <= size.
-        size: Number of independent trials.
-        delta: How often the bound may fail, in (0, 1).
-
-    Returns:
-        The bound in (0, 1]; 1.0 where all trials succeed or there is none.
-
-    Raises:
-        InputError: If the counts are no whole numbers in their range, or delta is not in (0, 1).
-        MissingExtraError: If SciPy is not installed.
-
-    >>> round(at_most(0, 59, 0.05), 4), round(at_most(5, 100, 0.05), 4)
+    >>> round(upper_bound(0, 59, 0.05), 4), round(upper_bound(5, 100, 0.05), 4)
     (0.0495, 0.1023)
     """
-    size, delta = _size(size), _delta(delta)
-    successes = _count("successes", successes, size)
-    return _border(1.0, 0.0, lambda bound: rare_p_value(successes, size, bound) <= delta)
+    size, delta = _check_size(size), _check_delta(delta)
+    successes = _check_count("successes", successes, size)
+    return _bisect_bound(1.0, 0.0, lambda bound: binomial_p_value(successes, size, bound) <= delta)
 
 
-def mean_at_most(values: Sequence[float] | FloatArray, largest: float, delta: float) -> float:
-    """An upper bound on the mean of values that fails with probability at most delta.
+def mean_upper_bound(values: Sequence[float] | FloatArray, largest: float, delta: float) -> float:
+    """Return an upper bound on the mean of values in [0, largest]; it fails with probability at most delta.
 
     The empirical Bernstein inequality of Maurer and Pontil (2009, "Empirical Bernstein bounds and sample
     variance penalization", COLT, Theorem 4): with mean M and variance V (divisor m - 1) of m independent,
@@ -123,101 +89,66 @@ def mean_at_most(values: Sequence[float] | FloatArray, largest: float, delta: fl
 
         M + sqrt(2 V ln(2 / delta) / m) + 7 b ln(2 / delta) / (3 (m - 1)).
 
-    Args:
-        values: (m,) i.i.d. values in [0, largest].
-        largest: The largest possible value b >= 0, known before the values are seen.
-        delta: How often the bound may fail, in (0, 1).
+    The largest possible value b must be known before the values are seen; it is the bound for m < 2.
 
-    Returns:
-        The bound, never above `largest`; `largest` for fewer than 2 values.
-
-    Raises:
-        InputError: If a value is not finite or not in [0, largest], or delta is not in (0, 1).
-
-    >>> round(mean_at_most([1.0, 2.0, 0.0, 1.0] * 100, 10.0, 0.05), 3)
+    >>> round(mean_upper_bound([1.0, 2.0, 0.0, 1.0] * 100, 10.0, 0.05), 3)
     1.312
     """
-    _require(math.isfinite(largest) and largest >= 0.0, "largest", "a finite number, at least 0", largest)
-    logarithm = math.log(2.0 / _delta(delta))
+    _check(math.isfinite(largest) and largest >= 0.0, "largest", "a finite number, at least 0", largest)
+    logarithm = math.log(2.0 / _check_delta(delta))
     array = np.asarray(values, dtype=np.float64)
-    _require(array.ndim == 1, "values", "one row of numbers, shape (m,)", array.shape)
+    _check(array.ndim == 1, "values", "one row of numbers, shape (m,)", array.shape)
     outside = ~((array >= 0.0) & (array <= largest))
     if outside.any():
         place = int(outside.argmax())
-        _require(holds=False, name=f"values[{place}]", expected=f"in [0, {largest:g}]", value=array[place])
+        _check(holds=False, name=f"values[{place}]", expected=f"in [0, {largest:g}]", value=array[place])
     size = len(array)
     if size < 2 or largest == 0.0:  # noqa: PLR2004 - one value has no variance
         return float(largest)
     shares = array / largest
     spread = math.sqrt(2.0 * float(shares.var(ddof=1)) * logarithm / size)
     bound = float(shares.mean()) + spread + 7.0 * logarithm / (3.0 * (size - 1))
-    return float(largest) * _enlarged(bound)
+    return float(largest) * _enlarge(bound)
 
 
-def rare_p_value(count: int, size: int, rate: float | Fraction) -> float:
-    """The exact p-value of "the event has a probability above `rate`".
+def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
+    """Return the exact p-value of the hypothesis "the event has a probability above `rate`".
 
-    A small one is evidence that the event is rare, that is, of probability `rate` or less: as few events come
-    with at most this probability if it is not. Equality errs towards not rejecting.
-
-    Args:
-        count: Number of trials in which the event happened, 0 <= count <= size.
-        size: Number of independent trials.
-        rate: Probability in [0, 1]; a float is read by its shortest decimal form.
-
-    Returns:
-        P(Binomial(size, rate) <= count), in [0, 1]; 1.0 where there is no trial.
-
-    Raises:
-        InputError: If the counts are no whole numbers in their range, or the rate is not in [0, 1].
-        MissingExtraError: If SciPy is not installed.
+    It is P(Binomial(size, rate) <= count): if the hypothesis holds, so few events have at most this
+    probability. Equality errs towards not rejecting. A float rate is read by its shortest decimal form.
 
     Source: the binomial test, here by the regularised incomplete beta function (NIST Digital Library of
     Mathematical Functions, 8.17.5).
 
-    >>> round(rare_p_value(1, 100, 0.05), 4)
+    >>> round(binomial_p_value(1, 100, 0.05), 4)
     0.0371
     """
-    size = _size(size)
-    count = _count("count", count, size)
-    rate = _exact("rate", rate)
+    size = _check_size(size)
+    count = _check_count("count", count, size)
+    rate = _to_fraction("rate", rate)
     if count == size:
         return 1.0
     return _tail(count, size, rate)
 
 
-def size_needed(share: float | Fraction, rate: float | Fraction, delta: float) -> int | None:
-    """How many trials show that an event is rare, if it happens in a given share of them.
+def required_size(share: float | Fraction, rate: float | Fraction, delta: float) -> int | None:
+    """Return how many trials show that an event is rarer than `rate`, if it happens in a given share of them.
 
-    That is, the smallest m such that with m trials, and with any larger number, floor(share m) events have
-    `rare_p_value` <= delta. Smaller numbers may do by luck: every time floor(share m) steps up, so does the
+    The result is the smallest m such that with m trials, and with any larger number, floor(share m) events
+    have `binomial_p_value` <= delta; None where the share is not below the rate, or so little that 10**8
+    trials are too few. Smaller numbers may suffice by luck: every time floor(share m) steps up, so does the
     p-value (share 0.04, rate 0.1, delta 0.05: 46 trials with 1 event do, 50 with 2 do not, the answer is 76).
-    This counts on the share that is assumed; a fresh sample may show a larger one.
+    The share is an assumption; a fresh sample may show a larger one. The code holds the derivation.
 
-    Args:
-        share: Share of trials in which the event is assumed to happen, in [0, 1]; a float is read by its
-            shortest decimal form, as is the rate.
-        rate: The probability that is to be shown not to be exceeded, in [0, 1].
-        delta: Level of the test, in (0, 1).
-
-    Returns:
-        The number of trials; None where share >= rate, or so near below it that 10**8 are too few.
-
-    Raises:
-        InputError: If share or rate are not in [0, 1], or delta is not in (0, 1).
-        MissingExtraError: If SciPy is not installed.
-
-    Source: derived beside the code.
-
-    >>> size_needed(0.0, 0.05, 0.05), size_needed(0.02, 0.05, 0.05), size_needed(0.0499, 0.05, 0.05)
+    >>> required_size(0.0, 0.05, 0.05), required_size(0.02, 0.05, 0.05), required_size(0.0499, 0.05, 0.05)
     (59, 153, 12855993)
     """
-    share, rate, delta = _exact("share", share), _exact("rate", rate), _delta(delta)
+    share, rate, delta = _to_fraction("share", share), _to_fraction("rate", rate), _check_delta(delta)
     if share >= rate:
         return None
 
-    def shown(size: int) -> bool:
-        return rare_p_value(math.floor(share * size), size, rate) <= delta
+    def rejects(size: int) -> bool:
+        return binomial_p_value(math.floor(share * size), size, rate) <= delta
 
     # The p-value with share m events, no whole number, is G(m) = P(X > rate), X ~ Beta(share m + 1,
     # (1 - share) m). It is at least the p-value with floor(share m), and decreases in m, so that it can be
@@ -237,26 +168,26 @@ def size_needed(share: float | Fraction, rate: float | Fraction, delta: float) -
     # Within a step of floor(share m) the p-value decreases, so that the worst is where the step begins. The
     # first step from above that begins too high is near: at the latest where share m is a whole number.
     count = math.floor(share * enough)
-    while (start := math.ceil(count / share) if count else 0) and shown(start):
+    while (start := math.ceil(count / share) if count else 0) and rejects(start):
         enough, count = start, count - 1
-    return start + 1 + bisect_left(range(start + 1, enough), True, key=shown)
+    return start + 1 + bisect_left(range(start + 1, enough), True, key=rejects)
 
 
 def _tail(count: int | Fraction, size: int, rate: Fraction) -> float:
-    """P(Binomial(size, rate) <= count), never too small; the count, below size, may be fractional."""
+    """Return P(Binomial(size, rate) <= count), never too small; the count, below size, may be fractional."""
     tail = require("scipy.special", "calibrate", "a certificate").betaincc
     below = float(rate)
     if below > rate:  # The tail decreases in the rate.
         below = math.nextafter(below, 0.0)
-    return _enlarged(tail(float(count + 1), float(size - count), below))
+    return _enlarge(tail(float(count + 1), float(size - count), below))
 
 
-def _enlarged(share: float) -> float:
+def _enlarge(share: float) -> float:
     return min(1.0, float(share) * (1.0 + _ROUND_OFF))
 
 
-def _border(holding: float, failing: float, holds: Callable[[float], bool]) -> float:
-    """The last float on the way from one that holds to one that fails at which a bound still holds."""
+def _bisect_bound(holding: float, failing: float, holds: Callable[[float], bool]) -> float:
+    """Bisect for the last float, from one that holds towards one that fails, at which a bound still holds."""
     while min(holding, failing) < (middle := (holding + failing) / 2.0) < max(holding, failing):
         if holds(middle):
             holding = middle
@@ -265,29 +196,29 @@ def _border(holding: float, failing: float, holds: Callable[[float], bool]) -> f
     return holding
 
 
-def _count(name: str, value: int, size: int) -> int:
+def _check_count(name: str, value: int, size: int) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _require(whole and 0 <= value <= size, name, f"a whole number in 0 ... {size}", value)
+    _check(whole and 0 <= value <= size, name, f"a whole number in 0 ... {size}", value)
     return int(value)
 
 
-def _size(value: int) -> int:
+def _check_size(value: int) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _require(whole and value >= 0, "size", "a whole number, at least 0", value)
+    _check(whole and value >= 0, "size", "a whole number, at least 0", value)
     return int(value)
 
 
-def _delta(value: float) -> float:
-    _require(0.0 < value < 1.0, "delta", "strictly between 0 and 1", value)
+def _check_delta(value: float) -> float:
+    _check(0.0 < value < 1.0, "delta", "strictly between 0 and 1", value)
     return float(value)
 
 
-def _exact(name: str, value: float | Fraction) -> Fraction:
-    _require(0.0 <= value <= 1.0, name, "in [0, 1]", value)
+def _to_fraction(name: str, value: float | Fraction) -> Fraction:
+    _check(0.0 <= value <= 1.0, name, "in [0, 1]", value)
     return Fraction(str(value))
 
 
-def _require(holds: bool, name: str, expected: str, value: object) -> None:
+def _check(holds: bool, name: str, expected: str, value: object) -> None:
     if not holds:
         msg = f"{name} is {value!r}; expected {expected}"
         raise InputError(msg)

@@ -1,4 +1,4 @@
-"""`certify`: what held-out labelled prompts say about one frozen artifact, with confidence."""
+"""`certify`: certificates about the sets of one frozen artifact, from held-out labelled prompts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import at_least, mean_at_most
+from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedShare, CoverageCertificate
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, format_delta
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A set of prompts that certificates speak of.
+class PromptGroup:
+    """The held-out prompts that represent one weighting.
 
     Attributes:
         name: Name of the weighting; `1` is all prompts.
         words: The same for people.
-        members: (m,) which of the held-out prompts speak for it.
+        members: (m,) which of the held-out prompts represent it.
     """
 
     name: str
@@ -35,32 +35,27 @@ class Claim:
     members: BoolArray
 
 
-def claims(artifact: CalibrationArtifact, labelled: LabelledBatch, features: FloatArray) -> list[Claim]:
-    """All prompts first, then every named weighting of the artifact's feature map.
+def sample_groups(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, features: FloatArray
+) -> list[PromptGroup]:
+    """Return all prompts, then a sample of them for every other named weighting of the feature map.
 
-    A weighting f in [0, 1] is turned into a sample: a prompt speaks for it with probability f(X), by the hash
-    of its id. Those that do are independent prompts with the distribution reweighted by f, so that exact
-    binomial bounds hold for soft weightings as for groups (rejection sampling, von Neumann 1951).
-
-    Args:
-        artifact: The artifact.
-        labelled: m held-out prompts.
-        features: (m, d) their features.
-
-    Returns:
-        The claims.
+    A weighting f in [0, 1] is turned into a sample: a prompt represents it with probability f(X), by the hash
+    of its id. These are independent prompts with the distribution reweighted by f, so that exact binomial
+    bounds hold for soft weightings as for groups (rejection sampling, von Neumann 1951).
     """
     everyone, *others = artifact.feature_map.guaranteed_weights()
-    found = [Claim(everyone.name, everyone.words, np.ones(len(labelled), dtype=np.bool_))]
+    groups = [PromptGroup(everyone.name, everyone.words, np.ones(len(labelled), dtype=np.bool_))]
     for one in others:
-        tickets = artifact.calibration.split.uniforms(f"claim {one.name}", labelled.ids)
-        found.append(Claim(one.name, one.words, np.asarray(tickets < one.values(features), dtype=np.bool_)))
-    return found
+        uniforms = artifact.calibration.split.uniforms(f"claim {one.name}", labelled.ids)
+        members = np.asarray(uniforms < one.values(features), dtype=np.bool_)
+        groups.append(PromptGroup(one.name, one.words, members))
+    return groups
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What an artifact decided on labelled prompts, and what came of it.
+    """The decisions of an artifact on labelled prompts, and whether they were right.
 
     Attributes:
         decisions: The decisions on m prompts.
@@ -74,28 +69,18 @@ class Outcomes:
     kept: BoolArray
     wrong: BoolArray
 
-    def under(self, policy: AnswerPolicy) -> BoolArray:
-        """(m,) which prompts another policy would answer."""
+    def answered_under(self, policy: AnswerPolicy) -> BoolArray:
+        """Return (m,) which prompts another policy would answer."""
         return replace(self.decisions, policy=policy).answered
 
 
-def outcomes(
+def compute_outcomes(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
     alpha: Level,
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 - frozen
 ) -> Outcomes:
-    """Decide on labelled prompts by the very function that serves, and look at the labels.
-
-    Args:
-        artifact: The artifact.
-        labelled: m labelled prompts.
-        alpha: Error level.
-        policy: Which sets are answered.
-
-    Returns:
-        What came of it.
-    """
+    """Decide on labelled prompts with the function that serves, and compare with the labels."""
     with name_records_in_errors(labelled.ids):
         decisions = decide(
             artifact, labelled.draws, alpha, policy=policy, uniforms=artifact.uniforms(labelled)
@@ -110,8 +95,8 @@ def outcomes(
     )
 
 
-def records_digest(labelled: LabelledBatch) -> str:
-    """SHA-256 over ids, scores, labels and which answers are equal, whatever the order of the prompts."""
+def compute_records_digest(labelled: LabelledBatch) -> str:
+    """Return a SHA-256 over ids, scores, labels and answer codes, independent of the prompts' order."""
     codes = labelled.draws.answer_codes
     rows = []
     for row, record_id in enumerate(labelled.ids):
@@ -132,11 +117,11 @@ def certify(
 ) -> CalibrationArtifact:
     """Certify the sets of an artifact on held-out labelled prompts.
 
-    Whatever the artifact promises, and however its thresholds came about: given the artifact, whether the
-    promise is kept on an independent prompt is a coin of unknown bias, and exact binomial bounds hold
-    (Clopper and Pearson 1934). Half of delta goes to the three bounds over all prompts, the other half is
-    divided among the groups' (Bonferroni), so that all of them hold together. The mean set size is bounded by
-    the empirical Bernstein inequality (Maurer and Pontil 2009).
+    However the thresholds came about: given the artifact, the promise is kept on each independent prompt with
+    one unknown probability, and exact binomial bounds hold (Clopper and Pearson 1934). Half of delta goes to
+    the three bounds over all prompts, the other half is divided among the groups' (Bonferroni), so that all
+    of them hold together. The mean set size is bounded by the empirical Bernstein inequality (Maurer and
+    Pontil 2009).
 
     Args:
         artifact: The artifact.
@@ -166,29 +151,27 @@ def certify(
     known = [one.alpha for one in artifact.certificates if one.alpha in levels]
     if known:
         msg = (
-            f"alpha = {known[0]} has a certificate already. Certifying until it pleases would void it: take "
-            "the artifact as `calibrate` made it, if there is a reason to certify again"
+            f"alpha = {known[0]} has a certificate already. Certifying again until the result pleases would "
+            "void it: if there is a reason to certify again, take the artifact as `calibrate` made it"
         )
         raise InputError(msg)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    others = artifact.other_parts(provenance)
-    if others:
+    different = artifact.differing_parts(provenance)
+    if different:
         msg = (
-            f"these records come from another {' and '.join(others)} than the calibration records: they can "
-            "certify nothing about this artifact; collect records with the one that it was calibrated for"
+            f"these records come from another {' and '.join(different)} than the calibration records: they "
+            "can certify nothing about this artifact; collect records with the one that it was calibrated for"
         )
         raise FingerprintError(msg)
-    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
-    artifact.check_answers(table)
-    labelled, _ = held_out(artifact, table, "certification")
-    digest = records_digest(labelled)
-    made = [coverage_certificate(artifact, labelled, level, text, digest) for level in levels]
-    certificates = sorted([*artifact.certificates, *made], key=lambda one: float(one.alpha))
+    labelled, _ = tabulate_held_out(artifact, records, "certification")
+    digest = compute_records_digest(labelled)
+    new = [certify_level(artifact, labelled, level, text, digest) for level in levels]
+    certificates = sorted([*artifact.certificates, *new], key=lambda one: float(one.alpha))
     return artifact.model_copy(update={"certificates": certificates})
 
 
-def coverage_certificate(
+def certify_level(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
     alpha: str,
@@ -197,48 +180,39 @@ def coverage_certificate(
     *,
     among: int = 1,
 ) -> CoverageCertificate:
-    """What held-out prompts certify about the sets at one level.
+    """Certify the sets of one level on m held-out prompts with the given digest.
 
-    Args:
-        artifact: The artifact.
-        labelled: m held-out prompts.
-        alpha: Error level.
-        delta: Probability that any bound is wrong, as decimal text.
-        digest: Digest of the prompts.
-        among: Number of levels among which these prompts chose this one; delta is divided by it, so that the
-            bounds hold whichever was chosen.
-
-    Returns:
-        The certificate.
+    If these prompts also chose the level among several, delta is divided by their number `among`, so that the
+    bounds hold whichever was chosen.
     """
-    seen = outcomes(artifact, labelled, alpha)
+    seen = compute_outcomes(artifact, labelled, alpha)
     sizes = seen.decisions.accepted.sum(axis=1)
-    everyone, *groups = claims(artifact, labelled, seen.decisions.features)
+    everyone, *groups = sample_groups(artifact, labelled, seen.decisions.features)
     # Two bounds for every group, three over all prompts.
     whole = float(delta) / among
     each = whole / (4 * len(groups)) if groups else 0.0
     overall = whole / 6 if groups else whole / 3
 
-    def share(claim: Claim, failing: float) -> CertifiedShare:
-        prompts = int(claim.members.sum())
-        kept, covered = int(seen.kept[claim.members].sum()), int(seen.covered[claim.members].sum())
+    def certify_share(group: PromptGroup, failing: float) -> CertifiedShare:
+        prompts = int(group.members.sum())
+        kept, covered = int(seen.kept[group.members].sum()), int(seen.covered[group.members].sum())
         return CertifiedShare(
-            name=claim.name,
-            words=claim.words,
+            name=group.name,
+            words=group.words,
             prompts=prompts,
             kept=kept,
-            kept_at_least=at_least(kept, prompts, failing),
+            kept_at_least=lower_bound(kept, prompts, failing),
             covered=covered,
-            coverage_at_least=at_least(covered, prompts, failing),
+            coverage_at_least=lower_bound(covered, prompts, failing),
         )
 
     return CoverageCertificate(
         alpha=alpha,
         delta=delta,
         prompts=len(labelled),
-        shares=(share(everyone, overall), *(share(group, each) for group in groups)),
+        shares=(certify_share(everyone, overall), *(certify_share(group, each) for group in groups)),
         mean_set_size=float(sizes.mean()),
-        mean_set_size_at_most=mean_at_most(sizes, float(artifact.n), overall),
+        mean_set_size_at_most=mean_upper_bound(sizes, float(artifact.n), overall),
         records_digest=digest,
         artifact_digest=artifact.frozen_digest,
     )

@@ -1,7 +1,7 @@
-"""Levels strict enough that the promise holds for the very artifact, found by testing them in a fixed order.
+"""`select_tested_levels`: levels strict enough that the promise holds for the very artifact.
 
-Given the calibration set, the share of prompts on which the conditional rule keeps its promise follows no law
-that is known beforehand. So the rule is fitted at levels from far below alpha up to alpha, and each is tested
+Given the calibration set, the share of prompts on which the conditional rule keeps its promise follows no
+known law. So the rule is fitted at levels from far below alpha up to alpha, and each is tested
 on a third split against "the promise fails more often than alpha": from the strictest on, each at level
 delta, until one fails its test. The last one that passed is served. The order does not depend on the third
 split, so the first level of the order that deserves no trust is one level, known before it is tested, and
@@ -18,58 +18,47 @@ from fractions import Fraction
 
 from langchain_cfc.artifact import CalibrationArtifact, Confidence, LevelState
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import rare_p_value, size_needed
-from langchain_cfc.certificates.coverage import outcomes, records_digest
+from langchain_cfc.certificates.bounds import binomial_p_value, required_size
+from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest
 from langchain_cfc.errors import UnattainableTargetError
 
 
-def tested_levels(
+def select_tested_levels(
     artifact: CalibrationArtifact,
     certification: LabelledBatch,
     steps: Mapping[str, Sequence[str]],
     delta: str,
 ) -> CalibrationArtifact:
-    """Serve each level by the largest of its steps that is shown to keep the promise.
+    """Replace each level by the largest of its steps that is shown to keep the promise.
 
-    Args:
-        artifact: Holds every step as a level.
-        certification: m labelled prompts, independent and identically distributed with those to come, that
-            have been used for nothing else.
-        steps: By level alpha, smaller levels in the order of their tests, the last of them alpha itself.
-        delta: Probability that a level keeps its promise over all prompts more rarely than it says.
-
-    Returns:
-        The artifact with the levels asked for only, and their confidence. Each level is served at least the
-        threshold that was tested: where there are several, it may be the larger one of another level.
-
-    Raises:
-        UnattainableTargetError: If no step passes.
-        MissingExtraError: If SciPy is not installed.
+    The artifact holds every step as a level. `steps` names, by level alpha, smaller levels in the order of
+    their tests, the last of them alpha itself. The certification prompts must have been used for nothing
+    else. Where there are several levels, one may be served the larger threshold of another.
     """
     held = {one.alpha: one for one in artifact.levels}
-    found = [
-        _tested(artifact, certification, alpha, [held[one] for one in tried], delta)
+    selected = [
+        _select_step(artifact, certification, alpha, [held[one] for one in tried], delta)
         for alpha, tried in steps.items()
     ]
     confidence = Confidence(
         delta=delta,
         names=[artifact.feature_map.guaranteed_weights()[0].name],
         prompts=len(certification),
-        records_digest=records_digest(certification),
-        missed={level.alpha: missed for level, missed in found},
+        records_digest=compute_records_digest(certification),
+        missed={level.alpha: missed for level, missed in selected},
     )
-    levels = sorted((level for level, _ in found), key=lambda one: float(one.alpha))
+    levels = sorted((level for level, _ in selected), key=lambda one: float(one.alpha))
     return artifact.with_levels(levels, confidence=confidence)
 
 
-def _tested(
+def _select_step(
     artifact: CalibrationArtifact,
     certification: LabelledBatch,
     alpha: str,
     tried: Sequence[LevelState],
     delta: str,
 ) -> tuple[LevelState, int]:
-    """The last level that passes in turn, and on how many prompts its promise failed."""
+    """Return the last step that passes its test in turn, and on how many prompts its promise failed."""
     passed: tuple[LevelState, int] | None = None
     missed = 0
     for step in tried:
@@ -80,10 +69,10 @@ def _tested(
                 "marginal": tried[-1].marginal,
             }
         )
-        # By itself: among other levels it would be served the larger of several thresholds.
-        seen = outcomes(artifact.with_levels([level]), certification, alpha)
+        # Tested alone: among other levels the largest of several thresholds would be served.
+        seen = compute_outcomes(artifact.with_levels([level]), certification, alpha)
         missed = len(certification) - int(seen.kept.sum())
-        if rare_p_value(missed, len(certification), Fraction(alpha)) > float(delta):
+        if binomial_p_value(missed, len(certification), Fraction(alpha)) > float(delta):
             break
         passed = level, missed
     if passed is None:
@@ -92,7 +81,7 @@ def _tested(
 
 
 def _unattainable(alpha: str, delta: str, missed: int, size: int) -> UnattainableTargetError:
-    needed = size_needed(Fraction(missed, size) if size else 0, Fraction(alpha), float(delta))
+    needed = required_size(Fraction(missed, size) if size else 0, Fraction(alpha), float(delta))
     cure = (
         f"with this share about {needed} certification prompts would do: bring more records or raise "
         "certification_fraction (on the command line --certification-fraction)"

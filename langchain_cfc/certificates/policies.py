@@ -1,22 +1,21 @@
-"""A policy that answers or abstains, with a certificate on how often its answers are wrong.
+"""`certify_policy`: a policy that answers or abstains, with a certificate on how often its answers are wrong.
 
 The family: from the sets of one of the artifact's levels, answer where the set holds at most so many distinct
 answers and at least so many candidates agree on the best one. The calibration prompts, whose labels have been
-used already, say which policies look safe, and fix the order of the tests. On the third split each is tested
+used already, show which policies look safe, and fix the order of the tests. On the third split each is tested
 against "of the answered prompts more than r get a wrong best answer": given how many are answered, the number
-of wrong ones is binomial, so the p-value is exact. Tests stop at the first that fails; whatever passed before
-is certified, all of it together.
+of wrong ones is binomial, so the p-value is exact. Tests stop at the first failure; all policies that passed
+before are certified together.
 
 Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with fixed sequence testing in an
 order learned on other data.
 
-*What becomes of the promise about sets.* On average over calibration sets it holds before a policy is looked
-for, and not for those calibration sets for which one is found: strict thresholds make answers rarer and
-safer, so that a policy passes more easily where sets hold a correct answer too rarely. (Measured: at alpha =
-0.5 and N = 49, where one calibration set in three let a policy pass, these covered 0.43.) So bot mode does
-not carry that promise. It carries what the certification prompts say of the sets at the level chosen, with
-bounds that hold for all levels at once; or the promise with confidence, where the calibration gave one for
-all levels at once.
+*The promise about sets.* It holds on average over all calibration sets, but not over those calibration sets
+for which a policy is found: strict thresholds make answers rarer and safer, so that a policy passes more
+easily where sets hold a correct answer too rarely. (Measured: at alpha = 0.5 and N = 49, where one
+calibration set in three let a policy pass, these covered 0.43.) So bot mode does not carry that promise. It
+carries what the certification prompts certify about the sets at the chosen level, with bounds that hold for
+all levels at once; or the promise with confidence, where the calibration gave one for all levels at once.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from math import ceil
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import at_most, rare_p_value, size_needed
+from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
 from langchain_cfc.certificates.coverage import (
-    Claim,
     Outcomes,
-    claims,
-    coverage_certificate,
-    outcomes,
-    records_digest,
+    PromptGroup,
+    certify_level,
+    compute_outcomes,
+    compute_records_digest,
+    sample_groups,
 )
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
@@ -46,7 +45,7 @@ MOST_ANSWERS = (1, 2, 3, 5)
 
 @dataclass(frozen=True)
 class _Policy:
-    """A policy of the family, with what it does on the calibration prompts.
+    """A policy of the family, with its results on the calibration prompts.
 
     Attributes:
         alpha: Level of the sets.
@@ -62,13 +61,8 @@ class _Policy:
     answered: int
     wrong: int
 
-    @property
-    def words(self) -> str:
-        """The policy in words, for messages."""
-        return f"sets{' ' * bool(self.policy.words)}{self.policy.words} at alpha = {self.alpha}"
 
-
-def certified_policy(
+def certify_policy(
     artifact: CalibrationArtifact,
     tuning: LabelledBatch,
     certification: LabelledBatch,
@@ -78,43 +72,34 @@ def certified_policy(
     by_group: bool = False,
     keep_levels: bool = True,
 ) -> CalibrationArtifact:
-    """Certify a policy, and store it for bot mode.
+    """Certify a policy for bot mode, and store it in the artifact.
 
-    Args:
-        artifact: The artifact; a policy answers from the sets of one of its levels.
-        tuning: The calibration prompts, or others whose labels may be looked at.
-        certification: m labelled prompts, independent and identically distributed with those to come, that
-            have been used for nothing else.
-        max_wrong_rate: The largest wrong-answer rate r in (0, 1), as decimal text.
-        delta: Probability that any certified rate is above r, as decimal text.
-        by_group: Whether to certify the groups of the feature map as well: half of delta then goes to all
-            prompts, the other half is divided among the groups, and each has a sequence of its own.
-        keep_levels: Whether the artifact keeps its other levels; without them the policy's level is served
-            by itself, and tested so.
-
-    Returns:
-        The artifact with the policy: the one that answers most prompts of those certified over all prompts,
-        or of those with the most groups certified.
-
-    Raises:
-        UnattainableTargetError: If no policy passes; the message says what would be needed.
-        MissingExtraError: If SciPy is not installed.
+    Of the policies certified over all prompts, the one with the most groups certified is chosen, and among
+    these the one that answers most prompts. The certification prompts must have been used for nothing else.
+    With `by_group` half of delta goes to all prompts, the other half is divided among the groups, and each
+    has a sequence of tests of its own. Without `keep_levels` the policy's level is served and tested alone.
     """
     rate = Fraction(max_wrong_rate)
     whole = float(delta)
     served = {one.alpha: artifact if keep_levels else artifact.with_levels([one]) for one in artifact.levels}
-    family = [policy for alpha, one in served.items() for policy in _family(one, alpha, tuning)]
-    chain = _chain(family, rate, len(certification))
-    tested = [(one, outcomes(served[one.alpha], certification, one.alpha, one.policy)) for one in chain]
+    family = [policy for alpha, one in served.items() for policy in _list_policies(one, alpha, tuning)]
+    tested = [
+        (one, compute_outcomes(served[one.alpha], certification, one.alpha, one.policy))
+        for one in _order_tests(family, rate, len(certification))
+    ]
     if not tested:
-        raise _unattainable(family, tested, rate, whole)
-    everyone, *groups = claims(artifact, certification, tested[0][1].decisions.features)
+        levels = ", ".join(dict.fromkeys(one.alpha for one in family))
+        msg = f"{_failure(rate)}: at none of the levels ({levels}) is any prompt answered; give larger alphas"
+        raise UnattainableTargetError(msg)
+    everyone, *groups = sample_groups(artifact, certification, tested[0][1].decisions.features)
     own = whole / 2 if by_group and groups else whole
-    judged = [(everyone, own), *((one, whole / (2 * len(groups))) for one in groups if by_group)]
-    passed = {claim.name: _passed(claim, [seen for _, seen in tested], rate, at) for claim, at in judged}
+    shares = [(everyone, own), *((one, whole / (2 * len(groups))) for one in groups if by_group)]
+    passed = {
+        group.name: _count_passed(group, [seen for _, seen in tested], rate, share) for group, share in shares
+    }
     certified = range(passed[everyone.name])
     if not certified:
-        raise _unattainable(family, tested, rate, own)
+        raise _unattainable(*tested[0], rate, own)
     chosen = max(certified, key=lambda place: (sum(place < count for count in passed.values()), place))
     policy, seen = tested[chosen]
     certificate = WrongRateCertificate(
@@ -123,142 +108,116 @@ def certified_policy(
         alpha=policy.alpha,
         policy=policy.policy,
         prompts=len(certification),
-        groups=tuple(_group(claim, seen, certified=chosen < passed[claim.name]) for claim, _ in judged),
+        groups=tuple(_certify_group(one, seen, certified=chosen < passed[one.name]) for one, _ in shares),
         policies_tested=min(len(tested), passed[everyone.name] + 1),
-        records_digest=records_digest(certification),
+        records_digest=compute_records_digest(certification),
         artifact_digest=served[policy.alpha].frozen_digest,
     )
-    curve = sorted(
-        (_trade_off(one, found, whole / len(tested)) for one, found in tested), key=lambda one: one.answered
-    )
+    curve = []
+    for one, outcomes in tested:
+        answered, wrong = _count_answers(everyone, outcomes)
+        bound = upper_bound(wrong, answered, whole / len(tested))
+        curve.append(
+            TradeOff(
+                alpha=one.alpha, policy=one.policy, answered=answered, wrong=wrong, wrong_rate_at_most=bound
+            )
+        )
     kept = served[policy.alpha]
     coverage = [
-        coverage_certificate(kept, certification, alpha, delta, certificate.records_digest, among=len(served))
+        certify_level(kept, certification, alpha, delta, certificate.records_digest, among=len(served))
         for alpha in kept.alphas
     ]
     stored = CertifiedPolicy(
-        certificate=certificate, coverage=coverage, curve=curve, level_chosen=not keep_levels
+        certificate=certificate,
+        coverage=coverage,
+        curve=sorted(curve, key=lambda one: one.answered),
+        level_chosen=not keep_levels,
     )
     return kept.model_copy(update={"policy": stored})
 
 
-def _family(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
-    """The policies that answer from the sets of one level."""
+def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
+    """Yield the policies that answer from the sets of one level."""
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})
-    seen = outcomes(artifact, tuning, alpha)
+    seen = compute_outcomes(artifact, tuning, alpha)
     for most in (*(one for one in MOST_ANSWERS if one < n), None):
         for agreement in agreements:
             policy = AnswerPolicy(max_answers=most, min_agreement=agreement)
-            answered = seen.under(policy)
+            answered = seen.answered_under(policy)
             yield _Policy(alpha, policy, len(tuning), int(answered.sum()), int((seen.wrong & answered).sum()))
 
 
-def _chain(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:
-    """The policies to test, the most certain first, each of which answers more than those before."""
+def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:
+    """Return the policies to test, the most promising first, each of which answers more than those before."""
 
-    def promise(one: _Policy) -> tuple[float, int]:
-        # The p-value that the certification prompts would have if they were like the calibration prompts.
+    def expected_p_value(one: _Policy) -> tuple[float, int]:
+        # The p-value of the certification prompts if they were like the calibration prompts.
         answered, wrong = one.answered * size // one.tuned, -(-one.wrong * size // one.tuned)
-        return rare_p_value(min(wrong, answered), answered, rate), -one.answered
+        return binomial_p_value(min(wrong, answered), answered, rate), -one.answered
 
     chain: list[_Policy] = []
-    for one in sorted(family, key=promise):
+    for one in sorted(family, key=expected_p_value):
         if one.answered > (chain[-1].answered if chain else 0):
             chain.append(one)
     return chain
 
 
-def _passed(claim: Claim, tested: Sequence[Outcomes], rate: Fraction, delta: float) -> int:
-    """How many policies pass in turn for the prompts of a claim."""
+def _count_passed(group: PromptGroup, tested: Sequence[Outcomes], rate: Fraction, delta: float) -> int:
+    """Count the policies that pass in turn for the prompts of a group."""
     for count, seen in enumerate(tested):
-        answered, wrong = _counts(claim, seen)
-        if rare_p_value(wrong, answered, rate) > delta:
+        answered, wrong = _count_answers(group, seen)
+        if binomial_p_value(wrong, answered, rate) > delta:
             return count
     return len(tested)
 
 
-def _counts(claim: Claim, seen: Outcomes) -> tuple[int, int]:
-    answered: BoolArray = seen.decisions.answered & claim.members
+def _count_answers(group: PromptGroup, seen: Outcomes) -> tuple[int, int]:
+    """Count the answered prompts of a group, and those with a wrong best answer."""
+    answered: BoolArray = seen.decisions.answered & group.members
     return int(answered.sum()), int((seen.wrong & answered).sum())
 
 
-def _group(claim: Claim, seen: Outcomes, *, certified: bool) -> CertifiedAnswers:
-    answered, wrong = _counts(claim, seen)
+def _certify_group(group: PromptGroup, seen: Outcomes, *, certified: bool) -> CertifiedAnswers:
+    answered, wrong = _count_answers(group, seen)
     return CertifiedAnswers(
-        name=claim.name,
-        words=claim.words,
-        prompts=int(claim.members.sum()),
+        name=group.name,
+        words=group.words,
+        prompts=int(group.members.sum()),
         answered=answered,
         wrong=wrong,
         certified=certified,
     )
 
 
-def _trade_off(one: _Policy, seen: Outcomes, delta: float) -> TradeOff:
-    answered = int(seen.decisions.answered.sum())
-    wrong = int((seen.wrong & seen.decisions.answered).sum())
-    bound = at_most(wrong, answered, delta)
-    return TradeOff(
-        alpha=one.alpha, policy=one.policy, answered=answered, wrong=wrong, wrong_rate_at_most=bound
-    )
+def _failure(rate: Fraction) -> str:
+    return f"a wrong-answer rate of {float(rate):g} cannot be certified with these records"
 
 
-def _unattainable(
-    family: Sequence[_Policy], tested: Sequence[tuple[_Policy, Outcomes]], rate: Fraction, delta: float
-) -> UnattainableTargetError:
-    """What would be needed, by what the policies did on all prompts that were looked at."""
-    start = f"a wrong-answer rate of {float(rate):g} cannot be certified with these records"
-    if not tested:
-        levels = ", ".join(dict.fromkeys(one.alpha for one in family))
-        msg = f"{start}: at none of the levels ({levels}) is any prompt answered; give larger alphas"
-        return UnattainableTargetError(msg)
-    # The first in turn: whatever comes behind it is tested only once this one has passed.
-    first = _Seen.of(*tested[0])
-    said = (
-        f"{start}. The policy that looked safest, {first.words}, answers {first.answered} of "
-        f"{first.certification} certification prompts, {first.wrong} of them wrongly"
-    )
-    size = size_needed(first.share, rate, delta)
-    if size is None:
-        msg = (
-            f"{said}; if that stays so, no number of prompts would do. A better verifier or model is needed, "
-            "a larger rate, or more levels to choose from"
-        )
-        return UnattainableTargetError(msg)
-    msg = (
-        f"{said}. If that stays so, about {ceil(size / first.answering)} would do: "
-        "bring more records or raise certification_fraction (on the command line --certification-fraction)"
-    )
-    return UnattainableTargetError(msg)
+def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) -> UnattainableTargetError:
+    """Make the error of a first policy that fails its test, with the number of prompts it would need.
 
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a policy did on the certification prompts.
-
-    Attributes:
-        words: The policy in words.
-        certification: Number of certification prompts.
-        answered: How many of them it answers.
-        wrong: How many of these with a wrong best answer.
-        answering: Share of answered prompts to reckon with: theirs, or where none is that of all prompts.
-        share: Share of wrong answers to reckon with: theirs, or that of all prompts looked at if larger.
+    Its shares of answers and of wrong ones come from the certification prompts, or from these and the
+    calibration prompts together: where no certification prompt is answered, and where more answers are wrong.
     """
-
-    words: str
-    certification: int
-    answered: int
-    wrong: int
-    answering: Fraction
-    share: Fraction
-
-    @classmethod
-    def of(cls, one: _Policy, found: Outcomes) -> _Seen:
-        answered = int(found.decisions.answered.sum())
-        wrong = int((found.wrong & found.decisions.answered).sum())
-        pooled = Fraction(one.wrong + wrong, one.answered + answered)
-        share = max(pooled, Fraction(wrong, max(answered, 1)))
-        size = len(found.kept)
+    size = len(seen.kept)
+    answered, wrong = int(seen.decisions.answered.sum()), int((seen.wrong & seen.decisions.answered).sum())
+    words = f"sets{' ' * bool(one.policy.words)}{one.policy.words} at alpha = {one.alpha}"
+    msg = (
+        f"{_failure(rate)}. The policy that looked safest, {words}, answers {answered} of {size} "
+        f"certification prompts, {wrong} of them wrongly"
+    )
+    pooled = Fraction(one.wrong + wrong, one.answered + answered)
+    needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
+    if needed is None:
+        msg += (
+            "; if that stays so, no number of prompts would do. A better verifier or model is needed, a "
+            "larger rate, or more levels to choose from"
+        )
+    else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
-        return cls(one.words, size, answered, wrong, answering, share)
+        msg += (
+            f". If that stays so, about {ceil(needed / answering)} would do: bring more records or raise "
+            "certification_fraction (on the command line --certification-fraction)"
+        )
+    return UnattainableTargetError(msg)

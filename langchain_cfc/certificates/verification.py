@@ -1,7 +1,7 @@
-"""`verify`: thresholds of an artifact against solvers that share no code with this library.
+"""`verify`: checks an artifact's thresholds with solvers that share no code with this library.
 
 The artifact holds calibration prompts one by one and the sums of all others, so the very regression that its
-thresholds come from can be handed to anyone. Here it goes through CVXPY to HiGHS (simplex) and Clarabel
+thresholds come from can be solved by any solver. Here it goes through CVXPY to HiGHS (simplex) and Clarabel
 (interior points); with a ridge, which is no linear programme, to Clarabel alone.
 """
 
@@ -28,12 +28,12 @@ CLARABEL = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
 
 class LevelVerification(BaseModel):
-    """What came out at one error level.
+    """The result of verifying one error level.
 
     Attributes:
         alpha: Error level.
         complete: Whether all calibration prompts are in the artifact one by one; else most of them take part
-            by their sums, and that they do not change sides rests on the artifact's own proof.
+            by their sums, and only the artifact's own proof shows that they stay on their side of the fit.
         kept: Calibration prompts in the artifact one by one, equal ones counted once.
         prompts: Prompts asked about.
         infinite: How many of them have an infinite threshold.
@@ -67,7 +67,6 @@ def verify(
     artifact: CalibrationArtifact,
     *,
     prompts: int = 20,
-    seed: int = 0,
     progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]] = iter,
 ) -> list[LevelVerification]:
     """Solve the base regression and a sample of thresholds again, with HiGHS and Clarabel.
@@ -75,11 +74,10 @@ def verify(
     Args:
         artifact: One with the conditional rule.
         prompts: How many kept calibration prompts to ask about, besides the mean one.
-        seed: Seed of the sample.
         progress: Wraps the sample of each level, for a progress bar.
 
     Returns:
-        What came out, level by level.
+        The results, level by level.
 
     Raises:
         InputError: If the artifact's rule is not the conditional one: others need no solver.
@@ -93,32 +91,30 @@ def verify(
         if not isinstance(rule, ConditionalThreshold):
             msg = f"only conditional thresholds are verified; this artifact's rule is {rule.kind!r}"
             raise InputError(msg)
-        state = {name: artifact.arrays[packed].unpack() for name, packed in level.rule.items()}
-        levels.append(_verified(rule, state, prompts, seed, progress))
+        levels.append(_verify_level(rule, artifact.unpack_state(level.rule), prompts, progress))
     return levels
 
 
-def _verified(
+def _verify_level(
     rule: ConditionalThreshold,
     state: Mapping[str, FloatArray],
     prompts: int,
-    seed: int,
     progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]],
 ) -> LevelVerification:
     features, size = state["features"], len(state["features"])
-    chosen = np.random.default_rng(seed).choice(size, min(prompts, size), replace=False)
+    chosen = np.random.default_rng(0).choice(size, min(prompts, size), replace=False)
     sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
-    peers = _Peers(state, float(compute_tau(rule.alpha)))
-    differences, gaps = [0.0], [peers.base_gap(rule)]
+    solvers = _ReferenceSolvers(state, float(compute_tau(rule.alpha)))
+    differences, gaps = [0.0], [solvers.base_gap(rule)]
     infinite = outside = contradicted = 0
     for reduced in progress(sample):
-        phi = _given(reduced, state)
+        phi = _restore_features(reduced, state)
         try:
             ours = rule.threshold(phi)
         except OutsideCertifiedRegionError:
             outside += 1
             continue
-        theirs = peers.threshold(reduced)
+        theirs = solvers.threshold(reduced)
         reaches = theirs >= rule.cap - AGREEMENT
         infinite += bool(np.isinf(ours))
         if np.isinf(ours) != reaches:
@@ -127,7 +123,7 @@ def _verified(
             differences.append(abs(ours - theirs))
         certificate = rule.certificate(phi)
         if certificate is not None:
-            objective = peers.objective(reduced)
+            objective = solvers.objective(reduced)
             gaps.append(abs(certificate.primal - objective) / max(1.0, abs(objective)))
     return LevelVerification(
         alpha=str(rule.alpha),
@@ -142,8 +138,8 @@ def _verified(
     )
 
 
-def _given(reduced: FloatArray, state: Mapping[str, FloatArray]) -> FloatArray:
-    """(d,) features of which these are the independent, scaled columns, or those in a ridge's units."""
+def _restore_features(reduced: FloatArray, state: Mapping[str, FloatArray]) -> FloatArray:
+    """Return (d,) features from their independent, scaled columns, or from those in a ridge's units."""
     if "spread" in state:
         shift, spread = state["shift"], state["spread"]
         phi = shift.copy()
@@ -156,8 +152,8 @@ def _given(reduced: FloatArray, state: Mapping[str, FloatArray]) -> FloatArray:
     return phi * scale
 
 
-class _Peers:
-    """The regression of one level in CVXPY."""
+class _ReferenceSolvers:
+    """The regression of one level, solved by HiGHS and Clarabel through CVXPY."""
 
     def __init__(self, state: Mapping[str, FloatArray], tau: float) -> None:
         self._cvxpy: Any = require("cvxpy", "calibrate", "verification")
@@ -182,7 +178,7 @@ class _Peers:
         )
 
     def threshold(self, phi: FloatArray) -> float:
-        """The smallest fit at the prompt, by HiGHS; `inf` where the problem is unbounded."""
+        """Return the smallest fit at the prompt by HiGHS; `inf` where the problem is unbounded."""
         self._linear.value = (self._tau - NUDGE) * phi
         if self._penalised:
             self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
@@ -191,7 +187,7 @@ class _Peers:
         return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
 
     def objective(self, phi: FloatArray) -> float:
-        """The optimal value, by Clarabel."""
+        """Return the optimal value by Clarabel."""
         self._linear.value = self._tau * phi
         self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
         return float(self._problem.value)
@@ -204,7 +200,7 @@ class _Peers:
             raise ThresholdError(msg) from error
 
     def base_gap(self, rule: ConditionalThreshold) -> float:
-        """How far the base regression's objective is from ours, relative to its size."""
+        """Return the relative difference between the base regression's objective and ours."""
         if self._penalised:  # in the units of a ridge no prompt has all features zero
             return 0.0
         try:

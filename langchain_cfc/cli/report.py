@@ -82,7 +82,7 @@ def report(
             + [
                 f"These records come from another {part} than the calibration records; the artifact promises "
                 "nothing about them."
-                for part in artifact.other_parts(dataset.provenance)
+                for part in artifact.differing_parts(dataset.provenance)
             ],
         )
     if as_json:

@@ -62,7 +62,7 @@ from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.labelers import Agreement, compare_labels, true_coverage, true_coverage_at_worst
 from langchain_cfc.labelers.human import MARK, Sheet, read_sheet, written
 from langchain_cfc.records import Candidate, PromptRecord
-from langchain_cfc.records.batches import checked
+from langchain_cfc.records.batches import check_records
 from langchain_cfc.verifiers._prompts import read_prompt
 
 COLUMNS = ("id", "input", "reference", "text")
@@ -134,7 +134,7 @@ def _sample_records(records: Iterable[PromptRecord], k: int, seed: str) -> list[
     def keep_first() -> dict[int, tuple[int, PromptRecord]]:
         return {place: best[place] for place in sorted(best)[:k]}
 
-    for record in checked(records):
+    for record in check_records(records):
         group = ("id", record.id) if record.cluster is None else ("cluster", str(record.cluster))
         place = _hash_to_int(seed, *group)
         mine = (_hash_to_int(seed, "pick", record.id), record)
@@ -347,7 +347,7 @@ def _find_labels(
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     met, recorded = set(), 0
-    for record in checked(records):
+    for record in check_records(records):
         recorded = len(record.candidates)
         name = record.id if sheet.by == "id" else written(record.input)
         if name not in names:

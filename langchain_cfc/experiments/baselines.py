@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
-from langchain_cfc.certificates.bounds import rare_p_value
+from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_delta
 
@@ -174,7 +174,7 @@ class SamplingRule:
         rate, delta = 1 - compute_tau(alpha), float(self.delta)
         # The p-value grows with the misses, so that it is computed for a few counts only.
         allowed = bisect_right(
-            range(self.tested + 1), delta, key=lambda missed: rare_p_value(missed, self.tested, rate)
+            range(self.tested + 1), delta, key=lambda missed: binomial_p_value(missed, self.tested, rate)
         )
         fails = self.missed >= allowed
         return int(fails.argmax()) if fails.any() else len(fails)

@@ -39,7 +39,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.checks import check_answers, smallest_alpha, target_is_attainable
+from langchain_cfc.calibration.checks import check_answers, is_attainable, smallest_alpha
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.experiments.compare import compute_standard_error
@@ -375,7 +375,7 @@ class OptionJudge:
                 self._reject(f"set rule {rule}", get_first_line(error))
                 continue
             inside = int(Fraction(reached * self.calibration_size, size))
-            if target_is_attainable(alpha, self.calibration_size, inside):
+            if is_attainable(alpha, self.calibration_size, inside):
                 found.append(rule)
                 continue
             least = (

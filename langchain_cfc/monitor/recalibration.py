@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.optional import require
-from langchain_cfc.artifact import CalibrationArtifact, Watched, held_out
+from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
@@ -72,7 +72,7 @@ def changed(traffic: Traffic, level: float) -> Iterator[str]:
 
 
 def _found(
-    tests: Sequence[tuple[Watched, str]], part: Drift | LabelSamplingTest, level: float
+    tests: Sequence[tuple[ReferenceHistogram, str]], part: Drift | LabelSamplingTest, level: float
 ) -> Iterator[tuple[str, str]]:
     """Yield the quantities of the tests that alarm together, and since when, as a monitor's status does."""
     if part.mean.peak < -np.log(level):
@@ -181,9 +181,9 @@ def recalibrate(
     table, provenance = replace(traffic.table(), weights=traffic.weights(least)), _provenance(traffic)
     asked = replace(asked, test_fraction=test_fraction, certification_fraction=certification_fraction)
     new = calibrate(table, **asked.options(), provenance=provenance)
-    if not new.spent:
+    if not new.has_used_certification:
         new = certify(new, table, delta=delta or _delta(old), provenance=provenance)
-    unseen = traffic.take(held_out(new, table)[0].ids)
+    unseen = traffic.take(select_held_out(new, table)[0].ids)
     both = [alpha for alpha in new.alphas if alpha in old.alphas]
     compared = [SideBySide.of(unseen, new, alpha) for alpha in both]
     certified = {alpha: _kept(new, alpha) for alpha in new.alphas}

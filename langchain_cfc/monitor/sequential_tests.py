@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, StrictBool
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.artifact import CalibrationArtifact, Watched, quantities
+from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
@@ -411,7 +411,7 @@ class Drift:
         return [int(all_) - own for all_, own in zip(self.counts[place], expected, strict=False)]
 
     @property
-    def tests(self) -> list[tuple[Watched, str]]:
+    def tests(self) -> list[tuple[ReferenceHistogram, str]]:
         """The m tests: a quantity, and the name of the weighting in which it is watched."""
         return self._layout.tests
 
@@ -462,7 +462,7 @@ class Layout:
     """
 
     artifact: CalibrationArtifact
-    tests: list[tuple[Watched, str]]
+    tests: list[tuple[ReferenceHistogram, str]]
     coefficients: FloatArray
     quantity: Any
     group: Any
@@ -485,7 +485,7 @@ class Layout:
     def placed(self, one: Observed) -> tuple[Any, Any]:
         """(m,) bins of a result, and whether each test sees it."""
         features = np.array(one.features)[np.newaxis]
-        told = quantities(self.artifact.feature_map, features, np.array(one.scores)[np.newaxis])
+        told = compute_monitored_values(self.artifact.feature_map, features, np.array(one.scores)[np.newaxis])
         decided = {"threshold": one.threshold, "decision": float(one.outcome)}
         reference = self.artifact.reference
         values = [
@@ -503,7 +503,7 @@ class Layout:
         )
 
 
-def _tests(artifact: CalibrationArtifact) -> Iterator[tuple[Watched, str]]:
+def _tests(artifact: CalibrationArtifact) -> Iterator[tuple[ReferenceHistogram, str]]:
     for watched in artifact.reference:
         for group in watched.counts:
             yield watched, group

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.decision import EVERY_SET, AnswerSets, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
@@ -175,7 +175,7 @@ def shadow(
     if traffic.results:
         # All of them count here, labelled or not.
         table = replace(traffic.table(), weights=np.ones(len(traffic)))
-        traffic = traffic.take(held_out(other, table)[0].ids)
+        traffic = traffic.take(select_held_out(other, table)[0].ids)
     fair = traffic.labelled(leave_out_incomplete=True).fair(monitor.least_probability)
     judged = {one.id for one in fair.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from langchain_cfc.artifact import CalibrationArtifact, Watched
+from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED
 from langchain_cfc.monitor.sequential_tests import (
@@ -26,7 +26,9 @@ from langchain_cfc.monitor.store import Evidence, ResultCounts
 _OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 
 
-def describe_shift(watched: Watched, expected: Sequence[int], observed: Sequence[int]) -> str | None:
+def describe_shift(
+    watched: ReferenceHistogram, expected: Sequence[int], observed: Sequence[int]
+) -> str | None:
     """Say where results differ most from calibration prompts.
 
     Args:
@@ -276,7 +278,7 @@ def status_of(
     )
 
 
-def called(watched: Watched) -> str:
+def called(watched: ReferenceHistogram) -> str:
     """A quantity, for people; features keep the names that their text gives them."""
     return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
 

@@ -1,9 +1,8 @@
-"""JSON without the liberties that readers usually take.
+"""Strict JSON, and the lines of files that hold it.
 
-Python's reader lets the last of two equal keys win, takes NaN for a number, turns 1e999 into infinity and
-half a surrogate pair into a string that cannot be written again: each puts into a record what nobody wrote
-there. `parse_json` passes them on as values that `check_json`, or the type of a field, refuses, so that the
-error can say where they are.
+Python's parser keeps the last of two equal keys, accepts NaN, turns 1e999 into infinity, and half a surrogate
+pair into a string that cannot be written again. `parse_json` passes these on as values that `check_json` or
+the type of a field refuses, so that the error can say where they are.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from langchain_cfc.errors import RecordError
 
 _Value = TypeVar("_Value")
 
-# Far beyond any prompt or tool call, far below where Python's own recursion ends.
-_DEEPEST = 100
-_WIDEST_SHOWN = 60
+# Far beyond any prompt or tool call, and far below Python's recursion limit.
+_MAX_DEPTH = 100
+_MAX_WIDTH = 60
 
 _repr = reprlib.Repr()
-_repr.maxstring = _repr.maxlong = _repr.maxother = _WIDEST_SHOWN
+_repr.maxstring = _repr.maxlong = _repr.maxother = _MAX_WIDTH
 _repr.maxlevel = 2
 _repr.maxlist = _repr.maxtuple = _repr.maxdict = 3
 
 
 class NotJsonError(ValueError):
-    """Something that cannot be written as JSON and read back as the same.
+    """A value that cannot be written as JSON and read back unchanged.
 
     Attributes:
-        found: What it is.
-        path: Keys and positions that lead there from the value checked.
+        found: The value, for a message.
+        path: Keys and positions that lead to it from the value checked.
     """
 
     def __init__(self, found: str, path: tuple[str | int, ...] = ()) -> None:
@@ -49,7 +48,7 @@ class NotJsonError(ValueError):
 
 
 class RepeatedKey:
-    """What is parsed in place of an object in which a key stands twice; no field accepts it."""
+    """The parsed form of an object with a repeated key; no field accepts it."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         keys = [key for key, _ in pairs]
@@ -60,41 +59,20 @@ class RepeatedKey:
 
 
 def parse_json(text: str) -> Any:
-    """Parse one JSON value.
-
-    Args:
-        text: The value and nothing else.
-
-    Returns:
-        The value; a `RepeatedKey` where an object has a key twice, NaN or infinity where a number is none.
-
-    Raises:
-        ValueError: If this is not JSON (a `json.JSONDecodeError`), or has an integer of thousands of digits.
-        RecursionError: If it is nested too deeply to be parsed.
-    """
+    """Parse one JSON value; an object with a repeated key becomes a `RepeatedKey`."""
     return _DECODER.decode(text)
 
 
 def check_json(value: _Value) -> _Value:
-    """Refuse what is not JSON, or only by a reader's liberty.
-
-    Args:
-        value: What should consist of None, booleans, integers, finite floats, texts, lists and objects.
-
-    Returns:
-        The value itself.
-
-    Raises:
-        NotJsonError: For the first value inside that is anything else.
-    """
+    """Return a value of strict JSON as it is; raise NotJsonError for anything else."""
     _check(value, ())
     return value
 
 
-def shown(value: object) -> str:
-    """A value for an error message, however large it is: at most 60 characters."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value for an error message, at most 60 characters long."""
     text = _repr.repr(value)
-    return text if len(text) <= _WIDEST_SHOWN else f"{text[: _WIDEST_SHOWN - 3]}..."
+    return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 3]}..."
 
 
 def _check(value: object, path: tuple[str | int, ...]) -> None:
@@ -104,27 +82,27 @@ def _check(value: object, path: tuple[str | int, ...]) -> None:
         _check_items(value, path)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise NotJsonError(shown(value), path)
+            raise NotJsonError(short_repr(value), path)
     elif value is not None and not isinstance(value, int):
-        raise NotJsonError(shown(value), path)
+        raise NotJsonError(short_repr(value), path)
 
 
 def _check_text(text: str, path: tuple[str | int, ...]) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"half of a surrogate pair at character {error.start + 1} of {shown(text)}"
+        found = f"half of a surrogate pair at character {error.start + 1} of {short_repr(text)}"
         raise NotJsonError(found, path) from None
 
 
 def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...]) -> None:
-    if len(path) == _DEEPEST:
-        found = f"more than {_DEEPEST} nested levels"
+    if len(path) == _MAX_DEPTH:
+        found = f"more than {_MAX_DEPTH} nested levels"
         raise NotJsonError(found)
     if isinstance(items, dict):
         for key in items:
             if not isinstance(key, str):
-                raise NotJsonError(shown(key), path)
+                raise NotJsonError(short_repr(key), path)
             _check_text(key, path)
     for step, item in items.items() if isinstance(items, dict) else enumerate(items):
         _check(item, (*path, step))
@@ -136,42 +114,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
-
-
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def check_regular(path: Path) -> None:
-    """Refuse what cannot be read again and again.
-
-    Args:
-        path: The file.
-
-    Raises:
-        RecordError: If it is not there, or is a folder or a pipe.
-    """
+def check_regular_file(path: Path) -> None:
+    """Refuse a path that is not a regular file, and so may not be readable twice."""
     if not path.exists():
         raise RecordError(str(path), 0, "", "no such file")
     if not path.is_file():
         raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read again")
 
 
-def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Read a file a line at a time; one compressed by gzip is told by its first bytes.
-
-    Args:
-        path: The file.
-        max_line_bytes: Longest line to accept, line end included, at least 1.
-
-    Yields:
-        Numbers of lines, counted from 1, and the lines with their ends; a byte order mark is left out.
-
-    Raises:
-        RecordError: If the file cannot be opened, is damaged or cut off, or has a longer line.
-    """
+def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
+    """Yield numbers (from 1) and lines of a file, unpacked if its first bytes are gzip's."""
     source = str(path)
-    with _opened(path) as file:
+    with _open(path) as file:
         for line in count(1):
             try:
                 raw = file.readline(max_line_bytes + 1)
@@ -186,47 +144,22 @@ def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator
             yield line, raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
 
 
-def json_object(content: bytes, source: str, line: int) -> dict[str, Any]:
-    """Parse the one JSON object of a line.
-
-    Args:
-        content: The line.
-        source: The file, for errors.
-        line: Its number, for errors.
-
-    Returns:
-        The object.
-
-    Raises:
-        RecordError: If the line is not UTF-8, not JSON, or something other than one object.
-    """
-    fields = json_value(content, source, line, expected="one object per line")
+def parse_object(content: bytes, source: str, line: int) -> dict[str, Any]:
+    """Parse a line that holds one JSON object."""
+    fields = parse_value(content, source, line, expected="one object per line")
     if isinstance(fields, dict):
         return fields
-    raise RecordError(source, line, "", f"found {shown(fields)}; expected one JSON object per line")
+    raise RecordError(source, line, "", f"found {short_repr(fields)}; expected one JSON object per line")
 
 
-def json_value(content: bytes, source: str, line: int, expected: str) -> Any:
-    """Parse one JSON value, whatever it is.
-
-    Args:
-        content: The value and nothing else.
-        source: The file, for errors.
-        line: Number of its line, for errors; 0 where it is the whole file.
-        expected: What errors say was expected.
-
-    Returns:
-        The value, as `parse_json` gives it.
-
-    Raises:
-        RecordError: If it is not UTF-8 or not JSON.
-    """
+def parse_value(content: bytes, source: str, line: int, expected: str) -> Any:
+    """Parse one JSON value of any type; line 0 stands for the whole file."""
     try:
         return parse_json(content.decode())
     except UnicodeDecodeError as error:
-        problem = not_utf8(error)
+        problem = describe_decode_error(error)
     except json.JSONDecodeError as error:
-        near = shown(error.doc[max(0, error.pos - 20) : error.pos + 20])
+        near = short_repr(error.doc[max(0, error.pos - 20) : error.pos + 20])
         problem = f"not JSON: {error.msg}: character {error.pos + 1}, near {near}; expected {expected}"
     except RecursionError:
         problem = "nested too deeply to be parsed"
@@ -235,13 +168,13 @@ def json_value(content: bytes, source: str, line: int, expected: str) -> Any:
     raise RecordError(source, line, "", problem)
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with bytes that are no text."""
+def describe_decode_error(error: UnicodeDecodeError) -> str:
+    """Describe why bytes are not UTF-8."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         file = path.open("rb")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From records to arrays."""
+"""`tabulate`: records as arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unweighted
 from langchain_cfc.errors import InputError
-from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, checked, missing_output
+from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, check_records, missing_output_error
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import PromptRecord, Provenance
 from langchain_cfc.scoring import Combination, check_names
@@ -28,13 +28,13 @@ def tabulate(
     """Turn N records into arrays, without holding their texts.
 
     Args:
-        records: At least one record. A `Records` is streamed, and nothing but numbers, ids and metadata is
-            made of it. A table stays one.
+        records: At least one record. A `Records` is streamed, so that only numbers, ids and metadata stay in
+            memory. A table is returned as one.
         n: Use only the first n slots of every record, 1 <= n <= the recorded number; all if left out.
         provenance: What the records must agree with, where they do not come with a header of their own.
-        combination: What makes the scores out of the candidates' `scores`, such as an artifact's; their
-            `score` if left out.
-        weighted: Whether a table with weights may be given, since whoever asks heeds them.
+        combination: A combination, such as an artifact's, that makes the scores from the candidates'
+            `scores`; without it their `score` is used.
+        weighted: Whether the caller uses weights, so that a table may have them.
 
     Returns:
         The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
@@ -43,10 +43,10 @@ def tabulate(
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
             a candidate lacks a raw output that the combination needs.
         InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
-            lacks a raw output or has weights that nobody heeds.
+            lacks a raw output or has weights that the caller does not use.
     """
     if combination is None:
-        return _table(records, (), n, provenance, weighted=weighted)
+        return _tabulate(records, (), n, provenance, weighted=weighted)
     labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance, weighted=weighted)
     return with_scores(labelled, combination.score_all(raw))
 
@@ -59,30 +59,30 @@ def tabulate_raw(
     provenance: Provenance | None = None,
     weighted: bool = False,
 ) -> tuple[LabelledBatch, FloatArray]:
-    """The same with the raw outputs of several verifiers beside it, for a combination to be fitted to them.
+    """Turn N records into arrays with the raw outputs of several verifiers, to fit a combination to them.
 
     Args:
-        records: As in `tabulate`, like all that follows.
+        records: As in `tabulate`.
         names: Names of k verifiers in the candidates' `scores`.
-        n: See there.
-        provenance: See there.
-        weighted: See there.
+        n: As in `tabulate`.
+        provenance: As in `tabulate`.
+        weighted: As in `tabulate`.
 
     Returns:
-        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs; the draws hold
-        these by name as well, to be combined later.
+        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs, which the draws
+        hold by name as well.
 
     Raises:
         RecordError: As in `tabulate`, or if a candidate lacks one of the raw outputs.
-        InputError: As in `tabulate`, or if the names do not tell verifiers apart.
+        InputError: As in `tabulate`, or if two names are equal.
     """
     check_names(names)
-    labelled = _table(records, names, n, provenance, weighted=weighted)
+    labelled = _tabulate(records, names, n, provenance, weighted=weighted)
     return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
 
 
 def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
-    """The same prompts with other scores.
+    """Return the same prompts with other scores.
 
     Args:
         labelled: N labelled prompts with n candidates each.
@@ -91,11 +91,11 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     Returns:
         The prompts with these scores.
     """
-    # What was measured was measured of the old scores.
+    # Statistics that were measured belong to the old scores.
     return replace(labelled, draws=replace(labelled.draws, scores=scores, measured={}))
 
 
-def _table(
+def _tabulate(
     records: Iterable[PromptRecord] | LabelledBatch,
     names: Sequence[str],
     n: int | None,
@@ -106,18 +106,18 @@ def _table(
     if isinstance(records, LabelledBatch):
         if not weighted:
             check_unweighted(records)
-        return _same(records, names, n, provenance)
+        return _select_from_table(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
-            # The others have as many candidates as the first, by their own checks.
-            next(checked(records, provenance))
+            # The checks of the files ensure that all other records have as many candidates.
+            next(check_records(records, provenance))
         batches = records.batches()
     else:
         batches = _batches(records, provenance)
-    return LabelledBatch.concatenate(_tables(batches, names, n))
+    return LabelledBatch.concatenate(_tabulate_batches(batches, names, n))
 
 
-def _same(
+def _select_from_table(
     labelled: LabelledBatch, names: Sequence[str], n: int | None, provenance: Provenance | None
 ) -> LabelledBatch:
     recorded = labelled.recorded or labelled.draws.n
@@ -132,7 +132,9 @@ def _same(
     return labelled if n is None or n == labelled.draws.n else labelled.keep_first_candidates(n)
 
 
-def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> Iterator[LabelledBatch]:
+def _tabulate_batches(
+    batches: Iterable[Batch], names: Sequence[str], n: int | None
+) -> Iterator[LabelledBatch]:
     line = 1
     for batch in batches:
         if n is not None:
@@ -140,12 +142,12 @@ def _tables(batches: Iterable[Batch], names: Sequence[str], n: int | None) -> It
         used = n or batch.recorded
         table = batch.table(used, names)
         if table is None:
-            raise missing_output(batch.records(), names, used, line)
+            raise missing_output_error(batch.records(), names, used, line)
         line += len(batch.ids)
         yield table
 
 
 def _batches(records: Iterable[PromptRecord], provenance: Provenance | None) -> Iterator[Batch]:
-    stream = checked(records, provenance)
+    stream = check_records(records, provenance)
     while batch := list(islice(stream, BATCH)):
         yield RecordBatch(batch)

@@ -1,4 +1,4 @@
-"""Records in batches, however they were read, and how a batch becomes arrays."""
+"""Checks across the records of a dataset, and batches of records that become arrays."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Protocol
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, find_prompt_kinds
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import shown
+from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import PromptRecord, Provenance
 
-# What errors call records that come from no file, or from several.
+# Source in errors about records that come from no file, or from several.
 IN_MEMORY = "records"
 
 
 class DatasetChecks:
-    """One number of candidates, and no id twice, however many files the records come from.
+    """Checks that all records have the same number of candidates and different ids, across files.
 
     Keeps the ids and where each was seen, nothing else of a record.
     """
@@ -30,27 +30,18 @@ class DatasetChecks:
     def __init__(self) -> None:
         self._n: int | None = None
         self._n_from = ""
-        # By id the record's position; by position its line; where each source begins. A million records have
-        # a million places, for which objects would take more than all of their scores.
+        # By id the record's position, by position its line, and where each source begins. For a million
+        # records objects would take more memory than all of their scores.
         self._positions: dict[str, int] = {}
         self._lines = array("Q")
         self._sources: list[tuple[int, str]] = []
 
     def expect(self, n: int, origin: str) -> None:
-        """Fix the number of candidates; errors say that `origin` did."""
+        """Fix the number of candidates; errors name `origin` as the reason."""
         self._n, self._n_from = n, origin
 
     def add(self, record: PromptRecord, source: str, line: int) -> None:
-        """Check one more record.
-
-        Args:
-            record: The record.
-            source: Where it comes from.
-            line: Its line there, counted from 1.
-
-        Raises:
-            RecordError: If its number of candidates is not that of the others, or its id was seen before.
-        """
+        """Check one more record."""
         if self._n is None:
             self.expect(len(record.candidates), f"{source}, line {line}")
         elif len(record.candidates) != self._n:
@@ -61,23 +52,15 @@ class DatasetChecks:
         position = len(self._positions)
         first = self._positions.setdefault(record.id, position)
         if first != position:
-            known, its_line = self._place(first)
-            problem = f"{shown(record.id)} is the id of {known}, line {its_line} too; expected ids to differ"
+            known, its_line = self._locate(first)
+            problem = (
+                f"{short_repr(record.id)} is the id of {known}, line {its_line} too; expected ids to differ"
+            )
             raise RecordError(source, line, "id", problem)
-        self._note(source, [line])
+        self._append_lines(source, [line])
 
-    def accepts(self, ids: Sequence[str], n: int, source: str, lines: Sequence[int]) -> bool:
-        """Check several more records of n candidates each at once.
-
-        Args:
-            ids: Their ids.
-            n: Their number of candidates.
-            source: Where they come from.
-            lines: Their lines there.
-
-        Returns:
-            Whether all of them fit; if not, none of them was taken, and `add` knows why.
-        """
+    def try_add(self, ids: Sequence[str], n: int, source: str, lines: Sequence[int]) -> bool:
+        """Add several records of n candidates each; add none and return False if `add` would refuse one."""
         here = dict(zip(ids, count(len(self._positions)), strict=False))
         new = len(here) == len(ids) and self._positions.keys().isdisjoint(here)
         if not new or self._n not in {None, n}:
@@ -85,63 +68,52 @@ class DatasetChecks:
         if self._n is None:
             self.expect(n, f"{source}, line {lines[0]}")
         self._positions.update(here)
-        self._note(source, lines)
+        self._append_lines(source, lines)
         return True
 
-    def _note(self, source: str, lines: Sequence[int]) -> None:
+    def _append_lines(self, source: str, lines: Sequence[int]) -> None:
         if not self._sources or self._sources[-1][1] != source:
             self._sources.append((len(self._lines), source))
         self._lines.extend(lines)
 
-    def _place(self, position: int) -> tuple[str, int]:
-        """Source and line of the record at a position."""
+    def _locate(self, position: int) -> tuple[str, int]:
+        """Return source and line of the record at a position."""
         after = bisect_right(self._sources, position, key=itemgetter(0))
         return self._sources[after - 1][1], self._lines[position]
 
 
-def checked(
-    records: Iterable[PromptRecord], provenance: Provenance | None = None, source: str = IN_MEMORY
+def check_records(
+    records: Iterable[PromptRecord], provenance: Provenance | None = None
 ) -> Iterator[PromptRecord]:
-    """Pass on the records of one dataset, checking that there are any and that they fit each other.
-
-    Args:
-        records: The records.
-        provenance: Where they come from, if known; its n is then their number of candidates.
-        source: What errors call them; their line is their position, counted from 1.
-
-    Yields:
-        The records.
-
-    Raises:
-        RecordError: At the first record that does not fit those before it, or if there is none.
-    """
+    """Yield the records of one dataset after checking that they fit each other; refuse an empty dataset."""
     checks = DatasetChecks()
     if provenance is not None:
         checks.expect(provenance.n, "the provenance")
     line = 0
     for line, record in enumerate(records, start=1):
         if not isinstance(record, PromptRecord):
-            problem = f"found {shown(record)}; expected a PromptRecord (files are opened by read_records)"
-            raise RecordError(source, line, "", problem)
-        checks.add(record, source, line)
+            problem = (
+                f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
+            )
+            raise RecordError(IN_MEMORY, line, "", problem)
+        checks.add(record, IN_MEMORY, line)
         yield record
     if line == 0:
-        raise no_records(source)
+        raise no_records_error(IN_MEMORY)
 
 
-def no_records(source: str) -> RecordError:
-    """The error of a source without a single record."""
+def no_records_error(source: str) -> RecordError:
+    """Make the error of a source without records."""
     return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
 
 
-# So many records become arrays at a time; their texts are all that is held besides the arrays. More of them
-# would not stay in the processor's cache.
+# Number of records that become arrays at a time; more would not stay in the processor's cache.
 BATCH = 64
 _MOST_PAIRS = 2**22
 
 
 class Batch(Protocol):
-    """Some records of one dataset, each known to be good and to have the same number of candidates."""
+    """Valid records of one dataset with the same number of candidates each."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -152,26 +124,14 @@ class Batch(Protocol):
         """Their number of candidates."""
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """The records as arrays.
-
-        Args:
-            n: Use only the first n slots, 1 <= n <= recorded.
-            names: Verifiers whose raw outputs are wanted.
-
-        Returns:
-            The (N, n) draws with their labels; None where a candidate lacks one of the raw outputs.
-        """
+        """Return the first n slots as arrays; None where a candidate lacks one of the named raw outputs."""
 
     def records(self) -> list[PromptRecord]:
         """The records themselves."""
 
 
 class RecordBatch:
-    """A batch of records that are there as such.
-
-    Args:
-        records: At least one record; all have the same number of candidates.
-    """
+    """A batch of at least one record as objects; see `Batch`."""
 
     def __init__(self, records: list[PromptRecord]) -> None:
         self._records = records
@@ -191,7 +151,7 @@ class RecordBatch:
         return self._records
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """The records as arrays, as `Batch` says."""
+        """Return the records as arrays."""
         rows = [record.candidates[:n] for record in self._records]
         outputs = [[candidate.scores or {} for candidate in row] for row in rows]
         if any(name not in known for row in outputs for known in row for name in names):
@@ -207,26 +167,19 @@ class RecordBatch:
             tuple(record.id for record in self._records),
             tuple(record.cluster for record in self._records),
             self.recorded,
-            one_or_none({candidate.answer is not None for row in rows for candidate in row}),
-            {name: _floats([[known[name] for known in row] for row in outputs]) for name in names},
+            single_or_none({candidate.answer is not None for row in rows for candidate in row}),
+            {
+                name: np.array([[known[name] for known in row] for row in outputs], dtype=np.float64)
+                for name in names
+            },
             prompt_kinds=find_prompt_kinds(record.input for record in self._records),
         )
 
 
-def missing_output(
+def missing_output_error(
     records: Sequence[PromptRecord], names: Sequence[str], n: int, first_line: int
 ) -> RecordError:
-    """The error about the first candidate that lacks a raw output.
-
-    Args:
-        records: Records of which one has such a candidate.
-        names: The raw outputs wanted.
-        n: Only the first n candidates count.
-        first_line: Position of the first of the records in the dataset, counted from 1.
-
-    Returns:
-        The error.
-    """
+    """Make the error about the first candidate that lacks one of the named raw outputs."""
     line, record, slot, missing = next(
         (line, record, slot, name)
         for line, record in enumerate(records, start=first_line)
@@ -236,36 +189,26 @@ def missing_output(
     )
     known = record.candidates[slot].scores or {}
     problem = (
-        f"candidate {slot} of record {shown(record.id)} has no raw output of {missing!r}; it has "
+        f"candidate {slot} of record {short_repr(record.id)} has no raw output of {missing!r}; it has "
         f"{', '.join(map(repr, known)) or 'none'}. Bring the outputs of {', '.join(names)} for every "
         "candidate, or leave the record out"
     )
     return RecordError(IN_MEMORY, line, f"candidates[{slot}].scores", problem)
 
 
-def first_slots(answers: IntArray) -> IntArray:
-    """Answer codes out of any numbers that are equal for equal answers.
+def first_equal_slots(answers: IntArray) -> IntArray:
+    """Return (N, n) answer codes: the first slot of the same prompt with an equal number.
 
-    Args:
-        answers: (N, n) number of each candidate's answer.
-
-    Returns:
-        (N, n) slot of the first candidate of the same prompt with the same answer.
-
-    >>> first_slots(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
+    >>> first_equal_slots(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
     [[0, 1, 0], [0, 0, 2]]
     """
     size, n = answers.shape
-    # Each candidate beside each, of no more prompts at a time than take a few megabytes.
+    # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
     rows = max(1, _MOST_PAIRS // n**2)
     parts = [answers[start : start + rows] for start in range(0, size, rows)]
     return np.concatenate([(part[:, :, None] == part[:, None, :]).argmax(axis=2) for part in parts])
 
 
-def one_or_none(values: set[bool]) -> bool | None:
-    """The one value; None where there are several."""
+def single_or_none(values: set[bool]) -> bool | None:
+    """Return the only value; None where there are several."""
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _floats(rows: list[list[float]]) -> FloatArray:
-    return np.array(rows, dtype=np.float64)

@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular, shown
-from langchain_cfc.records.batches import Batch, DatasetChecks, checked
+from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular_file, short_repr
+from langchain_cfc.records.batches import Batch, DatasetChecks, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
-from langchain_cfc.records.schema import PromptRecord, Provenance, provenance_json
+from langchain_cfc.records.schema import PromptRecord, Provenance, encode_provenance
 
 
 def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
@@ -44,85 +44,74 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
         raise InputError(msg)
     records = Records(tuple(Path(path) for path in paths), max_line_bytes)
     for path in records.paths:
-        check_regular(path)
+        check_regular_file(path)
     return records
 
 
-def _unheard(_: int) -> None:
-    """Nobody wants to know how far reading has come."""
+def _ignore(_: int) -> None:
+    """Do nothing with the number of records read; a function by name, so that `Records` can be pickled."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of some files; every iteration reads the files anew and holds one record at a time.
+    """The records of some files; each iteration reads the files again and holds one record at a time.
 
     Iterating raises `RecordError` at the first line that cannot be used, after all records before it.
 
     Attributes:
         paths: The files, at least one.
         max_line_bytes: Longest line to accept.
-        on_read: Told how many more records have been read, whenever some have.
+        on_read: Called with the number of records just read.
     """
 
     paths: tuple[Path, ...]
     max_line_bytes: int
-    on_read: Callable[[int], None] = field(default=_unheard, compare=False)
+    on_read: Callable[[int], None] = field(default=_ignore, compare=False)
 
     @cached_property
     def provenance(self) -> Provenance | None:
-        """Where the records come from, None if the files do not say; reads no more than their first lines.
-
-        Raises:
-            RecordError: If a first line cannot be read, or files contradict each other.
-        """
-        _, first = self._file(self.paths[0]).header()
+        """The provenance of the records, None if the files hold none; reads only their first lines."""
+        _, first = self._make_reader(self.paths[0]).header()
         for path in self.paths[1:]:
-            line, header = self._file(path).header()
+            line, header = self._make_reader(path).header()
             if header != first:
-                field, contrast = _contrast(header, first)
+                field, contrast = _describe_difference(header, first)
                 problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
                 raise RecordError(str(path), line, field, problem)
         return first
 
     def __iter__(self) -> Iterator[PromptRecord]:
         """Read all files from the start."""
-        checks = self._checks()
+        checks = self._start_checks()
         for path in self.paths:
-            for record in self._file(path).records(checks):
+            for record in self._make_reader(path).records(checks):
                 self.on_read(1)
                 yield record
 
     def batches(self) -> Iterator[Batch]:
-        """Read all files from the start, many records at a time and without an object for any of them.
-
-        Yields:
-            The records in batches, which become arrays; see `tabulate`.
-
-        Raises:
-            RecordError: At the first line that cannot be used, as iterating does.
-        """
-        checks = self._checks()
+        """Read all files from the start in batches, which `tabulate` turns into arrays."""
+        checks = self._start_checks()
         for path in self.paths:
-            for batch in self._file(path).batches(checks):
+            for batch in self._make_reader(path).batches(checks):
                 self.on_read(len(batch.ids))
                 yield batch
 
-    def _checks(self) -> DatasetChecks:
+    def _start_checks(self) -> DatasetChecks:
         checks = DatasetChecks()
         if self.provenance is not None:
             checks.expect(self.provenance.n, f"the provenance of {self.paths[0]}")
         return checks
 
-    def _file(self, path: Path) -> JsonLinesFile | ParquetFile:
+    def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
 
 
-def _contrast(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
-    """The first field in which two files differ, and how."""
+def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
+    """Return the first field in which two files differ, and how."""
     if header is None or first is None:
         return "", "none here, but one" if header is None else "one here, but none"
     field = next(name for name in Provenance.model_fields if getattr(header, name) != getattr(first, name))
-    return field, f"found {shown(getattr(header, field))}, but {shown(getattr(first, field))}"
+    return field, f"found {short_repr(getattr(header, field))}, but {short_repr(getattr(first, field))}"
 
 
 def write_records(
@@ -148,11 +137,11 @@ def write_records(
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    good = checked(records, provenance)
+    good = check_records(records, provenance)
     if Path(path).suffix == ".parquet":
         with atomic_writer(path) as file:
             return write_parquet(file, good, provenance)
-    with atomic_writer(path) as file, _compressed(file, path) as lines:
+    with atomic_writer(path) as file, _compress(file, path) as lines:
         return _write_lines(lines, good, provenance)
 
 
@@ -160,7 +149,7 @@ def _write_lines(
     lines: BinaryIO | gzip.GzipFile, records: Iterable[PromptRecord], provenance: Provenance | None
 ) -> int:
     if provenance is not None:
-        lines.write(provenance_json(provenance) + b"\n")
+        lines.write(encode_provenance(provenance) + b"\n")
     written = 0
     for record in records:
         lines.write(record.model_dump_json(exclude_defaults=True).encode() + b"\n")
@@ -168,7 +157,7 @@ def _write_lines(
     return written
 
 
-def _compressed(
+def _compress(
     file: BinaryIO, path: str | os.PathLike[str]
 ) -> AbstractContextManager[BinaryIO] | AbstractContextManager[gzip.GzipFile]:
     if Path(path).suffix != ".gz":

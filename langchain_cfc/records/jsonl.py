@@ -1,14 +1,13 @@
-"""One records file of JSON Lines.
+"""Records as JSON Lines.
 
-Lines of JSON to columns of values, many at a time and without an object for any candidate.
+The strict reader (`parse_record`) makes a model of every candidate, to be able to say what is wrong with it.
+The fast reader (`decode_lines`) turns many lines into columns of values at a time, without an object for any
+candidate. It accepts lines only if the strict reader certainly accepts them too, with the same values;
+otherwise it returns None, and the strict reader decides.
 
-The strict reader makes a model of every candidate, to be able to say what is wrong with it. What is decoded
-here is accepted only where it is certain that the strict reader accepts it, with the same values. Where that
-is not certain, `decoded` gives None and the strict reader settles it.
-
-The parser, pydantic's own, takes less than Python's does: no NaN, no lone surrogates, no deep nesting. One
-liberty it takes as well, that the last of two equal keys wins. That loses quotation marks, so they are
-counted: every text that was parsed, keys included, stands between two of those in the lines.
+The fast reader's parser is pydantic's, which accepts less than Python's: no NaN, no lone surrogates, no deep
+nesting. But it keeps the last of two equal keys as well. A lost key shows in the number of quotation marks:
+every text that was parsed, keys included, has two of them in the lines.
 """
 
 from __future__ import annotations
@@ -35,30 +34,30 @@ from langchain_cfc.candidates import (
     measure_answer,
 )
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import json_object, numbered_lines
+from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
     BATCH,
     Batch,
     DatasetChecks,
     RecordBatch,
-    first_slots,
-    no_records,
-    one_or_none,
+    first_equal_slots,
+    no_records_error,
+    single_or_none,
 )
-from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, canonical, validated
+from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, canonical_json, validate_fields
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 
-# Levels of lists and objects that are looked into; the strict reader allows more.
+# Levels of lists and objects that are checked here; the strict reader allows more.
 _DEEPEST = 20
 
 
 class _Absent:
-    """What stands for a field that is not there, which is not the same as null."""
+    """Stands for a missing field, which is not the same as null."""
 
 
 class DoubtError(Exception):
-    """Only the strict reader can tell."""
+    """The fast reader cannot be certain; the strict reader has to decide."""
 
 
 _ABSENT = _Absent()
@@ -70,34 +69,22 @@ _NO_FIELDS = dict.fromkeys(Candidate.model_fields, _ABSENT)
 
 
 def is_provenance(fields: Mapping[str, Any]) -> bool:
-    """Whether a parsed line says where records come from, in place of being one."""
+    """Whether a parsed line holds a provenance instead of a record."""
     return "format" in fields and "candidates" not in fields
 
 
-def strict_record(content: bytes, source: str, line: int) -> PromptRecord:
-    """The record of a line that may not hold a provenance any more.
-
-    Args:
-        content: What the line holds, without white space at its end.
-        source: The file.
-        line: Number of the line, counted from 1.
-
-    Returns:
-        The record.
-
-    Raises:
-        RecordError: If it is none.
-    """
-    fields = json_object(content, source, line)
+def parse_record(content: bytes, source: str, line: int) -> PromptRecord:
+    """Parse the record of a line; a provenance is refused, since it can only be the first line."""
+    fields = parse_object(content, source, line)
     if is_provenance(fields):
         problem = "a provenance can only be the first line; give files one by one instead of joined"
         raise RecordError(source, line, "format", problem)
-    return validated(PromptRecord, fields, source, line)
+    return validate_fields(PromptRecord, fields, source, line)
 
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch of records as parsed; see `Batch`.
+    """A batch of records as parsed columns; see `Batch`.
 
     Attributes:
         lines: What the lines of N records hold.
@@ -125,11 +112,11 @@ class DecodedBatch:
         return int(self.scores.shape[1])
 
     def records(self) -> list[PromptRecord]:
-        """The records themselves, which only errors need."""
-        return [strict_record(content, "", 0) for content in self.lines]
+        """The records themselves, for errors."""
+        return [parse_record(content, "", 0) for content in self.lines]
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """The records as arrays, as `Batch` says."""
+        """Return the records as arrays."""
         used = {name: self._first_slots(values, n) for name, values in self.candidates.items()}
         raw: dict[str, FloatArray] = {}
         for name in names:
@@ -138,30 +125,30 @@ class DecodedBatch:
             ]
             if _Absent in set(map(type, outputs)):
                 return None
-            raw[name] = _array(outputs, np.float64, n)
-        # Mostly an extractor made all answers.
+            raw[name] = _to_array(outputs, np.float64, n)
+        # In most files an extractor made all answers.
         keys = used["answer"] if self.answered == {str} else _answer_keys(used)
         first: dict[str, int] = {}
-        equal = _array(map(first.setdefault, keys, count()), np.int64, n)
+        equal = _to_array(map(first.setdefault, keys, count()), np.int64, n)
         draws = CandidateBatch(
             self.scores if n == self.recorded else self.scores[:, :n].copy(),
-            first_slots(equal),
-            _array(map(measure_answer, keys), np.int64, n),
+            first_equal_slots(equal),
+            _to_array(map(measure_answer, keys), np.int64, n),
             self.metadata,
         )
         return LabelledBatch(
             draws,
-            _array(used["correct"], np.bool_, n),
+            _to_array(used["correct"], np.bool_, n),
             tuple(self.ids),
             tuple(self.clusters),
             self.recorded,
-            one_or_none({kind is str for kind in self._answered_of(used)}),
+            single_or_none({kind is str for kind in self._answered_of(used)}),
             raw,
             prompt_kinds=self.prompt_kinds,
         )
 
     def _answered_of(self, used: Mapping[str, Sequence[Any]]) -> frozenset[type]:
-        """Types of the answers among those used."""
+        """Return the types of the answers used."""
         return self.answered if len(self.answered) == 1 else frozenset(map(type, used["answer"]))
 
     def _first_slots(self, values: Sequence[Any], n: int) -> Sequence[Any]:
@@ -170,49 +157,31 @@ class DecodedBatch:
         return [one for start in range(0, len(values), self.recorded) for one in values[start : start + n]]
 
 
-def decoded(lines: Sequence[bytes]) -> DecodedBatch | None:
-    """Decode the records of some lines.
-
-    Args:
-        lines: What at least one line holds.
-
-    Returns:
-        The records; None where only the strict reader can tell what is in the lines.
-    """
+def decode_lines(lines: Sequence[bytes]) -> DecodedBatch | None:
+    """Decode the records of at least one line; None if only the strict reader can decide about them."""
     try:
-        return _decoded(lines, uneven=False) or _decoded(lines, uneven=True)
+        return _decode(lines, uneven=False) or _decode(lines, uneven=True)
     except (DoubtError, TypeError, ValueError, OverflowError):
         # The parser's errors are ValueErrors; a candidate that is no object is a TypeError where it is read.
         return None
 
 
-def json_values(texts: Sequence[bytes]) -> list[Any]:
-    """Parse JSON values.
-
-    Args:
-        texts: Values, one in each text.
-
-    Returns:
-        The values.
-
-    Raises:
-        DoubtError: If only the strict reader can tell what they are.
-        ValueError: Likewise.
-    """
+def parse_values(texts: Sequence[bytes]) -> list[Any]:
+    """Parse JSON texts; DoubtError or ValueError if only the strict reader can decide about them."""
     values = [from_json(text, allow_inf_nan=False) for text in texts]
-    _require(_quotation_marks(texts) == 2 * _texts(values))
+    require_certain(_count_quotation_marks(texts) == 2 * _texts(values))
     return values
 
 
 def are_metadata(values: Sequence[Any]) -> bool:
-    """Whether parsed values are objects of texts, numbers and booleans, as metadata must be."""
+    """Whether parsed values are all objects of texts, numbers and booleans, as metadata must be."""
     return set(map(type, values)) <= {dict} and (
         set(map(type, chain.from_iterable(map(dict.values, values)))) <= _SCALARS
     )
 
 
-def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
-    """The batch; None where candidates have different fields and are not known to be uneven."""
+def _decode(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
+    """Decode lines; None if candidates have different fields, which takes the slower way `uneven`."""
     records: list[dict[str, Any]] = []
     values: list[Any] = []
     layout: list[str] = []
@@ -220,33 +189,34 @@ def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
     keys = n = 0
     for line in lines:
         record = from_json(line, allow_inf_nan=False, cache_strings="keys")
-        _require(type(record) is dict and record.keys() <= _FIELDS)
+        require_certain(type(record) is dict and record.keys() <= _FIELDS)
         candidates = record.pop("candidates", None)
-        _require(type(candidates) is list and bool(candidates))
+        require_certain(type(candidates) is list and bool(candidates))
         if uneven:
             candidates = [_NO_FIELDS | candidate for candidate in candidates]
         if not records:
             n, fields = len(candidates), list(candidates[0])
-            _require(bool(fields) and _NO_FIELDS.keys() >= set(fields))
+            require_certain(bool(fields) and _NO_FIELDS.keys() >= set(fields))
             layout = fields * n
-        _require(len(candidates) == n)
-        # No object holds a key twice, so that together each of n has all fields only if each has them alone.
+        require_certain(len(candidates) == n)
+        # No object has a key twice, so the joined keys equal the layout only if every candidate has these
+        # fields.
         if list(chain.from_iterable(candidates)) != layout:
-            _require(not uneven)
+            require_certain(not uneven)
             return None
-        # What was parsed of a candidate goes at once, so that its memory serves the next; its values stay.
+        # Keep the values only, so that the memory of the parsed objects serves the next line.
         values.extend(chain.from_iterable(map(dict.values, candidates)))
         keys += 1 + len(record)
         records.append(record)
     nowhere = [_ABSENT] * (len(values) // len(fields))
     columns = dict.fromkeys(_NO_FIELDS, nowhere)
     columns.update({name: values[place :: len(fields)] for place, name in enumerate(fields)})
-    kinds = {name: _tally(column) for name, column in columns.items()}
-    texts = keys + _texts_of_records(records) + _texts_of_candidates(columns, kinds)
-    _require(_quotation_marks(lines) == 2 * texts)
-    scores = _array(columns.pop("score"), np.float64, n)
-    # Written so that NaN fails it as well.
-    _require(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
+    kinds = {name: _count_types(column) for name, column in columns.items()}
+    texts = keys + _count_record_texts(records) + _count_candidate_texts(columns, kinds)
+    require_certain(_count_quotation_marks(lines) == 2 * texts)
+    scores = _to_array(columns.pop("score"), np.float64, n)
+    # In this form the comparison refuses NaN as well.
+    require_certain(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
     return DecodedBatch(
         lines,
         [record["id"] for record in records],
@@ -259,62 +229,63 @@ def _decoded(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
     )
 
 
-def _require(certain: bool) -> None:
+def require_certain(certain: bool) -> None:
+    """Raise DoubtError unless a value is certainly valid."""
     if not certain:
         raise DoubtError
 
 
-def _texts_of_records(records: Sequence[dict[str, Any]]) -> int:
-    """How many texts there are beside the records' own keys and candidates; doubts what may not be there."""
+def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
+    """Count the texts in fields other than candidates; DoubtError for values that may be invalid."""
     ids = [record.get("id") for record in records]
-    _require(set(map(type, ids)) == {str} and all(ids))
+    require_certain(set(map(type, ids)) == {str} and all(ids))
     clusters = [cluster for record in records if (cluster := record.get("cluster")) is not None]
-    _require(set(map(type, clusters)) <= {str} and all(clusters))
+    require_certain(set(map(type, clusters)) <= {str} and all(clusters))
     inputs = [record.get("input") for record in records]
-    _require(set(map(type, inputs)) <= {str, list, dict})
+    require_certain(set(map(type, inputs)) <= {str, list, dict})
     metadata = [record["metadata"] for record in records if "metadata" in record]
-    _require(are_metadata(metadata))
+    require_certain(are_metadata(metadata))
     references = [record["reference"] for record in records if "reference" in record]
     return len(ids) + len(clusters) + _texts(inputs) + _texts(metadata) + _texts(references)
 
 
-def _texts_of_candidates(
+def _count_candidate_texts(
     columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, Mapping[type, int]]
 ) -> int:
-    """How many texts there are in candidates, their keys included; doubts what may not be there."""
-    _require(kinds["text"].keys() <= {str, *_NOTHING})
-    _require(kinds["message"].keys() <= {dict, *_NOTHING})
-    _require(kinds["answer"].keys() <= {str, *_NOTHING})
-    _require(kinds["correct"].keys() == {bool})
-    _require(kinds["score"].keys() <= _NUMBERS)
-    _require(kinds["scores"].keys() <= {dict, *_NOTHING})
+    """Count the texts in candidates, keys included; DoubtError for values that may be invalid."""
+    require_certain(kinds["text"].keys() <= {str, *_NOTHING})
+    require_certain(kinds["message"].keys() <= {dict, *_NOTHING})
+    require_certain(kinds["answer"].keys() <= {str, *_NOTHING})
+    require_certain(kinds["correct"].keys() == {bool})
+    require_certain(kinds["score"].keys() <= _NUMBERS)
+    require_certain(kinds["scores"].keys() <= {dict, *_NOTHING})
     keys = sum(len(values) - kinds[name].get(_Absent, 0) for name, values in columns.items())
     texts = keys + kinds["text"].get(str, 0) + kinds["answer"].get(str, 0)
     if dict in kinds["message"] or kinds["text"].keys() != {str}:
         pairs = zip(columns["text"], columns["message"], strict=True)
-        _require(all((type(text) is str) != (type(message) is dict) for text, message in pairs))
+        require_certain(all((type(text) is str) != (type(message) is dict) for text, message in pairs))
         texts += _texts([message for message in columns["message"] if type(message) is dict])
     if dict in kinds["scores"]:
-        texts += _names_of_outputs([known for known in columns["scores"] if type(known) is dict])
+        texts += _count_output_names([known for known in columns["scores"] if type(known) is dict])
     return texts
 
 
-def _names_of_outputs(outputs: Sequence[dict[str, Any]]) -> int:
+def _count_output_names(outputs: Sequence[dict[str, Any]]) -> int:
     values = list(chain.from_iterable(map(dict.values, outputs)))
-    _require(set(map(type, values)) <= _NUMBERS)
+    require_certain(set(map(type, values)) <= _NUMBERS)
     # One sum shows whether any number is infinite; of integers too large for a float it might not.
-    _require(math.isfinite(sum(map(float, values))))
+    require_certain(math.isfinite(sum(map(float, values))))
     return len(values)
 
 
 def _texts(values: Sequence[Any]) -> int:
-    """How many texts there are in parsed values, keys included; doubts what is infinite or deep."""
+    """Count the texts in parsed values, keys included; DoubtError if infinite or nested too deeply."""
     texts = 0
     for _ in range(_DEEPEST):
-        kinds = _tally(values)
+        kinds = _count_types(values)
         texts += kinds.get(str, 0)
         if float in kinds:
-            _require(all(math.isfinite(value) for value in values if type(value) is float))
+            require_certain(all(math.isfinite(value) for value in values if type(value) is float))
         if not kinds.keys() & {dict, list}:
             return texts
         objects = [value for value in values if type(value) is dict]
@@ -324,15 +295,15 @@ def _texts(values: Sequence[Any]) -> int:
     raise DoubtError
 
 
-def _tally(values: Sequence[Any]) -> Mapping[type, int]:
-    """How many values there are of each type."""
+def _count_types(values: Sequence[Any]) -> Mapping[type, int]:
+    """Count the values of each type."""
     kinds = set(map(type, values))
-    # Counting takes as long as all the rest, and mostly there is nothing to count.
+    # Counting takes as long as all the rest, and usually there is one type only.
     return {kinds.pop(): len(values)} if len(kinds) == 1 else Counter(map(type, values))
 
 
-def _quotation_marks(lines: Sequence[bytes]) -> int:
-    """How many there are that begin or end a text."""
+def _count_quotation_marks(lines: Sequence[bytes]) -> int:
+    """Count the quotation marks that begin or end a text."""
     joined = b"\n".join(lines)
     total = np.count_nonzero(np.frombuffer(joined, dtype=np.uint8) == ord('"'))
     if b"\\" in joined:
@@ -342,22 +313,22 @@ def _quotation_marks(lines: Sequence[bytes]) -> int:
 
 
 def _answer_keys(columns: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-    """What tells each candidate's answer, as `Candidate.answer_key` does."""
+    """Return the key of each candidate's answer, as `Candidate.answer_key` does."""
     several = zip(columns["answer"], columns["text"], columns["message"], strict=True)
     return [
-        answer if type(answer) is str else text if type(text) is str else canonical(message)
+        answer if type(answer) is str else text if type(text) is str else canonical_json(message)
         for answer, text, message in several
     ]
 
 
-def _array(values: Iterable[Any], kind: type[_Kind], n: int) -> NDArray[_Kind]:
-    """(N, n) array of N * n values."""
+def _to_array(values: Iterable[Any], kind: type[_Kind], n: int) -> NDArray[_Kind]:
+    """Return an (N, n) array of N * n values."""
     return np.fromiter(values, dtype=kind).reshape(-1, n)
 
 
 _Line: TypeAlias = tuple[int, bytes]
 
-# Where a batch is in doubt, parts of this size are tried before the strict reader takes them.
+# If a batch cannot be decoded, parts of this size are tried before the strict reader takes them.
 _PART = 16
 
 
@@ -374,97 +345,72 @@ class JsonLinesFile:
     max_line_bytes: int
 
     def header(self) -> tuple[int, Provenance | None]:
-        """Number of the first line, and the provenance if that is what it holds.
-
-        Raises:
-            RecordError: If the line cannot be read, or there is none.
-        """
+        """Return the number of the first line, and the provenance if it holds one."""
         source = str(self.path)
         for line, content in self._lines():
-            fields = json_object(content, source, line)
+            fields = parse_object(content, source, line)
             if not is_provenance(fields):
                 return line, None
-            # Optional in Python, where whoever writes it is this release; a file may come from another.
+            # Optional in Python, where this release writes it; a file may come from another release.
             if "version" not in fields:
                 raise RecordError(source, line, "version", "missing; expected 1")
-            return line, validated(Provenance, fields, source, line)
-        raise no_records(source)
+            return line, validate_fields(Provenance, fields, source, line)
+        raise no_records_error(source)
 
     def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
-        """Read the records one by one.
-
-        Args:
-            checks: What they must hold together with those of other files.
-
-        Yields:
-            The records.
-
-        Raises:
-            RecordError: At the first line that cannot be used.
-        """
+        """Yield the records one by one."""
         for line, content in self._lines_of_records():
-            yield self._record(line, content, checks)
+            yield self._parse_line(line, content, checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
-        """Read the same records in batches.
-
-        Args:
-            checks: See `records`.
-
-        Yields:
-            The batches.
-
-        Raises:
-            RecordError: At the first line that cannot be used; no more than a window of lines before it is
-                lost.
-        """
+        """Yield the same records in batches; an error may lose one window of good lines before it."""
         lines = self._lines_of_records()
         failure: RecordError | None = None
         while failure is None:
             window: list[_Line] = []
             try:
-                # Not `window.extend`, for what it keeps when the file is damaged is nowhere written.
+                # Not `window.extend`: it is undefined what that keeps if an error interrupts it.
                 for line in islice(lines, BATCH):
                     window.append(line)  # noqa: PERF402
             except RecordError as error:
                 failure = error
             # A bad line comes before the failure to read the next.
-            judged = list(self._judged(window, checks)) if window else []
+            judged = list(self._decode_or_parse(window, checks)) if window else []
             if failure is not None:
                 raise failure
             if not window:
                 return
             yield from judged
 
-    def _judged(self, lines: Sequence[_Line], checks: DatasetChecks) -> Iterator[Batch]:
-        """The batches of some lines, decoded where that is certain to be right."""
+    def _decode_or_parse(self, lines: Sequence[_Line], checks: DatasetChecks) -> Iterator[Batch]:
+        """Yield batches of lines, decoded where these certainly are valid, else parsed strictly."""
         numbers, contents = zip(*lines, strict=True)
-        batch = decoded(contents)
-        if batch is not None and checks.accepts(batch.ids, batch.recorded, str(self.path), numbers):
+        batch = decode_lines(contents)
+        if batch is not None and checks.try_add(batch.ids, batch.recorded, str(self.path), numbers):
             yield batch
         elif len(lines) > _PART:
             for start in range(0, len(lines), _PART):
-                yield from self._judged(lines[start : start + _PART], checks)
+                yield from self._decode_or_parse(lines[start : start + _PART], checks)
         else:
-            yield RecordBatch([self._record(line, content, checks) for line, content in lines])
+            yield RecordBatch([self._parse_line(line, content, checks) for line, content in lines])
 
-    def _record(self, line: int, content: bytes, checks: DatasetChecks) -> PromptRecord:
-        record = strict_record(content, str(self.path), line)
+    def _parse_line(self, line: int, content: bytes, checks: DatasetChecks) -> PromptRecord:
+        record = parse_record(content, str(self.path), line)
         checks.add(record, str(self.path), line)
         return record
 
     def _lines_of_records(self) -> Iterator[_Line]:
-        """All lines but a first one that holds the provenance."""
+        """Yield all lines except a first one that holds the provenance."""
         lines = self._lines()
         first = next(lines, None)
-        if first is not None and is_provenance(json_object(first[1], str(self.path), first[0])):
+        if first is not None and is_provenance(parse_object(first[1], str(self.path), first[0])):
             first = next(lines, None)
         if first is None:
-            raise no_records(str(self.path))
+            raise no_records_error(str(self.path))
         yield first
         yield from lines
 
     def _lines(self) -> Iterator[_Line]:
-        """Numbers and contents of the lines that are not of white space."""
-        lines = numbered_lines(self.path, self.max_line_bytes)
+        """Return an iterator over numbers and contents of the lines that are not blank."""
+        lines = read_lines(self.path, self.max_line_bytes)
         return ((line, content) for line, raw in lines if (content := raw.rstrip()))

@@ -1,15 +1,12 @@
-"""`ParquetFile`: records read one by one, or in batches of columns.
+"""Records as Parquet: a column for every field, JSON text where a field may hold anything.
 
-Batches of a Parquet file that unpacks to far more than it holds, or a typed error.
+This is the format for large datasets: whatever calibration needs goes from columns to arrays, a batch of rows
+at a time, and no text of a candidate becomes an object. As with JSON Lines, rows that certainly are valid are
+decoded this way, and all others are left to the strict reader.
 
-Values that stand in a dictionary once may be meant millions of times, and compressed pages may be of one byte
-over and over: a file of 46 kB has been made that took 868 MB to read.
-
-Records as Parquet: a column for every field, JSON text where a field may hold anything.
-
-Ten times as many candidates fit through this door as through JSON Lines: what calibration needs goes from
-columns to arrays, a batch of rows at a time, and no text of a candidate becomes an object. As with JSON
-Lines, what is certain to be right is taken so, and all else is left to the strict reader.
+A small file may unpack to gigabytes: values that stand in a dictionary once may be used millions of times,
+and compressed pages may hold one byte over and over (a file of 46 kB has been made that took 868 MB to read).
+So batches and columns that unpack to too much are refused.
 """
 
 from __future__ import annotations
@@ -23,28 +20,28 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import RepeatedKey, json_object, json_value
+from langchain_cfc.records._json import RepeatedKey, parse_object, parse_value
 from langchain_cfc.records.batches import (
     Batch,
     DatasetChecks,
     RecordBatch,
-    first_slots,
-    no_records,
-    one_or_none,
+    first_equal_slots,
+    no_records_error,
+    single_or_none,
 )
-from langchain_cfc.records.jsonl import DoubtError, are_metadata, json_values
+from langchain_cfc.records.jsonl import DoubtError, are_metadata, parse_values, require_certain
 from langchain_cfc.records.schema import (
     Candidate,
     PromptRecord,
     Provenance,
-    canonical,
-    compact,
-    provenance_json,
-    validated,
+    canonical_json,
+    compact_json,
+    encode_provenance,
+    validate_fields,
 )
 
 # Where the file keeps its provenance.
@@ -52,10 +49,22 @@ PROVENANCE = b"langchain-cfc"
 # Columns that hold any JSON, as text.
 JSON_COLUMNS = ("input", "reference", "metadata")
 _REQUIRED = ("id", "input", "candidates", "candidates.score", "candidates.correct")
+_MAGIC = b"PAR1"
+# Number of rows that become arrays at a time, and of those that are tried again if they may be invalid.
+_ROWS = 256
+_PART = 64
+# A group of rows holds about this many candidates; the writer keeps one group in memory.
+_CANDIDATES = 100_000
+_MIB = 1 << 20
+# More than a few hundred records take in memory.
+MOST_BATCH_BYTES = 256 * _MIB
+# A large column with a higher compression ratio is not unpacked at all.
+_MOST_RATIO = 2000
+_LARGE = 64 * _MIB
 
 
 def parquet_schema(provenance: Provenance | None = None) -> Any:
-    """The Arrow schema of a records file, for those who write one with pyarrow.
+    """Return the Arrow schema of a records file, for programs that write one with pyarrow.
 
     Args:
         provenance: Where the records come from; goes into the metadata of the schema.
@@ -79,12 +88,12 @@ def parquet_schema(provenance: Provenance | None = None) -> Any:
         }
     )
     columns = dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), text)
-    known = None if provenance is None else {PROVENANCE: provenance_json(provenance)}
+    known = None if provenance is None else {PROVENANCE: encode_provenance(provenance)}
     return pa.schema(columns | {"candidates": pa.list_(pa.field("element", candidate))}, metadata=known)
 
 
-def conformed(batch: Any) -> Any:
-    """The same rows with the columns and types of the schema."""
+def cast_to_schema(batch: Any) -> Any:
+    """Return the same rows with the columns and types of the schema."""
     pa = require("pyarrow", "collect", "reading Parquet")
     schema = parquet_schema()
     columns = [
@@ -97,7 +106,7 @@ def conformed(batch: Any) -> Any:
 
 
 def check_columns(found: Iterable[Any], expected: Any, source: str, within: str) -> None:
-    """Refuse columns that are not those of records; kinds of numbers and of texts may differ."""
+    """Refuse columns other than those of records; kinds of numbers and of texts may differ."""
     known = {field.name: field.type for field in expected}
     seen: set[str] = set()
     for field in found:
@@ -142,7 +151,7 @@ def _check_type(found: Any, expected: Any, source: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class ParquetBatch:
-    """A batch of records as columns, all checked; see `Batch`.
+    """A batch of records as checked columns; see `Batch`.
 
     Attributes:
         rows: N rows in the schema's types.
@@ -150,7 +159,6 @@ class ParquetBatch:
         first: Number of the first row.
         scores: (N, recorded) scores.
         metadata: The metadata of N prompts.
-        outputs: Raw outputs of verifiers.
     """
 
     rows: Any
@@ -158,7 +166,6 @@ class ParquetBatch:
     first: int
     scores: FloatArray
     metadata: JsonMetadata
-    outputs: Outputs
 
     @cached_property
     def ids(self) -> Sequence[str]:
@@ -172,20 +179,21 @@ class ParquetBatch:
         return int(self.scores.shape[1])
 
     def records(self) -> list[PromptRecord]:
-        """The records themselves, which only errors need."""
-        return list(strict_rows(self.rows, self.source, self.first))
+        """The records themselves, for errors."""
+        return list(parse_rows(self.rows, self.source, self.first))
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """The records as arrays, as `Batch` says."""
-        raw = {name: self.outputs.of(name).reshape(self.scores.shape)[:, :n] for name in names}
+        """Return the records as arrays."""
+        candidates = _flatten_candidates(self.rows)
+        raw = {name: self._used(_look_up(candidates["scores"], name), n) for name in names}
+        # No file can hold NaN, so it marks a missing output.
         if any(np.isnan(outputs).any() for outputs in raw.values()):
             return None
-        candidates = _candidates(self.rows)
         keys = _answer_keys(candidates)
         equal = self._used(keys.dictionary_encode().indices, n).astype(np.int64)
         draws = CandidateBatch(
             np.ascontiguousarray(self.scores[:, :n]),
-            first_slots(equal),
+            first_equal_slots(equal),
             self._used(_answer_lengths(keys), n).astype(np.int64),
             self.metadata,
         )
@@ -196,93 +204,45 @@ class ParquetBatch:
             tuple(self.ids),
             tuple(self.rows["cluster"].to_pylist()),
             self.recorded,
-            one_or_none(set(np.unique(answered).tolist())),
+            single_or_none(set(np.unique(answered).tolist())),
             {name: outputs.copy() for name, outputs in raw.items()},
             prompt_kinds=find_json_prompt_kinds(text.decode() for text in _texts(self.rows["input"])),
         )
 
     def _used(self, column: Any, n: int) -> Any:
-        """(N, n) values of the first n slots."""
+        """Return the (N, n) values of the first n slots."""
         return column.to_numpy(zero_copy_only=False).reshape(self.scores.shape)[:, :n]
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """Raw outputs of some candidates' verifiers.
-
-    Attributes:
-        size: Number of candidates.
-        candidates: (k,) which candidate each output is of.
-        names: (k,) position of each output's name.
-        known: The names.
-        values: (k,) the outputs.
-    """
-
-    size: int
-    candidates: IntArray
-    names: IntArray
-    known: Sequence[str]
-    values: FloatArray
-
-    def of(self, name: str) -> FloatArray:
-        """(size,) outputs of one verifier; NaN where a candidate has none, which no file can hold."""
-        found = np.full(self.size, np.nan)
-        if name in self.known:
-            own = self.names == self.known.index(name)
-            found[self.candidates[own]] = self.values[own]
-        return found
-
-
-def decoded_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
-    """Check the records of some rows, column by column.
-
-    Args:
-        rows: At least one row in the schema's types.
-        source: The file.
-        first: Number of the first row.
-
-    Returns:
-        The records; None where only the strict reader can tell what is in the rows.
-    """
+def decode_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
+    """Check and decode rows column by column; None if only the strict reader can decide about them."""
     try:
-        metadata = _checked_prompts(rows)
-        scores, outputs = _checked_candidates(rows)
+        metadata = _check_prompts(rows)
+        scores = _check_candidates(rows)
     except (DoubtError, ValueError):
         return None
-    return ParquetBatch(rows, source, first, scores, metadata, outputs)
+    return ParquetBatch(rows, source, first, scores, metadata)
 
 
-def strict_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
-    """The records of some rows, one by one.
-
-    Args:
-        rows: Rows in the schema's types.
-        source: The file.
-        first: Number of the first row.
-
-    Yields:
-        The records.
-
-    Raises:
-        RecordError: At the first row that is none.
-    """
+def parse_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
+    """Yield the records of rows one by one; a RecordError names the first invalid row."""
     for line, row in enumerate(rows.to_pylist(), start=first):
         fields = {name: value for name, value in row.items() if value is not None}
         for name in JSON_COLUMNS:
             if name in fields:
-                fields[name] = _parsed(fields[name], source, line, name)
+                fields[name] = _parse_cell(fields[name], source, line, name)
         if "candidates" in fields:
             fields["candidates"] = [
                 one if one is None else _candidate_fields(one, source, line, f"candidates[{slot}]")
                 for slot, one in enumerate(fields["candidates"])
             ]
-        yield validated(PromptRecord, fields, source, line)
+        yield validate_fields(PromptRecord, fields, source, line)
 
 
 def _candidate_fields(row: dict[str, Any], source: str, line: int, where: str) -> dict[str, Any]:
     fields = {name: value for name, value in row.items() if value is not None}
     if "message" in fields:
-        fields["message"] = _parsed(fields["message"], source, line, f"{where}.message")
+        fields["message"] = _parse_cell(fields["message"], source, line, f"{where}.message")
     if "scores" in fields:
         pairs = fields["scores"]
         outputs = dict(pairs)
@@ -290,9 +250,9 @@ def _candidate_fields(row: dict[str, Any], source: str, line: int, where: str) -
     return fields
 
 
-def _parsed(text: str, source: str, line: int, field: str) -> Any:
+def _parse_cell(text: str, source: str, line: int, field: str) -> Any:
     try:
-        return json_value(text.encode(), source, line, expected="one JSON value")
+        return parse_value(text.encode(), source, line, expected="one JSON value")
     except RecordError as error:
         raise RecordError(source, line, field, error.problem) from None
 
@@ -301,74 +261,74 @@ def _compute() -> Any:
     return require("pyarrow.compute", "collect", "reading Parquet")
 
 
-def _require(certain: bool) -> None:
-    if not certain:
-        raise DoubtError
-
-
-def _candidates(rows: Any) -> dict[str, Any]:
-    """The columns of the candidates of all rows, one after the other."""
+def _flatten_candidates(rows: Any) -> dict[str, Any]:
+    """Return the columns of the candidates of all rows, one after the other."""
     every = rows["candidates"].flatten()
     return dict(zip(Candidate.model_fields, every.flatten(), strict=True))
 
 
-def _checked_prompts(rows: Any) -> JsonMetadata:
-    """The metadata; doubts rows whose prompts the strict reader might refuse."""
+def _check_prompts(rows: Any) -> JsonMetadata:
+    """Return the metadata; raise DoubtError for prompts that the strict reader might refuse."""
     for name in ("id", "cluster"):
         shortest = _compute().min(_compute().utf8_length(rows[name])).as_py()
-        _require(shortest is None or shortest > 0)
-    _require(rows["id"].null_count == rows["input"].null_count == 0)
-    inputs = json_values(_texts(rows["input"]))
-    _require(set(map(type, inputs)) <= {str, list, dict})
-    json_values(_texts(rows["reference"]))
+        require_certain(shortest is None or shortest > 0)
+    require_certain(rows["id"].null_count == rows["input"].null_count == 0)
+    inputs = parse_values(_texts(rows["input"]))
+    require_certain(set(map(type, inputs)) <= {str, list, dict})
+    parse_values(_texts(rows["reference"]))
     encoded = rows["metadata"].fill_null("{}").dictionary_encode()
-    _require(are_metadata(json_values(_texts(encoded.dictionary))))
+    require_certain(are_metadata(parse_values(_texts(encoded.dictionary))))
     return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
 
 
-def _checked_candidates(rows: Any) -> tuple[FloatArray, Outputs]:
-    """Scores and raw outputs; doubts rows whose candidates the strict reader might refuse."""
-    _require(rows["candidates"].null_count == 0)
+def _check_candidates(rows: Any) -> FloatArray:
+    """Return (N, n) scores; raise DoubtError for candidates that the strict reader might refuse."""
+    require_certain(rows["candidates"].null_count == 0)
     sizes = np.unique(_compute().list_value_length(rows["candidates"]).to_numpy())
-    _require(len(sizes) == 1 and sizes[0] > 0)
-    _require(rows["candidates"].flatten().null_count == 0)
-    columns = _candidates(rows)
-    _require(columns["score"].null_count == columns["correct"].null_count == 0)
-    scores = columns["score"].to_numpy().reshape(len(rows), -1)
-    # Written so that NaN fails it as well.
-    _require(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
-    with_text, with_message = (_numpy(columns[name].is_valid()) for name in ("text", "message"))
-    _require(bool((with_text != with_message).all()))
-    _require(set(map(type, json_values(_texts(columns["message"])))) <= {dict})
-    return scores, _checked_outputs(columns["scores"])
+    require_certain(len(sizes) == 1 and sizes[0] > 0)
+    require_certain(rows["candidates"].flatten().null_count == 0)
+    columns = _flatten_candidates(rows)
+    require_certain(columns["score"].null_count == columns["correct"].null_count == 0)
+    scores: FloatArray = columns["score"].to_numpy().reshape(len(rows), -1)
+    # In this form the comparison refuses NaN as well.
+    require_certain(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
+    with_text, with_message = (_to_bools(columns[name].is_valid()) for name in ("text", "message"))
+    require_certain(bool((with_text != with_message).all()))
+    require_certain(set(map(type, parse_values(_texts(columns["message"])))) <= {dict})
+    _check_outputs(columns["scores"])
+    return scores
 
 
-def _checked_outputs(maps: Any) -> Outputs:
+def _check_outputs(maps: Any) -> None:
+    """Raise DoubtError for raw outputs that are not finite, or that come twice under one name."""
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)
-    _require(not sizes[~_numpy(maps.is_valid())].any())
+    require_certain(not sizes[~_to_bools(maps.is_valid())].any())
     every = slice(int(offsets[0]), int(offsets[-1]))
     names = maps.keys[every].dictionary_encode()
     values = maps.items[every]
-    _require(values.null_count == 0)
-    numbers = values.to_numpy()
-    _require(bool(np.isfinite(numbers).all()))
+    require_certain(values.null_count == 0)
+    require_certain(bool(np.isfinite(values.to_numpy()).all()))
     candidates = np.repeat(np.arange(len(maps)), sizes)
     codes = names.indices.to_numpy().astype(np.int64)
     pairs = candidates * max(1, len(names.dictionary)) + codes
-    _require(len(np.unique(pairs)) == len(pairs))
-    return Outputs(len(maps), candidates, codes, names.dictionary.to_pylist(), numbers)
+    require_certain(len(np.unique(pairs)) == len(pairs))
+
+
+def _look_up(maps: Any, name: str) -> Any:
+    """Return one raw output of each candidate, null where there is none."""
+    return _compute().map_lookup(maps, name, "first")
 
 
 def _answer_keys(candidates: dict[str, Any]) -> Any:
-    """What tells each candidate's answer, as `Candidate.answer_key` does."""
+    """Return the key of each candidate's answer, as `Candidate.answer_key` does."""
     pa = require("pyarrow", "collect", "reading Parquet")
     keys = _compute().coalesce(candidates["answer"], candidates["text"])
     if keys.null_count == 0:
         return keys
-    messages = json_values(_texts(candidates["message"]))
+    messages = parse_values(_texts(candidates["message"]))
     every = candidates["message"].is_valid()
-    texts = pa.array([canonical(message) for message in messages], pa.string())
+    texts = pa.array([canonical_json(message) for message in messages], pa.string())
     return _compute().coalesce(keys, _compute().replace_with_mask(candidates["message"], every, texts))
 
 
@@ -379,38 +339,18 @@ def _answer_lengths(keys: Any) -> Any:
 
 
 def _texts(column: Any) -> list[bytes]:
-    """The texts of a column, without its nulls."""
+    """Return the texts of a column, without its nulls."""
     texts: list[bytes] = column.drop_null().cast("binary").to_pylist()
     return texts
 
 
-def _numpy(column: Any) -> BoolArray:
+def _to_bools(column: Any) -> BoolArray:
     values: BoolArray = column.to_numpy(zero_copy_only=False).astype(np.bool_)
     return values
 
 
-_MIB = 1 << 20
-# More than a few hundred records take in memory.
-MOST_BATCH_BYTES = 256 * _MIB
-# A column that says it is so much larger than its compressed pages is not unpacked at all.
-_MOST_RATIO = 2000
-_LARGE = 64 * _MIB
-
-
-def unpacked_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
-    """Read a file batch by batch, and refuse one that takes far more memory than records need.
-
-    Args:
-        file: An open `pyarrow.parquet.ParquetFile`.
-        source: Its name, for errors.
-        rows: Most rows of a batch, a few hundred: so many are unpacked before their size is known.
-
-    Yields:
-        Record batches of Arrow.
-
-    Raises:
-        RecordError: If a batch takes more than 256 MiB, or a column is compressed beyond reason.
-    """
+def read_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
+    """Yield batches of at most `rows` rows; refuse a file that unpacks to far more than records need."""
     _check_compression(file.metadata, source)
     row = 1
     for batch in file.iter_batches(batch_size=rows):
@@ -437,14 +377,8 @@ def _check_compression(metadata: Any, source: str) -> None:
                 raise RecordError(source, 0, "", problem)
 
 
-_MAGIC = b"PAR1"
-# Rows become arrays so many at a time, and where they are in doubt so many are tried again.
-_ROWS = 256
-_PART = 64
-
-
 def is_parquet(path: Path) -> bool:
-    """Whether a file begins as Parquet does; one that cannot be opened does not."""
+    """Whether a file can be opened and begins like Parquet."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -463,82 +397,58 @@ class ParquetFile:
     path: Path
 
     def header(self) -> tuple[int, Provenance | None]:
-        """Zero, for the whole file, and the provenance if the file holds one.
-
-        Raises:
-            RecordError: If the file is damaged, holds no records, or other columns.
-        """
+        """Return line 0, for the whole file, and the provenance if the file holds one."""
         source = str(self.path)
-        with self._opened() as file:
+        with self._open() as file:
             if file.metadata.num_rows == 0:
-                raise no_records(source)
+                raise no_records_error(source)
             text = (file.schema_arrow.metadata or {}).get(PROVENANCE)
         if text is None:
             return 0, None
-        return 0, validated(Provenance, json_object(text, source, 0), source, 0)
+        return 0, validate_fields(Provenance, parse_object(text, source, 0), source, 0)
 
     def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
-        """Read the records one by one.
-
-        Args:
-            checks: What they must hold together with those of other files.
-
-        Yields:
-            The records.
-
-        Raises:
-            RecordError: At the first row that cannot be used; its line is the number of the row.
-        """
+        """Yield the records one by one; the line of an error is the number of the row."""
         for row, rows in self._rows():
             for start in range(0, len(rows), _PART):
-                yield from self._strict(row + start, rows.slice(start, _PART), checks)
+                yield from self._parse_rows(row + start, rows.slice(start, _PART), checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
-        """Read the same records in batches.
-
-        Args:
-            checks: See `records`.
-
-        Yields:
-            The batches.
-
-        Raises:
-            RecordError: As `records` does.
-        """
+        """Yield the same records in batches."""
         for row, rows in self._rows():
-            yield from self._judged(row, rows, checks)
+            yield from self._decode_or_parse(row, rows, checks)
 
-    def _judged(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
-        """The batches of some rows, decoded where that is certain to be right."""
+    def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
+        """Yield batches of rows, decoded where these certainly are valid, else parsed strictly."""
         source = str(self.path)
-        batch = decoded_rows(rows, source, row)
+        batch = decode_rows(rows, source, row)
         numbers = range(row, row + len(rows))
-        if batch is not None and checks.accepts(batch.ids, batch.recorded, source, numbers):
+        if batch is not None and checks.try_add(batch.ids, batch.recorded, source, numbers):
             yield batch
         elif len(rows) > _PART:
             for start in range(0, len(rows), _PART):
-                yield from self._judged(row + start, rows.slice(start, _PART), checks)
+                yield from self._decode_or_parse(row + start, rows.slice(start, _PART), checks)
         else:
-            yield RecordBatch(list(self._strict(row, rows, checks)))
+            yield RecordBatch(list(self._parse_rows(row, rows, checks)))
 
-    def _strict(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[PromptRecord]:
-        for number, record in enumerate(strict_rows(rows, str(self.path), row), start=row):
+    def _parse_rows(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[PromptRecord]:
+        for number, record in enumerate(parse_rows(rows, str(self.path), row), start=row):
             checks.add(record, str(self.path), number)
             yield record
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
-        """Batches of rows in the schema's types, each with the number of its first row, counted from 1."""
+        """Yield batches of rows in the schema's types, with the number of the first row, counted from 1."""
         row = 1
-        with self._opened() as file:
-            for batch in unpacked_batches(file, str(self.path), _ROWS):
+        with self._open() as file:
+            for batch in read_batches(file, str(self.path), _ROWS):
                 batch.validate(full=True)
-                yield row, conformed(batch)
+                yield row, cast_to_schema(batch)
                 row += len(batch)
         if row == 1:
-            raise no_records(str(self.path))
+            raise no_records_error(str(self.path))
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _open(self) -> Iterator[Any]:
         parquet = require("pyarrow.parquet", "collect", "reading Parquet")
         source = str(self.path)
         try:
@@ -552,47 +462,31 @@ class ParquetFile:
             raise RecordError(source, 0, "", problem) from error
 
 
-# A group of rows holds about so many candidates; what is written is held in memory until then.
-_CANDIDATES = 100_000
-
-
 def write_parquet(file: BinaryIO, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
-    """Write a records file.
-
-    Args:
-        file: Where to write.
-        records: The records, checked to be one dataset.
-        provenance: Where they come from.
-
-    Returns:
-        How many there were.
-
-    Raises:
-        MissingExtraError: If pyarrow is not installed.
-    """
+    """Write checked records, and return how many there were."""
     pa = require("pyarrow", "collect", "writing Parquet")
     parquet = require("pyarrow.parquet", "collect", "writing Parquet")
     schema = parquet_schema(provenance)
     written = 0
     with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-        for rows in _groups(map(_row, records)):
+        for rows in _group_rows(map(_to_row, records)):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
             written += len(rows)
     return written
 
 
-def _row(record: PromptRecord) -> dict[str, Any]:
+def _to_row(record: PromptRecord) -> dict[str, Any]:
     fields = record.model_dump(exclude_defaults=True)
     for name in JSON_COLUMNS:
         if name in fields:
-            fields[name] = compact(fields[name])
+            fields[name] = compact_json(fields[name])
     for candidate in fields["candidates"]:
         if "message" in candidate:
-            candidate["message"] = compact(candidate["message"])
+            candidate["message"] = compact_json(candidate["message"])
     return fields
 
 
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _group_rows(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     group: list[dict[str, Any]] = []
     for row in rows:
         group.append(row)

@@ -1,6 +1,6 @@
-"""What a records file holds: prompts with their candidates, and where they come from.
+"""The models of a records file: prompts with their candidates, and their provenance.
 
-The `description` of a field is what an error message says was expected there.
+Error messages quote the `description` of a field as what was expected.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pydantic_core import ErrorDetails
 
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import NotJsonError, check_json, shown
+from langchain_cfc.records._json import NotJsonError, check_json, short_repr
 
 
 def _check_input(value: object) -> object:
-    # Once, before each type of the union finds an error of its own.
+    # Checked here once, before each type of the union reports an error of its own.
     if not isinstance(value, str | list | dict):
-        raise NotJsonError(shown(value))
+        raise NotJsonError(short_repr(value))
     return check_json(value)
 
 
@@ -38,7 +38,7 @@ def _check_scalars(value: object) -> object:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(item, str | int | float):
-                raise NotJsonError(shown(item), (key,))
+                raise NotJsonError(short_repr(item), (key,))
     return check_json(value)
 
 
@@ -66,7 +66,7 @@ class Candidate(_Model):
         message: The answer where it is structured or a tool call, as a JSON object.
         score: Verifier score in [0, 1], smaller is better.
         correct: Whether the answer is correct (the paper's A(X, y)).
-        answer: What the answer extractor made of it, if there is one.
+        answer: The answer that the answer extractor found, if there is one.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
     """
@@ -93,26 +93,26 @@ class Candidate(_Model):
             return self.answer
         if self.text is not None:
             return self.text
-        return canonical(self.message)
+        return canonical_json(self.message)
 
 
-def canonical(value: object) -> str:
-    """The JSON of a value, equal for equal values."""
+def canonical_json(value: object) -> str:
+    """Return the JSON of a value, equal for equal values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
-def compact(value: object) -> str:
-    """The JSON of a value, keys in their own order."""
+def compact_json(value: object) -> str:
+    """Return the compact JSON of a value, keys in their own order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class Example(_Model):
-    """One prompt of an evaluation dataset, before anything is drawn for it.
+    """One prompt of an evaluation dataset, before candidates are drawn for it.
 
     Attributes:
         id: Name of the prompt, not empty, unique within a dataset.
         input: What the chain is invoked with: text, a list of messages, or a JSON object.
-        reference: Whatever JSON value the labels are made with.
+        reference: Any JSON value that the labeler needs.
         metadata: Texts, finite numbers and booleans by name, for feature maps and groups.
         cluster: Conversation or set of paraphrases, not empty; None where the prompt stands alone.
     """
@@ -137,15 +137,15 @@ class PromptRecord(Example):
 
 
 class Provenance(_Model):
-    """Where all records of a file come from; the file's first line.
+    """The provenance of all records of a file; its first line.
 
     Attributes:
-        format: Says that this is a records file.
+        format: The name of the format.
         version: Version of the format.
         n: Number of candidates of every record, at least 1.
-        generator: Fingerprint of what drew the candidates.
-        verifier: Fingerprint of what scored them.
-        labeler: Fingerprint of what labelled them.
+        generator: Fingerprint of the generator of the candidates.
+        verifier: Fingerprint of their verifier.
+        labeler: Fingerprint of their labeler.
         answer: Fingerprint of the answer extractor; None where there is none.
     """
 
@@ -160,11 +160,11 @@ class Provenance(_Model):
     answer: _Object | None = Field(default=None, description="a JSON object")
 
 
-def provenance_json(provenance: Provenance) -> bytes:
-    """A provenance as files hold it."""
+def encode_provenance(provenance: Provenance) -> bytes:
+    """Return a provenance as it is written to files."""
     # Not `exclude_defaults`, which would leave out the format and its version.
     fields = {name: value for name, value in provenance if value is not None}
-    return compact(fields).encode()
+    return compact_json(fields).encode()
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -175,65 +175,52 @@ _UNLABELLED = (
 )
 
 
-def validated(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
-    """Make a model of one parsed line.
-
-    Args:
-        model: `PromptRecord` or `Provenance`.
-        fields: The parsed line.
-        source: The file.
-        line: Line number, counted from 1.
-
-    Returns:
-        The model.
-
-    Raises:
-        RecordError: About the first field that does not fit.
-    """
+def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
+    """Validate the fields of one parsed line; a RecordError names the first field that does not fit."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
-    detail = _misspelt(details) or details[0]
+    detail = _find_misspelling(details) or details[0]
     flaw = detail.get("ctx", {}).get("error")
     path = (*detail["loc"], *flaw.path) if isinstance(flaw, NotJsonError) else detail["loc"]
-    raise RecordError(source, line, _written(path), _problem(model, detail, flaw))
+    raise RecordError(source, line, _format_path(path), _describe_problem(model, detail, flaw))
 
 
-def _misspelt(details: list[ErrorDetails]) -> ErrorDetails | None:
-    """The unknown field that explains the first error, where that is a missing field of a similar name."""
+def _find_misspelling(details: list[ErrorDetails]) -> ErrorDetails | None:
+    """Return the error about an unknown field whose name resembles the first missing field, if any."""
     if details[0]["type"] != "missing":
         return None
     *parent, missing = details[0]["loc"]
     for detail in details:
         if detail["type"] == "extra_forbidden":
             *here, name = detail["loc"]
-            if here == parent and _nearest(name, [missing]):
+            if here == parent and _closest_names(name, [missing]):
                 return detail
     return None
 
 
-def _problem(model: type[BaseModel], detail: ErrorDetails, flaw: Exception | None) -> str:
+def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Exception | None) -> str:
     kind, value = detail["type"], detail["input"]
-    owner, name = _field(model, detail["loc"])
+    owner, name = _locate_field(model, detail["loc"])
     if kind == "extra_forbidden":
-        nearest = _nearest(name, owner.model_fields)
+        nearest = _closest_names(name, owner.model_fields)
         hint = f", did you mean {nearest[0]}?" if nearest else ""
         return f"unknown field{hint}; known are {', '.join(owner.model_fields)}"
     if name == "correct" and (kind == "missing" or value is None):
         return _UNLABELLED
     if kind == "model_type":
-        return f"found {shown(value)}; expected a JSON object"
+        return f"found {short_repr(value)}; expected a JSON object"
     if isinstance(flaw, NotJsonError):
         found = f"found {flaw.found}"
     elif flaw:
         return str(flaw)
     else:
-        found = "missing" if kind == "missing" else f"found {shown(value)}"
+        found = "missing" if kind == "missing" else f"found {short_repr(value)}"
     return f"{found}; expected {owner.model_fields[name].description}"
 
 
-def _field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[type[BaseModel], str]:
+def _locate_field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[type[BaseModel], str]:
     match path:
         case ("candidates", int(), str() as name, *_):
             return Candidate, name
@@ -241,16 +228,16 @@ def _field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[type[Ba
             return model, str(path[0])
 
 
-def _nearest(name: str | int, known: Iterable[str | int]) -> list[str]:
+def _closest_names(name: str | int, known: Iterable[str | int]) -> list[str]:
     return get_close_matches(str(name), [str(one) for one in known], n=1)
 
 
-def _written(path: Iterable[str | int]) -> str:
-    """A path the way one would write it in code, as in `candidates[3].score`."""
+def _format_path(path: Iterable[str | int]) -> str:
+    """Format a path as in code, such as `candidates[3].score`."""
     text = ""
     for step in path:
         if isinstance(step, str) and step.isidentifier():
             text += f".{step}" if text else step
         else:
-            text += f"[{shown(step)}]"
+            text += f"[{short_repr(step)}]"
     return text

@@ -12,13 +12,13 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.text import pluralize
-from langchain_cfc.artifact import CalibrationArtifact, held_out
+from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Candidate, PromptRecord
-from langchain_cfc.records.schema import canonical
+from langchain_cfc.records.schema import canonical_json
 from langchain_cfc.report._text import truncate
 from langchain_cfc.thresholds import Level
 
@@ -126,7 +126,7 @@ def find_hardest_prompts(
     if most < 0:
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
-    tested, _ = held_out(artifact, labelled)
+    tested, _ = select_held_out(artifact, labelled)
     with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
     flagged = decisions.not_certifiable
@@ -209,7 +209,7 @@ def _group_answers(
 
 def _split_text(candidate: Candidate) -> tuple[str, str | None]:
     """Return the answer, and what the candidate says where that is something else."""
-    said = canonical(candidate.message) if candidate.text is None else candidate.text
+    said = canonical_json(candidate.message) if candidate.text is None else candidate.text
     answer = candidate.answer_key
     more = None if said.strip() == answer.strip() else truncate(said, ANSWER_LENGTH)
     return truncate(answer, ANSWER_LENGTH), more
@@ -221,7 +221,7 @@ def _format_input(prompt: str | list[Any] | dict[str, Any]) -> str:
         return prompt
     if isinstance(prompt, list):
         return "\n".join(_format_message(message) for message in prompt)
-    return canonical(prompt)
+    return canonical_json(prompt)
 
 
 def _format_message(message: object) -> str:
@@ -229,7 +229,7 @@ def _format_message(message: object) -> str:
         case {"role": str() as role, "content": str() as content, **others} if not others:
             return f"{role}: {content}"
         case _:
-            return canonical(message)
+            return canonical_json(message)
 
 
 def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> str:

@@ -134,7 +134,7 @@ class Situation:
             wrong_too_often=evaluation.answers is not None and evaluation.answers.contradicted,
             bot=artifact.policy is not None,
             certified=guarantee.certificate is not None or guarantee.failure_probability is not None,
-            certification_left=facts.certification_size > 0 and not artifact.spent,
+            certification_left=facts.certification_size > 0 and not artifact.has_used_certification,
             bound=artifact.provenance is not None,
             tested=size,
             kept_ci=own.kept_promise_ci,
@@ -409,8 +409,7 @@ def _recommend_recalibration(
 
 def _drop_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
     """Free the third split for a policy: the conditional rule tests its levels on it."""
-    tested = config.confident and config.threshold_rule == "conditional"
-    return {"confident": False, "delta": None} if tested else {}
+    return {"confident": False, "delta": None} if config.tests_levels else {}
 
 
 def _format_command(*parts: str) -> str:

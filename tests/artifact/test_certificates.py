@@ -145,9 +145,9 @@ def test_a_certificate_grafted_onto_another_artifact_is_refused(
     )
     grafted = content_of(other, tmp_path)
     load(sealed(grafted))
-    with pytest.raises(ArtifactFormatError, match="speaks of another artifact"):
+    with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load(sealed({**grafted, "certificates": forged["certificates"]}))
-    with pytest.raises(ArtifactFormatError, match="speaks of another artifact"):
+    with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load(sealed({**grafted, "policy": forged_bot["policy"]}))
 
 
@@ -168,7 +168,7 @@ def test_an_artifact_changed_below_its_certificate_is_refused(
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    with pytest.raises(ArtifactFormatError, match="speaks of another artifact"):
+    with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load(sealed(forged))
 
 
@@ -177,7 +177,7 @@ def test_two_certificates_of_one_level_are_refused(
 ) -> None:
     first, second = forged["certificates"]
     for several in ([first, first], [first, {**second, "alpha": first["alpha"]}], [first, second, second]):
-        with pytest.raises(ArtifactFormatError, match="or two of the same"):
+        with pytest.raises(ArtifactFormatError, match="or two are about the same"):
             load(sealed({**forged, "certificates": several}))
     assert len(load(sealed({**forged, "certificates": [second]})).certificates) == 1
 

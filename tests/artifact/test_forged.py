@@ -18,7 +18,7 @@ from scipy.stats import binom
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.artifact.consistency import contradictions, lower_tail, upper_tail
+from langchain_cfc.artifact.consistency import find_contradictions, lower_tail, upper_tail
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
@@ -247,7 +247,7 @@ def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: P
     path = tmp_path / "genuine.json"
     path.write_bytes(sealed_file(made[name]))
     artifact = CalibrationArtifact.load(path)
-    assert list(contradictions(artifact)) == []
+    assert list(find_contradictions(artifact)) == []
     # So do those of before settings had a digest, and misses were counted.
     older = copy.deepcopy(made[name])
     for level in older["levels"]:

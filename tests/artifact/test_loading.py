@@ -370,7 +370,7 @@ def test_a_combination_is_part_of_the_content_where_there_is_one(
     [
         ({"scales": [0.0]}, "combination: .*scales above 0"),
         ({"scales": [1]}, "not in the form"),
-        ({"names": []}, "combination: .*different names"),
+        ({"names": []}, "combination: .*distinct verifier names"),
         ({"names": "j"}, r"combination\.names"),
         ({"coefficients": [1.0, 2.0]}, "combination: .*for each of 1 names"),
         ({"coefficients": ["1.5"]}, r"combination\.coefficients\.0"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
-from langchain_cfc.calibration.checks import smallest_alpha, smallest_size, target_is_attainable
+from langchain_cfc.calibration.checks import is_attainable, smallest_alpha, smallest_size
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
@@ -32,7 +32,7 @@ def is_met(alpha: str, size: int, reached: int) -> bool:
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.5"])
 def test_a_target_is_attainable_exactly_where_the_rule_finds_a_threshold(alpha: str) -> None:
-    answers = {(size, reached): target_is_attainable(alpha, size, reached) for size, reached in cases(30)}
+    answers = {(size, reached): is_attainable(alpha, size, reached) for size, reached in cases(30)}
     assert answers == {(size, reached): is_met(alpha, size, reached) for size, reached in cases(30)}
     assert set(answers.values()) == {True, False}
 
@@ -41,9 +41,9 @@ def test_the_smallest_alpha_is_met_and_four_decimals_below_it_is_not() -> None:
     for size, reached in cases(40):
         alpha = round(10_000 * smallest_alpha(size, reached))
         if alpha < 10_000:
-            assert target_is_attainable(f"{alpha / 10_000:.4f}", size, reached)
+            assert is_attainable(f"{alpha / 10_000:.4f}", size, reached)
         if alpha > 1:
-            assert not target_is_attainable(f"{(alpha - 1) / 10_000:.4f}", size, reached)
+            assert not is_attainable(f"{(alpha - 1) / 10_000:.4f}", size, reached)
 
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.2", "0.3", "0.5"])

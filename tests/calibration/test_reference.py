@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
-from langchain_cfc.artifact import Watched
+from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.records import tabulate
 
@@ -20,7 +20,7 @@ FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
 OPTIONS: dict[str, Any] = {"alpha": ["0.2", "0.4"], "features": FEATURES, "test_fraction": 0.3}
 
 
-def named(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], Watched]:
+def named(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], ReferenceHistogram]:
     return {(one.name, one.alpha): one for one in artifact.reference}
 
 
@@ -42,7 +42,7 @@ def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted(
     fitted = tabulate([one for one in records if part(one.id, None) == "fit"])
     assert set(watched.edges) <= set(mean_score(fitted.draws).tolist())
 
-    def changing(which: str) -> Watched:
+    def changing(which: str) -> ReferenceHistogram:
         changed = [rescored(one, 0.5) if part(one.id, None) == which else one for one in records]
         return named(calibrate(changed, allow_unattainable=True, **OPTIONS))["mean_score", None]
 
@@ -122,4 +122,4 @@ def test_it_is_saved_and_read_again_and_part_of_what_is_certified(prompts: Promp
 )
 def test_counts_that_fit_no_bins_are_refused(edges: list[float], counts: list[int], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        Watched(name="mean_score", edges=edges, counts={"1": counts})
+        ReferenceHistogram(name="mean_score", edges=edges, counts={"1": counts})

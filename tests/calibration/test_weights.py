@@ -137,7 +137,7 @@ def test_what_is_attainable_is_counted_by_weights(table: LabelledBatch) -> None:
 
 
 def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None:
-    refused = pytest.raises(InputError, match="only calibrate, certify and evaluate heed")
+    refused = pytest.raises(InputError, match="only calibrate, certify and evaluate support")
     with refused:
         plan_from_pilot(weighted, alpha=ALPHA)
     with refused:
@@ -157,7 +157,7 @@ def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBa
             weighted, test_fraction=0.3, certification_fraction=0.3, threshold_rule=rule, **OPTIONS
         )
         for use in (evaluate, certify):
-            with pytest.raises(InputError, match="come without the weights that say so"):
+            with pytest.raises(InputError, match="come without these weights"):
                 use(artifact, alike)
     # Other prompts may be anything.
     first, second = np.array_split(np.arange(len(weighted)), 2)

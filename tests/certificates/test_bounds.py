@@ -19,7 +19,13 @@ import pytest
 from scipy import special, stats
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.certificates.bounds import at_least, at_most, mean_at_most, rare_p_value, size_needed
+from langchain_cfc.certificates.bounds import (
+    binomial_p_value,
+    lower_bound,
+    mean_upper_bound,
+    required_size,
+    upper_bound,
+)
 from langchain_cfc.errors import InputError, MissingExtraError
 
 Bound = Callable[[int, int, float], float]
@@ -96,8 +102,8 @@ def test_one_sided_bounds_agree_with_scipys(size: int, delta: float) -> None:
         less, greater = (stats.binomtest(count, size, alternative=side) for side in ("less", "greater"))
         high = less.proportion_ci(1 - delta, method="exact").high
         low = greater.proportion_ci(1 - delta, method="exact").low
-        assert at_most(count, size, delta) == pytest.approx(high, rel=1e-6)
-        assert at_least(count, size, delta) == pytest.approx(low, rel=1e-6)
+        assert upper_bound(count, size, delta) == pytest.approx(high, rel=1e-6)
+        assert lower_bound(count, size, delta) == pytest.approx(low, rel=1e-6)
 
 
 @pytest.mark.parametrize("delta", DELTAS)
@@ -107,11 +113,11 @@ def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tight
 ) -> None:
     # In fractions, without tolerance; within 1e-7 of the bound the tail is larger than delta.
     for count in range(size):
-        bound = Fraction(at_most(count, size, delta))
+        bound = Fraction(upper_bound(count, size, delta))
         assert exact_tail(count, size, bound) <= Fraction(delta)
         assert exact_tail(count, size, bound - (1 - bound) * bound / 10**7) > Fraction(delta)
         # At least size - count successes are at most count failures.
-        bound = Fraction(at_least(size - count, size, delta))
+        bound = Fraction(lower_bound(size - count, size, delta))
         assert exact_tail(count, size, 1 - bound) <= Fraction(delta)
         assert exact_tail(count, size, 1 - bound - (1 - bound) * bound / 10**7) > Fraction(delta)
 
@@ -119,7 +125,7 @@ def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tight
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 5, 40, 300])
 def test_bounds_fail_with_probability_delta_at_most(size: int, delta: float) -> None:
-    for failure in (upper_fails(at_most, size, delta), lower_fails(at_least, size, delta)):
+    for failure in (upper_fails(upper_bound, size, delta), lower_fails(lower_bound, size, delta)):
         # Just beyond a bound the failure has all but probability delta, so the check can tell.
         assert delta * (1 - 1e-6) < failure <= delta
 
@@ -137,17 +143,17 @@ def test_the_same_check_refuses_the_normal_approximation(size: int) -> None:
 
 @pytest.mark.parametrize("delta", DELTAS)
 def test_without_trials_anything_is_possible(delta: float) -> None:
-    assert (at_least(0, 0, delta), at_most(0, 0, delta)) == (0.0, 1.0)
-    assert all(rare_p_value(0, 0, rate) == 1.0 for rate in (0.0, 0.3, 1.0))
+    assert (lower_bound(0, 0, delta), upper_bound(0, 0, delta)) == (0.0, 1.0)
+    assert all(binomial_p_value(0, 0, rate) == 1.0 for rate in (0.0, 0.3, 1.0))
 
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 10, 10_000, 10**8])
 def test_at_no_and_all_successes_the_bounds_are_known(size: int, delta: float) -> None:
-    assert (at_least(0, size, delta), at_most(size, size, delta)) == (0.0, 1.0)
+    assert (lower_bound(0, size, delta), upper_bound(size, size, delta)) == (0.0, 1.0)
     # (1 - p)^n = delta, and its mirror image.
-    assert at_most(0, size, delta) == pytest.approx(-math.expm1(math.log(delta) / size), rel=1e-8)
-    assert at_least(size, size, delta) == pytest.approx(math.exp(math.log(delta) / size), rel=1e-8)
+    assert upper_bound(0, size, delta) == pytest.approx(-math.expm1(math.log(delta) / size), rel=1e-8)
+    assert lower_bound(size, size, delta) == pytest.approx(math.exp(math.log(delta) / size), rel=1e-8)
 
 
 def test_a_bound_far_out_in_the_tail_is_on_the_right_side_of_delta_and_near() -> None:
@@ -155,7 +161,7 @@ def test_a_bound_far_out_in_the_tail_is_on_the_right_side_of_delta_and_near() ->
     # some versions of SciPy ends where the tail is off by a relative 2e-8 of delta, on either side.
     count, size = 8_995_256, 10**7
     delta = summed_tail(count, size, 0.9)
-    bound = at_most(count, size, delta)
+    bound = upper_bound(count, size, delta)
     assert delta * (1 - 1e-8) < summed_tail(count, size, bound) <= delta
 
 
@@ -167,7 +173,7 @@ def test_a_bound_far_out_in_the_tail_is_on_the_right_side_of_delta_and_near() ->
 def test_p_values_are_exact_and_never_too_small(size: int, rate: Fraction) -> None:
     for count in range(size + 1):
         exact = exact_tail(count, size, rate)
-        value = rare_p_value(count, size, rate)
+        value = binomial_p_value(count, size, rate)
         assert exact <= Fraction(value) <= exact * (1 + Fraction(1, 10**8))
         peer = stats.binomtest(count, size, float(rate), alternative="less").pvalue
         assert value == pytest.approx(peer, rel=1e-8)
@@ -175,7 +181,7 @@ def test_p_values_are_exact_and_never_too_small(size: int, rate: Fraction) -> No
 
 @pytest.mark.parametrize(("count", "size", "rate"), [(49_300, 10**6, 0.05), (9_990, 10**8, 1e-4)])
 def test_p_values_of_many_trials_are_sums_of_terms(count: int, size: int, rate: float) -> None:
-    assert rare_p_value(count, size, rate) == pytest.approx(summed_tail(count, size, rate), rel=1e-8)
+    assert binomial_p_value(count, size, rate) == pytest.approx(summed_tail(count, size, rate), rel=1e-8)
 
 
 @pytest.mark.parametrize("size", [1, 30, 500])
@@ -183,7 +189,7 @@ def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> No
     # P(p <= delta) for a probability above the rate: exact, for each delta that is some count's p-value.
     counts = np.arange(size + 1)
     for rate in (0.0, 0.01, 0.05, 0.3, 0.99):
-        values = np.array([rare_p_value(int(count), size, rate) for count in counts])
+        values = np.array([binomial_p_value(int(count), size, rate) for count in counts])
         for truth in (math.nextafter(rate, 1.0), rate + 0.005, (1 + rate) / 2):
             for delta in (*values, *DELTAS):
                 assert stats.binom.pmf(counts[values <= delta], size, truth).sum() <= delta + 1e-12
@@ -196,18 +202,18 @@ def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> No
 @pytest.mark.parametrize("size", [1, 10, 200])
 def test_rejecting_a_rate_is_having_a_bound_below_it(size: int, delta: float) -> None:
     for count in range(0, size + 1, max(1, size // 20)):
-        bound = at_most(count, size, delta)
+        bound = upper_bound(count, size, delta)
         around = [bound, math.nextafter(bound, 0.0), math.nextafter(bound, 1.0)]
         for rate in (*around, *np.linspace(0.0, 1.0, 101).tolist(), Fraction(1, 3)):
-            rejected = rare_p_value(count, size, rate) <= delta
+            rejected = binomial_p_value(count, size, rate) <= delta
             # At a bound of 1 nothing has been shown, and nothing is above a rate of 1.
             assert rejected == (bound <= rate) or (count == size and rate == 1.0)
-        assert count < size or rare_p_value(count, size, 1.0) == 1.0
+        assert count < size or binomial_p_value(count, size, 1.0) == 1.0
 
 
 def test_what_is_exactly_at_the_level_is_not_rejected() -> None:
     # P(Binomial(10, 1/2) = 0) = 1 / 1024.
-    value = rare_p_value(0, 10, 0.5)
+    value = binomial_p_value(0, 10, 0.5)
     assert 1 / 1024 < value <= 1.00000001 / 1024
 
 
@@ -215,17 +221,17 @@ def test_what_is_exactly_at_the_level_is_not_rejected() -> None:
 def test_rates_of_0_and_1(size: int) -> None:
     for count in (0, size // 2, size):
         # No event is too few where none can be expected.
-        assert rare_p_value(count, size, 0) == rare_p_value(count, size, Fraction(0)) == 1.0
+        assert binomial_p_value(count, size, 0) == binomial_p_value(count, size, Fraction(0)) == 1.0
     # A probability above 1 is ruled out by any trial without the event; all events rule nothing out.
-    assert rare_p_value(size - 1, size, 1.0) == rare_p_value(0, size, Fraction(1)) == 0.0
-    assert rare_p_value(size, size, 1) == 1.0
+    assert binomial_p_value(size - 1, size, 1.0) == binomial_p_value(0, size, Fraction(1)) == 0.0
+    assert binomial_p_value(size, size, 1) == 1.0
 
 
 def test_a_rate_between_floats_is_read_as_the_smaller_one() -> None:
     # 0.05 as a float is above one twentieth; its p-value, which falls with the rate, may not be smaller.
     assert Fraction(0.05) > Fraction(1, 20)
-    assert rare_p_value(3, 100, 0.05) == rare_p_value(3, 100, Fraction(1, 20))
-    assert rare_p_value(3, 100, math.nextafter(0.05, 0.0)) == rare_p_value(3, 100, 0.05)
+    assert binomial_p_value(3, 100, 0.05) == binomial_p_value(3, 100, Fraction(1, 20))
+    assert binomial_p_value(3, 100, math.nextafter(0.05, 0.0)) == binomial_p_value(3, 100, 0.05)
 
 
 # How many trials ------------------------------------------------------------------------------------------
@@ -266,24 +272,24 @@ def test_the_size_needed_is_the_one_from_which_on_every_size_does(
     share: str, rate: str, delta: float
 ) -> None:
     exact_share, exact_rate = Fraction(share), Fraction(rate)
-    assert size_needed(exact_share, exact_rate, delta) == enough(exact_share, exact_rate, delta)[1]
+    assert required_size(exact_share, exact_rate, delta) == enough(exact_share, exact_rate, delta)[1]
 
 
 def test_the_first_size_that_does_is_another() -> None:
     # The negative control of the test above: a size that does by luck, before more prompts undo it.
     first, always = enough(Fraction("0.04"), Fraction("0.1"), 0.05)
     assert (first, always) == (46, 76)
-    assert rare_p_value(1, 46, 0.1) <= 0.05 < rare_p_value(2, 50, 0.1)
+    assert binomial_p_value(1, 46, 0.1) <= 0.05 < binomial_p_value(2, 50, 0.1)
 
 
 @pytest.mark.parametrize(("share", "rate", "delta"), [(0.0499, 0.05, 0.05), (0.4995, 0.5, 0.01)])
 def test_a_share_just_below_the_rate_needs_millions(share: float, rate: float, delta: float) -> None:
     # Trying every size up to Chernoff's would take a minute; every step's beginning is tried instead.
-    size = size_needed(share, rate, delta)
+    size = required_size(share, rate, delta)
     assert size is not None
     exact = Fraction(str(share))
-    assert rare_p_value(math.floor(exact * size), size, rate) <= delta
-    assert rare_p_value(math.floor(exact * (size - 1)), size - 1, rate) > delta
+    assert binomial_p_value(math.floor(exact * size), size, rate) <= delta
+    assert binomial_p_value(math.floor(exact * (size - 1)), size - 1, rate) > delta
     counts = np.arange(math.floor(exact * size) + 1, math.floor(exact * size) + 200_000)
     begins = -(-counts * exact.denominator // exact.numerator)
     assert np.all(stats.binom.cdf(counts, begins, rate) <= delta)
@@ -306,21 +312,21 @@ def test_the_tail_for_fractional_counts_falls_with_the_size() -> None:
 
 def test_some_shares_show_nothing_at_any_size() -> None:
     for share, rate in ((0.05, 0.05), (0.3, 0.1), (0.0, 0.0), (1.0, 1.0), (1, 0)):
-        assert size_needed(share, rate, 0.05) is None
+        assert required_size(share, rate, 0.05) is None
     # A hundred million are too few here, but not for ten times the distance.
-    assert size_needed(0.04999, 0.05, 0.05) is None
-    assert size_needed(0.0499, 0.05, 0.05) is not None
+    assert required_size(0.04999, 0.05, 0.05) is None
+    assert required_size(0.0499, 0.05, 0.05) is not None
 
 
 def test_a_size_at_which_the_p_value_equals_delta_does_not_do() -> None:
     # 1 - 0.1 = 0.9, and of 1, 3, ..., 49 trials at 1/2 the smaller half has probability 1/2.
-    assert (size_needed(0.04, 0.1, 0.9), size_needed(0.04, 0.1, 0.9 + 1e-6)) == (2, 1)
-    assert (size_needed(0.49, 0.5, 0.5), size_needed(0.49, 0.5, 0.5 + 1e-6)) == (50, 1)
+    assert (required_size(0.04, 0.1, 0.9), required_size(0.04, 0.1, 0.9 + 1e-6)) == (2, 1)
+    assert (required_size(0.49, 0.5, 0.5), required_size(0.49, 0.5, 0.5 + 1e-6)) == (50, 1)
 
 
 def test_sizes_at_the_ends() -> None:
-    assert size_needed(0.0, 1.0, 0.05) == size_needed(0.999, 1.0, 1e-9) == 1
-    assert size_needed(0.0, 0.05, 0.05) == math.ceil(math.log(0.05) / math.log(0.95)) == 59
+    assert required_size(0.0, 1.0, 0.05) == required_size(0.999, 1.0, 1e-9) == 1
+    assert required_size(0.0, 0.05, 0.05) == math.ceil(math.log(0.05) / math.log(0.95)) == 59
 
 
 # Means ----------------------------------------------------------------------------------------------------
@@ -333,21 +339,23 @@ def test_the_bound_on_a_mean_is_that_of_maurer_and_pontil() -> None:
         log = math.log(2 / delta)
         spread = math.sqrt(2 * statistics.variance(values) * log / size)
         bound = statistics.fmean(values) + spread + 7 * largest * log / (3 * (size - 1))
-        found = mean_at_most(values, largest, delta)
+        found = mean_upper_bound(values, largest, delta)
         assert found == pytest.approx(min(bound, largest), rel=1e-8)
         assert found >= min(bound, largest)
 
 
 def test_the_bound_on_a_mean_never_exceeds_the_largest_value() -> None:
-    assert mean_at_most([], 5.0, 0.05) == mean_at_most([1.0], 5.0, 0.05) == 5.0
-    assert mean_at_most([0.0, 1.0], 5.0, 0.05) == mean_at_most([5.0] * 10_000, 5.0, 0.05) == 5.0
-    assert mean_at_most([0.0] * 100, 0.0, 0.05) == 0.0
-    assert mean_at_most(np.full(10**6, 1e300), 1.5e308, 0.05) < 1e304
+    assert mean_upper_bound([], 5.0, 0.05) == mean_upper_bound([1.0], 5.0, 0.05) == 5.0
+    assert mean_upper_bound([0.0, 1.0], 5.0, 0.05) == mean_upper_bound([5.0] * 10_000, 5.0, 0.05) == 5.0
+    assert mean_upper_bound([0.0] * 100, 0.0, 0.05) == 0.0
+    assert mean_upper_bound(np.full(10**6, 1e300), 1.5e308, 0.05) < 1e304
 
 
 def test_the_bound_on_a_mean_scales_with_its_values() -> None:
     values = np.random.default_rng(1).random(300)
-    assert mean_at_most(20 * values, 20.0, 0.05) == pytest.approx(20 * mean_at_most(values, 1.0, 0.05))
+    assert mean_upper_bound(20 * values, 20.0, 0.05) == pytest.approx(
+        20 * mean_upper_bound(values, 1.0, 0.05)
+    )
 
 
 def by_normal_law(values: FloatArray, largest: float, delta: float) -> float:
@@ -377,7 +385,7 @@ def fails_on_two_points(bound: Any, size: int, delta: float) -> float:
 @pytest.mark.parametrize("delta", [0.01, 0.1, 0.5])
 def test_the_bound_on_a_mean_of_two_points_fails_with_probability_delta_at_most(delta: float) -> None:
     for size in (100, 400):
-        assert fails_on_two_points(mean_at_most, size, delta) <= delta
+        assert fails_on_two_points(mean_upper_bound, size, delta) <= delta
         assert fails_on_two_points(by_normal_law, size, delta) > delta
         assert fails_on_two_points(without_the_range, size, delta) > delta
 
@@ -405,11 +413,13 @@ def alarm(failed: int) -> bool:
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_bound_on_a_mean_holds_for_many_laws(law: str) -> None:
-    assert not alarm(failures(law, mean_at_most))
+    assert not alarm(failures(law, mean_upper_bound))
     # The bound says something, or it could not fail.
     _, draw = LAWS[law]
     rng = np.random.default_rng(6)
-    assert law == "skewed to the left" or all(mean_at_most(draw(rng), 10.0, DELTA) < 9.0 for _ in range(20))
+    assert law == "skewed to the left" or all(
+        mean_upper_bound(draw(rng), 10.0, DELTA) < 9.0 for _ in range(20)
+    )
 
 
 def test_the_same_check_refuses_the_normal_approximation_on_a_skewed_law() -> None:
@@ -419,7 +429,7 @@ def test_the_same_check_refuses_the_normal_approximation_on_a_skewed_law() -> No
 # Refusals -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [at_least, at_most])
+@pytest.mark.parametrize("bound", [lower_bound, upper_bound])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -451,7 +461,7 @@ def test_bounds_refuse_what_is_no_count_and_no_level(bound: Any, arguments: Any,
 )
 def test_p_values_refuse_what_is_no_count_and_no_rate(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        rare_p_value(*arguments)
+        binomial_p_value(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +480,7 @@ def test_p_values_refuse_what_is_no_count_and_no_rate(arguments: Any, message: s
 )
 def test_means_refuse_values_out_of_range(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        mean_at_most(*arguments)
+        mean_upper_bound(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -484,22 +494,22 @@ def test_means_refuse_values_out_of_range(arguments: Any, message: str) -> None:
 )
 def test_sizes_refuse_what_is_no_share(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=f"{message} is"):
-        size_needed(*arguments)
+        required_size(*arguments)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert at_most(np.int64(2), np.int64(9), np.float64(0.05)) == at_most(2, 9, 0.05)  # type: ignore[arg-type]
-    assert rare_p_value(2, 9, np.float64(0.3)) == rare_p_value(2, 9, 0.3)
-    assert size_needed(np.float64(0.3), 0.5, 0.05) == size_needed(0.3, 0.5, 0.05)
+    assert upper_bound(np.int64(2), np.int64(9), np.float64(0.05)) == upper_bound(2, 9, 0.05)  # type: ignore[arg-type]
+    assert binomial_p_value(2, 9, np.float64(0.3)) == binomial_p_value(2, 9, 0.3)
+    assert required_size(np.float64(0.3), 0.5, 0.05) == required_size(0.3, 0.5, 0.05)
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: at_least(1, 2, 0.05),
-        lambda: at_most(1, 2, 0.05),
-        lambda: rare_p_value(1, 2, 0.05),
-        lambda: size_needed(0.1, 0.2, 0.05),
+        lambda: lower_bound(1, 2, 0.05),
+        lambda: upper_bound(1, 2, 0.05),
+        lambda: binomial_p_value(1, 2, 0.05),
+        lambda: required_size(0.1, 0.2, 0.05),
     ],
 )
 def test_a_missing_scipy_is_named(use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:

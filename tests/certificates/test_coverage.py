@@ -15,7 +15,7 @@ from scipy import stats
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.certificates.coverage import claims, outcomes, records_digest
+from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest, sample_groups
 from langchain_cfc.errors import (
     AttainabilityWarning,
     FeatureError,
@@ -152,7 +152,7 @@ def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
 def test_of_a_soft_weighting_as_many_prompts_speak_as_it_weighs() -> None:
     artifact, labelled = soft()
     x = artifact.feature_map.transform(labelled.draws)
-    everyone, *others = claims(artifact, labelled, x)
+    everyone, *others = sample_groups(artifact, labelled, x)
     weights = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
     assert everyone.members.all()
     assert [one.name for one in others] == list(weights)[1:]
@@ -182,7 +182,7 @@ def test_those_who_speak_are_distributed_as_the_weighting_says() -> None:
     hardest = labelled.draws.scores.max(axis=1)
     noticed = 0
     for one, weight in zip(
-        claims(artifact, labelled, x)[1:], artifact.feature_map.guaranteed_weights()[1:], strict=True
+        sample_groups(artifact, labelled, x)[1:], artifact.feature_map.guaranteed_weights()[1:], strict=True
     ):
         f = weight.values(x)
         expected = float(f @ hardest / f.sum())
@@ -200,7 +200,9 @@ def test_no_label_has_a_say_in_who_speaks_for_whom() -> None:
     artifact, labelled = soft()
     flipped = replace(labelled, correct=~labelled.correct)
     x = artifact.feature_map.transform(labelled.draws)
-    for one, other in zip(claims(artifact, labelled, x), claims(artifact, flipped, x), strict=True):
+    for one, other in zip(
+        sample_groups(artifact, labelled, x), sample_groups(artifact, flipped, x), strict=True
+    ):
         np.testing.assert_array_equal(one.members, other.members)
     # Labels do decide on what is certified.
     before, after = certificate_of(artifact, labelled), certificate_of(artifact, flipped)
@@ -211,7 +213,7 @@ def test_no_label_has_a_say_in_who_speaks_for_whom() -> None:
 def test_each_weighting_draws_lots_of_its_own() -> None:
     artifact, labelled = soft()
     x = artifact.feature_map.transform(labelled.draws)
-    members = {one.name: one.members for one in claims(artifact, labelled, x)}
+    members = {one.name: one.members for one in sample_groups(artifact, labelled, x)}
     f = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
     names = [name for name in f if name.startswith("hat(")]
     # With one lot for all, whoever speaks for the lighter of two speaks for the heavier as well.
@@ -228,10 +230,10 @@ def test_each_weighting_draws_lots_of_its_own() -> None:
 
 def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() -> None:
     labelled = tabulate(FRESH)
-    digest = records_digest(labelled)
+    digest = compute_records_digest(labelled)
     assert certificate_of(made()).records_digest == digest
     order = np.random.default_rng(0).permutation(len(labelled))
-    assert records_digest(labelled.take(order)) == digest
+    assert compute_records_digest(labelled.take(order)) == digest
     assert certificate_of(made(), [FRESH[row] for row in order]).records_digest == digest
     correct, scores = labelled.correct.copy(), labelled.draws.scores.copy()
     correct[7, 2] ^= True
@@ -247,7 +249,7 @@ def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() ->
         replace(labelled, ids=("another", *labelled.ids[1:])),
         labelled.take(np.arange(299)),
     ]
-    assert len({digest, *map(records_digest, others)}) == 6
+    assert len({digest, *map(compute_records_digest, others)}) == 6
 
 
 def test_only_the_part_held_out_for_certificates_is_used() -> None:
@@ -257,9 +259,9 @@ def test_only_the_part_held_out_for_certificates_is_used() -> None:
     assert len(set().union(*(part.ids for part in parts.values()))) == 400
     assert sum(len(part) for part in parts.values()) == 400
     assert found.prompts == len(parts["certification"]) == artifact.calibration.certification_size
-    assert found.records_digest == records_digest(parts["certification"])
+    assert found.records_digest == compute_records_digest(parts["certification"])
     assert found.records_digest not in {
-        records_digest(part) for name, part in parts.items() if name != "certification"
+        compute_records_digest(part) for name, part in parts.items() if name != "certification"
     }
 
 
@@ -435,7 +437,7 @@ def test_randomised_thresholds_are_certified_with_the_same_numbers_each_time() -
     assert certificate_of(artifact) == certificate_of(artifact)
     uniforms = artifact.uniforms(tabulate(FRESH))
     assert uniforms is not None
-    seen = outcomes(artifact, tabulate(FRESH), "0.2")
-    plain = outcomes(made(), tabulate(FRESH), "0.2")
+    seen = compute_outcomes(artifact, tabulate(FRESH), "0.2")
+    plain = compute_outcomes(made(), tabulate(FRESH), "0.2")
     assert (seen.decisions.thresholds != plain.decisions.thresholds).any()
     assert int(seen.kept.sum()) == certificate_of(artifact).shares[0].kept

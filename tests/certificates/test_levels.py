@@ -18,8 +18,8 @@ import langchain_cfc
 from langchain_cfc import CalibrationArtifact, PromptRecord
 from langchain_cfc.artifact import LevelState, PackedArray
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import tested_levels as levels_tested
-from langchain_cfc.certificates.coverage import records_digest
+from langchain_cfc.certificates import select_tested_levels as levels_tested
+from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
@@ -84,7 +84,7 @@ def test_confidence_is_stated_with_what_it_rests_on() -> None:
     confidence = artifact.confidence
     assert confidence is not None
     assert (confidence.delta, confidence.names, confidence.prompts) == ("0.1", ["1"], len(tests))
-    assert confidence.records_digest == records_digest(tests)
+    assert confidence.records_digest == compute_records_digest(tests)
     assert artifact.calibration.certification_size == len(tests)
     promise = artifact.guarantee()
     assert (promise.failure_probability, promise.confident) == (0.1, ("1",))

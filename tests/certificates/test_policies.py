@@ -16,8 +16,8 @@ from scipy import stats
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc.artifact import TradeOff
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.certificates import certified_policy, certify
-from langchain_cfc.certificates.coverage import outcomes, records_digest
+from langchain_cfc.certificates import certify, certify_policy
+from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import recording
 from langchain_cfc.demo.replay import recorded_parts
@@ -104,7 +104,7 @@ def in_order(
 def test_counts_and_bounds_are_those_of_an_independent_computation(
     rate: str, frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
-    artifact = certified_policy(frozen, tuning, tests, max_wrong_rate=rate, delta="0.1")
+    artifact = certify_policy(frozen, tuning, tests, max_wrong_rate=rate, delta="0.1")
     curve, certificate = curve_of(artifact), certificate_of(artifact)
     assert len({(one.alpha, one.policy) for one in curve}) == len(curve) > 2
     assert [one.answered for one in curve] == sorted(one.answered for one in curve)
@@ -127,7 +127,7 @@ def test_counts_and_bounds_are_those_of_an_independent_computation(
     assert (everyone.name, everyone.prompts, everyone.certified) == ("1", len(tests), True)
     assert certificate.policies_tested == min(passed + 1, len(chain))
     assert (certificate.max_wrong_rate, certificate.delta, certificate.prompts) == (rate, "0.1", len(tests))
-    assert certificate.records_digest == records_digest(tests)
+    assert certificate.records_digest == compute_records_digest(tests)
     assert certificate.artifact_digest == frozen.digest
 
 
@@ -157,7 +157,7 @@ def test_outcomes_are_what_plain_loops_find(
     never_empty: bool, alpha: str, policy: AnswerPolicy, frozen: CalibrationArtifact, tests: LabelledBatch
 ) -> None:
     frozen = frozen.model_copy(update={"never_empty": never_empty})
-    seen = outcomes(frozen, tests, alpha, policy)
+    seen = compute_outcomes(frozen, tests, alpha, policy)
     answered = seen.decisions.answered
     plain = plainly(frozen, tests, alpha, policy)
     assert list(zip(answered.tolist(), (answered & seen.wrong).tolist(), strict=True)) == plain
@@ -167,7 +167,7 @@ def test_outcomes_are_what_plain_loops_find(
     assert empty.any() != never_empty
     assert not seen.wrong[empty].any()
     # From the outcomes under one policy follow those under another.
-    assert outcomes(frozen, tests, alpha).under(policy).tolist() == answered.tolist()
+    assert compute_outcomes(frozen, tests, alpha).answered_under(policy).tolist() == answered.tolist()
 
 
 @pytest.mark.parametrize("set_rule", ["all", "unique(all)", "best_prefix"])
@@ -211,11 +211,11 @@ def test_no_certification_label_has_a_say_in_what_is_tested(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     def tested(tune: LabelledBatch, test: LabelledBatch, rate: str) -> list[tuple[str, AnswerPolicy, int]]:
-        artifact = certified_policy(frozen, tune, test, max_wrong_rate=rate, delta="0.1")
+        artifact = certify_policy(frozen, tune, test, max_wrong_rate=rate, delta="0.1")
         return [(one.alpha, one.policy, one.answered) for one in curve_of(artifact)]
 
     def wrongs(test: LabelledBatch) -> list[int]:
-        artifact = certified_policy(frozen, tuning, test, max_wrong_rate="0.6", delta="0.1")
+        artifact = certify_policy(frozen, tuning, test, max_wrong_rate="0.6", delta="0.1")
         return [one.wrong for one in curve_of(artifact)]
 
     everything_right = replace(tests, correct=np.ones_like(tests.correct))
@@ -236,7 +236,7 @@ def test_tests_stop_at_the_first_that_fails(
 ) -> None:
     rate, delta = 0.1, 0.1
     right = replace(tests, correct=np.ones_like(tests.correct))
-    start = certified_policy(frozen, tuning, right, max_wrong_rate=str(rate), delta=str(delta))
+    start = certify_policy(frozen, tuning, right, max_wrong_rate=str(rate), delta=str(delta))
     chain = in_order(frozen, tuning, curve_of(start))
     assert certificate_of(start).policies_tested == len(chain)
     answered = [np.array(plainly(frozen, tests, one.alpha, one.policy))[:, 0] for one in chain]
@@ -251,7 +251,7 @@ def test_tests_stop_at_the_first_that_fails(
         if first == len(p) or not again:
             continue
         found += 1
-        artifact = certified_policy(frozen, tuning, labelled, max_wrong_rate=str(rate), delta=str(delta))
+        artifact = certify_policy(frozen, tuning, labelled, max_wrong_rate=str(rate), delta=str(delta))
         certificate = certificate_of(artifact)
         assert certificate.policies_tested == first + 1
         served = chain[first - 1]
@@ -268,7 +268,7 @@ def test_groups_have_half_of_delta_and_sequences_of_their_own(
     correct = np.ones_like(tests.correct)
     correct[lost] = False
     labelled = replace(tests, correct=correct)
-    artifact = certified_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1", by_group=True)
+    artifact = certify_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1", by_group=True)
     certificate = certificate_of(artifact)
     everyone, *groups = certificate.groups
     assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
@@ -301,7 +301,7 @@ def test_groups_have_half_of_delta_and_sequences_of_their_own(
     held = [sum(step < count for count in reached.values()) for step in range(reached["1"])]
     assert (held[place], place) == max((count, step) for step, count in enumerate(held))
     # Without groups all of delta is for all prompts, and nothing is said about any other.
-    alone = certificate_of(certified_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1"))
+    alone = certificate_of(certify_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1"))
     assert [group.name for group in alone.groups] == ["1"]
 
 
@@ -323,13 +323,13 @@ def test_delta_is_halved_where_groups_are_certified() -> None:
         options: dict[str, Any] = {"max_wrong_rate": "0.1", "delta": "0.05", "by_group": groups}
         if not passes:
             with pytest.raises(UnattainableTargetError):
-                certified_policy(artifact, tuning, test, **options)
+                certify_policy(artifact, tuning, test, **options)
             continue
-        assert certificate_of(certified_policy(artifact, tuning, test, **options)).groups[0].certified
+        assert certificate_of(certify_policy(artifact, tuning, test, **options)).groups[0].certified
     # The other half is for two groups: 42 prompts in each do, since 0.9^42 = 0.012, and 41 do not.
     for size, certified in ((82, [True, False, False]), (84, [True, True, True])):
         options = {"max_wrong_rate": "0.1", "delta": "0.05", "by_group": True}
-        made = certified_policy(artifact, tuning, tuning.take(np.arange(size)), **options)
+        made = certify_policy(artifact, tuning, tuning.take(np.arange(size)), **options)
         assert [group.certified for group in certificate_of(made).groups] == certified
 
 
@@ -344,7 +344,7 @@ def test_an_error_names_a_number_of_prompts_that_suffices(
 ) -> None:
     few = tests.take(np.arange(20))
     with pytest.raises(UnattainableTargetError) as caught:
-        certified_policy(frozen, tuning, few, max_wrong_rate="0.1", delta="0.05")
+        certify_policy(frozen, tuning, few, max_wrong_rate="0.1", delta="0.05")
     message = str(caught.value)
     assert message.startswith("a wrong-answer rate of 0.1 cannot be certified with these records")
     assert "--certification-fraction" in message
@@ -354,10 +354,10 @@ def test_an_error_names_a_number_of_prompts_that_suffices(
     assert needed > 20
     # The same prompts over and over have the same shares.
     rows = np.tile(np.arange(20), math.ceil(needed / 20))
-    assert certified_policy(frozen, tuning, few.take(rows), max_wrong_rate="0.1", delta="0.05").policy
+    assert certify_policy(frozen, tuning, few.take(rows), max_wrong_rate="0.1", delta="0.05").policy
     half = np.tile(np.arange(20), max(1, math.floor(needed / 40)))
     with pytest.raises(UnattainableTargetError):
-        certified_policy(frozen, tuning, few.take(half), max_wrong_rate="0.1", delta="0.05")
+        certify_policy(frozen, tuning, few.take(half), max_wrong_rate="0.1", delta="0.05")
 
 
 Counts = dict[tuple[str, str], tuple[int, int]]
@@ -399,9 +399,9 @@ def test_with_groups_the_policy_of_most_certified_groups_is_chosen() -> None:
     counts["two", "b"] = (60, 40)
     artifact, tuning, tests = two_policies(counts, counts)
     options: dict[str, Any] = {"max_wrong_rate": "0.2", "delta": "0.05"}
-    alone = certificate_of(certified_policy(artifact, tuning, tests, **options))
+    alone = certificate_of(certify_policy(artifact, tuning, tests, **options))
     assert (alone.policy, alone.groups[0].answered) == (AnswerPolicy(), 400)
-    groups = certificate_of(certified_policy(artifact, tuning, tests, by_group=True, **options))
+    groups = certificate_of(certify_policy(artifact, tuning, tests, by_group=True, **options))
     assert (groups.policy, groups.groups[0].answered) == (AnswerPolicy(max_answers=1), 200)
     assert [group.certified for group in groups.groups] == [True, True, True]
 
@@ -414,7 +414,7 @@ def test_a_good_policy_behind_a_bad_one_is_no_reason_to_bring_more_prompts() -> 
     for times in (1, 10, 100):
         again = tests.take(np.tile(np.arange(len(tests)), times))
         with pytest.raises(UnattainableTargetError, match="no number of prompts would do"):
-            certified_policy(artifact, tuning, again, max_wrong_rate="0.1", delta="0.01")
+            certify_policy(artifact, tuning, again, max_wrong_rate="0.1", delta="0.01")
     # By itself it passes: 4 of 87 wrong answers are few enough, if there are ten times as many prompts.
     assert stats.binom.cdf(40, 870, 0.1) <= 0.01
 
@@ -426,14 +426,14 @@ def test_where_no_number_would_do_it_says_so(
     with pytest.raises(
         UnattainableTargetError, match="of them wrongly; if that stays so, no number of prompts would do"
     ):
-        certified_policy(frozen, tuning, wrong, max_wrong_rate="0.1", delta="0.05")
+        certify_policy(frozen, tuning, wrong, max_wrong_rate="0.1", delta="0.05")
 
 
 def test_where_nothing_is_answered_it_says_so() -> None:
     artifact = calibrate(KNOWN[:40], alpha="0.05", features="1", allow_unattainable=True)
     tuning = tabulate(prompts(3, 30))
     with pytest.raises(UnattainableTargetError, match=r"levels \(0.05\) is any prompt answered; give larger"):
-        certified_policy(artifact, tuning, tuning, max_wrong_rate="0.1", delta="0.05")
+        certify_policy(artifact, tuning, tuning, max_wrong_rate="0.1", delta="0.05")
 
 
 def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
@@ -450,7 +450,7 @@ def test_bot_mode_through_calibrate(tmp_path: Path) -> None:
     certificate = certificate_of(artifact)
     tests = part_of(artifact, KNOWN, "certification")
     assert (certificate.max_wrong_rate, certificate.delta) == ("0.1", "0.1")
-    assert certificate.records_digest == records_digest(tests)
+    assert certificate.records_digest == compute_records_digest(tests)
     assert certificate.artifact_digest == artifact.frozen_digest != artifact.digest
     # Nobody named a level, so that the policy's is left; where some were named, all of them are.
     assert artifact.alphas == (certificate.alpha,)
@@ -474,7 +474,7 @@ def test_an_artifact_with_a_policy_needs_answers_where_the_policy_looks_at_them(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     assert not frozen.needs_answers
-    artifact = certified_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1")
+    artifact = certify_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1")
     assert certificate_of(artifact).policy.words
     assert artifact.needs_answers
     assert artifact.policy is not None
@@ -499,7 +499,7 @@ def test_answers_that_only_some_candidates_have_are_refused() -> None:
 def test_a_level_that_is_served_by_itself_is_tested_by_itself(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
-    artifact = certified_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1", keep_levels=False)
+    artifact = certify_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1", keep_levels=False)
     for one in curve_of(artifact):
         (level,) = (level for level in frozen.levels if level.alpha == one.alpha)
         alone = frozen.with_levels([level])
@@ -518,7 +518,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
     asked = [one for one in KNOWN if split.part(one.id, None) == "certification"]
     chain = replayed(artifact, asked, bot=True)
     results = [chain.invoke(one.input, {"max_concurrency": 1}) for one in asked]
-    seen = outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
+    seen = compute_outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
     assert [not one.abstained for one in results] == seen.decisions.answered.tolist()
     assert [one.reason for one in results] == [seen.decisions.reason(row) for row in range(len(asked))]
     wrong = [one.best is not None and one.best != "right" for one in results]

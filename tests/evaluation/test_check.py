@@ -10,7 +10,7 @@ from scipy import stats
 
 from langchain_cfc import PromptRecord, calibrate, evaluate
 from langchain_cfc.certificates import certify
-from langchain_cfc.evaluation import FALSE_ALARM, kept_too_rarely
+from langchain_cfc.evaluation import FALSE_ALARM, is_contradicted
 from langchain_cfc.thresholds import compute_tau, conformal_rank
 
 Prompts = Callable[..., list[PromptRecord]]
@@ -28,7 +28,7 @@ def test_the_alarm_is_the_largest_that_keeps_the_false_alarm_rate(
     # one.
     rank = conformal_rank(size, compute_tau(alpha))
     law = stats.betabinom(tested, rank, size + 1 - rank)
-    alarms = [kept_too_rarely(alpha, size, tested, count / tested, tests) for count in range(tested + 1)]
+    alarms = [is_contradicted(alpha, size, tested, count / tested, tests) for count in range(tested + 1)]
     lowest = sum(alarms)
     assert 0 < lowest < tested
     assert alarms == [True] * lowest + [False] * (tested + 1 - lowest)
@@ -36,9 +36,9 @@ def test_the_alarm_is_the_largest_that_keeps_the_false_alarm_rate(
 
 
 def test_where_nothing_can_be_certified_or_nothing_was_tested_there_is_no_alarm() -> None:
-    assert not kept_too_rarely("0.1", 8, 100, 0.0, 1)  # rank 9 of 8
-    assert kept_too_rarely("0.1", 9, 100, 0.0, 1)
-    assert not kept_too_rarely("0.1", 100, 0.9, 0.0, 1)
+    assert not is_contradicted("0.1", 8, 100, 0.0, 1)  # rank 9 of 8
+    assert is_contradicted("0.1", 9, 100, 0.0, 1)
+    assert not is_contradicted("0.1", 100, 0.9, 0.0, 1)
 
 
 def test_a_model_that_grew_worse_is_noticed_in_all_and_in_its_groups(prompts: Prompts) -> None:
@@ -107,7 +107,7 @@ def test_randomised_thresholds_are_held_to_the_smaller_of_two_ranks() -> None:
         next(
             count
             for count in range(101)
-            if not kept_too_rarely("0.2", 10, 100, count / 100, 1, randomised=drawn)
+            if not is_contradicted("0.2", 10, 100, count / 100, 1, randomised=drawn)
         )
         for drawn in (False, True)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
-from langchain_cfc.artifact import held_out
+from langchain_cfc.artifact import select_held_out
 from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
 from langchain_cfc.records import Provenance, tabulate
 
@@ -37,7 +37,7 @@ def test_calibration_records_are_cut_down_to_the_part_held_out(prompts: Prompts)
     report = evaluate(artifact, records)
     assert report.n_test == len(held) == artifact.calibration.held_out_size
     assert report.test_prompts == "the part of the calibration file that was held out"
-    assert held_out(artifact, tabulate(records))[0].ids == tuple(one.id for one in held)
+    assert select_held_out(artifact, tabulate(records))[0].ids == tuple(one.id for one in held)
     # The part by itself holds no calibration record, and gives the same figures.
     alone = evaluate(artifact, held)
     assert alone.test_prompts.startswith("all records")
@@ -60,7 +60,7 @@ def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones(prompts
         with pytest.raises(OverlapError):
             evaluate(whole, new + old[start::10])
     parted = calibrate(old, alpha="0.2", features="1", test_fraction=0.5)
-    tested, _ = held_out(parted, tabulate(new + old[::10]))
+    tested, _ = select_held_out(parted, tabulate(new + old[::10]))
     part = parted.calibration.split.part
     assert set(tested.ids) == {one.id for one in new + old[::10] if part(one.id, None) == "test"}
 
@@ -91,8 +91,8 @@ def test_one_prompt_of_each_cluster_is_tested(prompts: Prompts) -> None:
     tests = prompts(1, 60, prefix="new", clusters=clusters)
     assert evaluate(artifact, tests).n_test == 10 + 20
     # The same one of each, in whatever order they come.
-    assert set(held_out(artifact, tabulate(tests))[0].ids) == set(
-        held_out(artifact, tabulate(tests[::-1]))[0].ids
+    assert set(select_held_out(artifact, tabulate(tests))[0].ids) == set(
+        select_held_out(artifact, tabulate(tests[::-1]))[0].ids
     )
 
 

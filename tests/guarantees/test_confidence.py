@@ -20,7 +20,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify, levels
-from langchain_cfc.certificates.bounds import at_least
+from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.thresholds import compute_tau, confident_rank
@@ -263,7 +263,7 @@ def test_tested_levels_keep_the_promise_for_the_artifact(
     # The test chose in most repetitions, and seldom refused.
     assert lower > tried / 2
     # Control: the share of misses itself in place of its p-value. No file: loading one would refuse it.
-    monkeypatch.setattr(levels, "rare_p_value", lambda missed, size, rate: float(missed > rate * size))
+    monkeypatch.setattr(levels, "binomial_p_value", lambda missed, size, rate: float(missed > rate * size))
     guessed = [after_tests(rng, features) for _ in range(controls)]
     assert too_often(sum(failing(one) for one in guessed if one is not None), controls, float(RARE))
 
@@ -280,7 +280,7 @@ def test_levels_tested_on_calibration_prompts_fail_too_often(reloaded: Reloaded)
         calibration = prompts(rng, 120)
         artifact = calibrate(calibration, alpha=STEPS, features=features, allow_unattainable=True)
         # Loading it would refuse it.
-        chosen += failing(levels.tested_levels(reloaded(artifact), calibration, {ALPHA: STEPS}, RARE))
+        chosen += failing(levels.select_tested_levels(reloaded(artifact), calibration, {ALPHA: STEPS}, RARE))
         untested += bool(
             EQUAL @ covered_at(artifact.rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
         )
@@ -320,7 +320,7 @@ def test_all_bounds_of_a_certificate_hold_together(world: World, reloaded: Reloa
         # Controls: all of delta spent on every bound; the mean itself for a bound on it; and calibration
         # prompts, under names that are not recognised.
         failures["undivided"] += broken(
-            certificate, seen, artifact, lambda _, successes, among: at_least(successes, among, 0.05)
+            certificate, seen, artifact, lambda _, successes, among: lower_bound(successes, among, 0.05)
         )
         failures["mean size"] += certificate.mean_set_size < size
         used = records.take(made.calibration.split.rows(records)["calibration"])

@@ -31,9 +31,9 @@ from langchain_cfc import CFCRunnable
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import certify, outcomes
-from langchain_cfc.certificates.bounds import at_least, rare_p_value
-from langchain_cfc.certificates.coverage import Outcomes, claims
+from langchain_cfc.certificates import certify, compute_outcomes
+from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound
+from langchain_cfc.certificates.coverage import Outcomes, sample_groups
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
@@ -104,7 +104,7 @@ def test_samples_without_replacement_fail_no_more_often_than_independent_ones(
     # The test that is meant is the library's.
     for size in (60, 100, 345):
         count = int(accepts(np.array([size]), float(rate), delta)[0])
-        found = [rare_p_value(one, size, Fraction(rate)) for one in (count, count + 1)]
+        found = [binomial_p_value(one, size, Fraction(rate)) for one in (count, count + 1)]
         assert found[0] <= delta < found[1]
     assert 0.5 * delta < wrong_verdicts(Fraction(rate), delta) <= delta
     # A test that accepts one event more is wrong too often.
@@ -180,7 +180,7 @@ def bounds_of(
     delta = Fraction(certificate.delta)
     found = []
     for claim, share in zip(
-        claims(artifact, population, seen.decisions.features), certificate.shares, strict=True
+        sample_groups(artifact, population, seen.decisions.features), certificate.shares, strict=True
     ):
         assert claim.name == share.name
         # Half of delta is for three bounds over all prompts, half for two of every other weighting.
@@ -223,7 +223,7 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
         )
         artifact = certify(artifact, recording.pool, delta=CERTIFIED)
         population = held_out(artifact, recording.pool)
-        seen = outcomes(artifact, population, recording.alpha)
+        seen = compute_outcomes(artifact, population, recording.alpha)
         bounds = bounds_of(artifact, artifact.certificates[0], population, seen)
         assert all(one.chance <= one.share for one in bounds)
         failing += any(one.fails for one in bounds)
@@ -231,9 +231,9 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
         sizes = seen.decisions.accepted.sum(axis=1)
         size_fails += sizes.mean() > artifact.certificates[0].mean_set_size_at_most
         # Controls: every bound with all of delta; and from the calibration prompts.
-        undivided += any(one._replace(value=at_least(one.seen, one.drawn, delta)).fails for one in bounds)
-        own = outcomes(artifact, part(artifact, recording.pool, "calibration"), recording.alpha).kept
-        looked_up = at_least(int(own.sum()), len(own), bounds[0].share)
+        undivided += any(one._replace(value=lower_bound(one.seen, one.drawn, delta)).fails for one in bounds)
+        own = compute_outcomes(artifact, part(artifact, recording.pool, "calibration"), recording.alpha).kept
+        looked_up = lower_bound(int(own.sum()), len(own), bounds[0].share)
         in_sample += bounds[0]._replace(value=looked_up).fails
     chances = [one.chance for one in overall]
     misled = sum(one.misleads for one in overall)
@@ -262,7 +262,7 @@ TESTED = "0.1"
 
 
 def misses_too_many(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
-    kept = outcomes(artifact, held_out(artifact, pool), artifact.alphas[0]).kept
+    kept = compute_outcomes(artifact, held_out(artifact, pool), artifact.alphas[0]).kept
     return Fraction(int((~kept).sum()), len(kept)) > Fraction(artifact.alphas[0])
 
 
@@ -295,7 +295,7 @@ def test_tested_levels_keep_the_promise_over_splits(recording: Recording) -> Non
         failures += misses_too_many(artifact, recording.pool)
         served.append(float(artifact.levels[0].effective_alpha or alpha))
         test = part(artifact, recording.pool, "test")
-        kept.append(float(outcomes(artifact, test, alpha).kept.mean()))
+        kept.append(float(compute_outcomes(artifact, test, alpha).kept.mean()))
     note("tested levels", certified=len(served), failing=failures, untested_failing=untested, tried=tried)
     note("served", asked=float(alpha), level=float(np.mean(served)), kept=float(np.mean(kept)))
     note("test parts below tau", splits=sum(one < 1.0 - float(alpha) for one in kept))
@@ -317,7 +317,7 @@ RATE, DELTA = "0.1", "0.05"
 def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Whether of the held-out prompts that are answered more than the certified share gets a wrong answer."""
     certificate = artifact.certified_policy.certificate
-    seen = outcomes(artifact, held_out(artifact, pool), certificate.alpha, certificate.policy)
+    seen = compute_outcomes(artifact, held_out(artifact, pool), certificate.alpha, certificate.policy)
     named = {one.name: one for one in artifact.feature_map.guaranteed_weights()}
     found = False
     for group in certificate.groups:
@@ -334,7 +334,7 @@ def sets_are_worse(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
         one.fails
         for certificate in artifact.certified_policy.coverage
         for one in bounds_of(
-            artifact, certificate, population, outcomes(artifact, population, certificate.alpha)
+            artifact, certificate, population, compute_outcomes(artifact, population, certificate.alpha)
         )
     )
 
@@ -344,12 +344,15 @@ def best_looking(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     looked_at, population = part(artifact, pool, "certification"), held_out(artifact, pool)
     most, found = 0, False
     for alpha in artifact.alphas:
-        seen, truth = outcomes(artifact, looked_at, alpha), outcomes(artifact, population, alpha)
+        seen, truth = (
+            compute_outcomes(artifact, looked_at, alpha),
+            compute_outcomes(artifact, population, alpha),
+        )
         for answers, agreement in product((1, 2, 3, 5, None), range(1, artifact.n + 1)):
             policy = AnswerPolicy(max_answers=answers, min_agreement=agreement)
-            answered = seen.under(policy)
+            answered = seen.answered_under(policy)
             if answered.sum() > most and (answered & seen.wrong).sum() <= float(RATE) * answered.sum():
-                most, everyone = int(answered.sum()), truth.under(policy)
+                most, everyone = int(answered.sum()), truth.answered_under(policy)
                 found = int((everyone & truth.wrong).sum()) > Fraction(RATE) * int(everyone.sum())
     return found
 
@@ -388,7 +391,7 @@ def test_the_certified_wrong_answer_rate_is_seldom_exceeded_over_splits(
         worse += sets_are_worse(artifact, recording.pool)
         certificate = artifact.certified_policy.certificate
         test = part(artifact, recording.pool, "test")
-        seen = outcomes(artifact, test, certificate.alpha, certificate.policy)
+        seen = compute_outcomes(artifact, test, certificate.alpha, certificate.policy)
         answered.append(float(seen.decisions.answered.mean()))
         wrong.append(float(seen.wrong[seen.decisions.answered].mean()))
         groups.append(sum(group.certified for group in certificate.groups[1:]))
@@ -441,7 +444,7 @@ def test_what_is_served_is_what_was_counted(recording: Recording, way: str, relo
     if bot:
         certificate = artifact.certified_policy.certificate
         alpha, policy = certificate.alpha, certificate.policy
-    seen = outcomes(artifact, table, alpha, policy)
+    seen = compute_outcomes(artifact, table, alpha, policy)
     records = {one.id: one for one in recording.records}
     asked = [records[record_id] for record_id in table.ids]
     chain = CFCRunnable(

@@ -21,7 +21,7 @@ from langchain_cfc import FeatureMap, evaluate
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import outcomes
+from langchain_cfc.certificates import compute_outcomes
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
@@ -258,7 +258,7 @@ def counts_of(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident: 
     known, scores = (
         artifact.parsed_set_rule.success_scores(one, artifact.cap) for one in (calibration, test)
     )
-    kept = outcomes(artifact, test, artifact.alphas[0]).kept
+    kept = compute_outcomes(artifact, test, artifact.alphas[0]).kept
     marginal = kept_by(decide(artifact, test.draws, marginal=True), test)
     tau, delta = compute_tau(artifact.alphas[0]), 1 - compute_tau(DELTA)
     found = []

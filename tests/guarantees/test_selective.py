@@ -18,7 +18,7 @@ import pytest
 from langchain_cfc import FeatureMap, certificates
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.certificates import certified_policy
+from langchain_cfc.certificates import certify_policy
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
@@ -157,7 +157,7 @@ def test_policies_that_look_good_and_those_tested_where_they_were_tuned_are_not(
         used, held_out = records.take(rows["calibration"]), records.take(rows["certification"])
         looking_good += best_looking_exceeds(world, artifact, held_out, float(rate))
         try:
-            again = certified_policy(artifact, used, used, max_wrong_rate=rate, delta=DELTA)
+            again = certify_policy(artifact, used, used, max_wrong_rate=rate, delta=DELTA)
         except UnattainableTargetError:
             continue
         in_sample += exceeded(world, again, rate)  # loading it would refuse it
@@ -208,7 +208,7 @@ def test_the_certified_rate_is_seldom_exceeded_in_any_group(
 
     tried = repetitions(250)
     assert not too_often(failures(tried, reloaded), tried, float(delta))
-    monkeypatch.setattr(certificates.policies, "rare_p_value", plain_share)
+    monkeypatch.setattr(certificates.policies, "binomial_p_value", plain_share)
     # Loading these would refuse them.
     assert too_often(failures(tried, lambda made: made), tried, float(delta))
 
@@ -266,7 +266,7 @@ def test_the_promise_about_sets_survives_a_policy_with_confidence_only(
             )
             gap = kept_share(reloaded(artifact)) - TAU
             try:
-                served = certified_policy(
+                served = certify_policy(
                     artifact, calibration, certification, max_wrong_rate="0.3", delta=DELTA
                 )
             except UnattainableTargetError:

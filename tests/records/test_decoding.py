@@ -16,7 +16,7 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.records import Provenance, jsonl, read_records, tabulate, write_records
 from langchain_cfc.records import jsonl as decoding_module
 from langchain_cfc.records.batches import BATCH, RecordBatch
-from langchain_cfc.records.jsonl import decoded, strict_record
+from langchain_cfc.records.jsonl import decode_lines, parse_record
 from tests.lengths import repetitions
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import HEADER, LINES, fields, line, written
@@ -144,18 +144,18 @@ def test_the_trap_of_repeated_keys_is_there() -> None:
     # Negative control: the parser alone takes the last of two keys, and only the count of marks shows it.
     text = line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9')
     assert from_json(text)["candidates"][1]["score"] == 0.9
-    assert decoded([text.encode()]) is None
-    assert decoded([line().encode()]) is not None
+    assert decode_lines([text.encode()]) is None
+    assert decode_lines([line().encode()]) is not None
 
 
 def test_without_the_count_a_repeated_key_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     # Negative control of the whole comparison: a decoder that does not count is found out.
     text = json.dumps(fields()).replace('"score": 0.5', '"score": 0.1, "score": 0.5').encode()
-    honest = decoding_module._quotation_marks
-    monkeypatch.setattr(decoding_module, "_quotation_marks", lambda lines: honest(lines) - 4)
-    assert decoded([text]) is not None
+    honest = decoding_module._count_quotation_marks
+    monkeypatch.setattr(decoding_module, "_count_quotation_marks", lambda lines: honest(lines) - 4)
+    assert decode_lines([text]) is not None
     with pytest.raises(RecordError, match="twice"):
-        strict_record(text, "records", 1)
+        parse_record(text, "records", 1)
 
 
 LINE = json.dumps(
@@ -205,9 +205,9 @@ def damaged(draw: st.DrawFn) -> bytes:
 @example(LINE)
 def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None:
     content = content.replace(b"\n", b" ").rstrip()
-    batch = decoded([content]) if content else None
+    batch = decode_lines([content]) if content else None
     if batch is not None:
-        record = strict_record(content, "records", 1)
+        record = parse_record(content, "records", 1)
         table, expected = batch.table(batch.recorded, ()), RecordBatch([record]).table(batch.recorded, ())
         assert table is not None
         assert expected is not None
@@ -215,7 +215,7 @@ def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None
 
 
 def test_the_line_to_be_damaged_is_decoded() -> None:
-    assert decoded([LINE]) is not None
+    assert decode_lines([LINE]) is not None
 
 
 @settings(max_examples=repetitions(2000, share=0.3), derandomize=True)
@@ -252,7 +252,7 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
-    monkeypatch.setattr(decoding_module, "validated", made)
+    monkeypatch.setattr(decoding_module, "parse_record", made)
     assert outcome(read_records(path)) == expected
     # Negative control: a line in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
@@ -270,9 +270,9 @@ def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
 
     def counted(content: bytes, source: str, number: int) -> Any:
         strict.append(number)
-        return strict_record(content, source, number)
+        return parse_record(content, source, number)
 
-    monkeypatch.setattr(jsonl, "strict_record", counted)
+    monkeypatch.setattr(jsonl, "parse_record", counted)
     table = tabulate(read_records(written(tmp_path / "records.jsonl", *lines)))
     assert table.ids == tuple(one["id"] for one in lines)
     assert 301 in strict

@@ -208,7 +208,7 @@ def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPat
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
-    monkeypatch.setattr(parquet_rows, "validated", made)
+    monkeypatch.setattr(parquet_rows, "validate_fields", made)
     assert outcome(read_records(path)) == expected
     # Negative control: a row in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):

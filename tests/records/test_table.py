@@ -167,7 +167,7 @@ def test_a_missing_raw_output_is_named_by_its_place(position: int) -> None:
 
 
 def test_names_that_do_not_tell_verifiers_apart_are_refused() -> None:
-    with pytest.raises(InputError, match="different names"):
+    with pytest.raises(InputError, match="distinct verifier names"):
         tabulate_raw([scored("q1", {"a": 1.0})], ["a", "a"])
 
 

@@ -28,8 +28,8 @@ from pydantic import (
 
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records._json import check_json, parse_json, shown
-from langchain_cfc.records.schema import Example, validated
+from langchain_cfc.records._json import check_json, parse_json, short_repr
+from langchain_cfc.records.schema import Example, validate_fields
 
 # Template text, messages as pairs of role and template text, or a LangChain prompt.
 Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
@@ -71,7 +71,7 @@ class Template:
                 msg = f"the column {name!r} is null"
                 raise ValueError(msg)
             if name in self.texts and isinstance(value, list | dict):
-                msg = f"the column {name!r} holds {shown(value)}; expected text, a number, true or false"
+                msg = f"the column {name!r} holds {short_repr(value)}; expected text, a number, true or false"
                 raise ValueError(msg)
         rendered = self.prompt.format_prompt(**values)
         if isinstance(rendered, StringPromptValue):
@@ -155,7 +155,7 @@ def _validate_prompt(value: Any) -> Any:
         for pair in prompt if isinstance(prompt, tuple) else (value,):
             if not isinstance(pair, tuple) or [type(part) for part in pair] != [str, str]:
                 expected = "template text, a list of [role, text], or a LangChain prompt"
-                msg = f"found {shown(pair)}; expected {expected}"
+                msg = f"found {short_repr(pair)}; expected {expected}"
                 raise ValueError(msg)
     parse_template(prompt)
     return prompt
@@ -258,7 +258,7 @@ class Columns(BaseModel):
             fields = self._create_fields(row)
         except _FlawError as flaw:
             raise RecordError(source, number, flaw.part, flaw.problem) from flaw
-        example = validated(Example, fields, source, number)
+        example = validate_fields(Example, fields, source, number)
         return example if self.id is not None else example.model_copy(update={"id": _digest(example)})
 
     def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,12 +363,12 @@ def _follow_path(value: Any, path: str) -> Any:
 
 def _parse_json_cell(value: Any) -> Any:
     if not isinstance(value, str):
-        msg = f"found {shown(value)}; expected JSON written as text, by json_columns"
+        msg = f"found {short_repr(value)}; expected JSON written as text, by json_columns"
         raise ValueError(msg)  # noqa: TRY004 - handled like text that is not JSON
     try:
         return parse_json(value)
     except ValueError as error:
-        msg = f"found {shown(value)}, which json_columns says is JSON: {error}"
+        msg = f"found {short_repr(value)}, which json_columns says is JSON: {error}"
         raise ValueError(msg) from error
 
 
@@ -485,7 +485,7 @@ class Examples:
         earlier = f"{self._rows.unit} {first_seen[example.id]}"
         if self._columns.id is None:
             return BadRow(number, "", f"the same input and reference as {earlier}; expected rows to differ")
-        problem = f"{shown(example.id)} is the id of {earlier} too; expected ids to differ"
+        problem = f"{short_repr(example.id)} is the id of {earlier} too; expected ids to differ"
         return BadRow(number, "id", problem)
 
     def _refuse(self, bad: list[BadRow]) -> RecordError:

@@ -17,14 +17,14 @@ from langchain_cfc._internal.optional import require
 from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import (
-    check_regular,
-    json_object,
-    json_value,
-    not_utf8,
-    numbered_lines,
-    shown,
+    check_regular_file,
+    describe_decode_error,
+    parse_object,
+    parse_value,
+    read_lines,
+    short_repr,
 )
-from langchain_cfc.records.parquet import unpacked_batches
+from langchain_cfc.records.parquet import read_batches
 
 
 def to_plain(value: Any) -> Any:
@@ -97,7 +97,9 @@ class Rows:
     def from_iterable(cls, rows: Iterable[Mapping[str, Any]]) -> Rows:
         """Number rows in memory from 1; raises `InputError` for a mapping, such as datasets by name."""
         if isinstance(rows, Mapping):
-            msg = f"found a mapping of {', '.join(map(shown, rows))}; expected rows, so choose one of them"
+            msg = (
+                f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"
+            )
             raise InputError(msg)
         return cls(IN_MEMORY, "row", partial(_number_rows, rows))
 
@@ -107,7 +109,7 @@ def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:
         if isinstance(value, Mapping):
             yield number, value
         else:
-            yield BadRow(number, "", f"found {shown(value)}; expected an object of values by column")
+            yield BadRow(number, "", f"found {short_repr(value)}; expected an object of values by column")
 
 
 GROUP = "langchain_cfc.sources"
@@ -165,7 +167,7 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
         RecordError: If the file does not exist, is no regular file, or its name has another ending.
     """
     path = Path(path)
-    check_regular(path)
+    check_regular_file(path)
     ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if ending not in _FORMATS:
         problem = f"found the ending {ending!r}; expected one of {', '.join(_FORMATS)}"
@@ -176,12 +178,12 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
 
 def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
     source = str(path)
-    for line, raw in numbered_lines(path):
+    for line, raw in read_lines(path):
         content = raw.rstrip()
         if not content:
             continue
         try:
-            yield line, json_object(content, source, line)
+            yield line, parse_object(content, source, line)
         except RecordError as error:
             yield BadRow(line, "", error.problem)
 
@@ -191,7 +193,7 @@ def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
     # One value over any number of lines, each of which may be as long as the whole.
     parts: list[bytes] = []
     size = 0
-    for _, raw in numbered_lines(path, _MOST_LIST_BYTES):
+    for _, raw in read_lines(path, _MOST_LIST_BYTES):
         size += len(raw)
         if size > _MOST_LIST_BYTES:
             problem = f"more than {_MOST_LIST_BYTES >> 20} MiB, which are read at once; write .jsonl instead"
@@ -200,9 +202,9 @@ def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
     content = b"".join(parts)
     if not content.strip():
         return
-    rows = json_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
+    rows = parse_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
     if not isinstance(rows, list):
-        raise RecordError(source, 0, "", f"found {shown(rows)}; expected one list of objects")
+        raise RecordError(source, 0, "", f"found {short_repr(rows)}; expected one list of objects")
     yield from _number_rows(rows)
 
 
@@ -230,11 +232,11 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            flaws.append(not_utf8(error))
+            flaws.append(describe_decode_error(error))
             # Commas and quotation marks stay in place, so the next row begins where it should.
             return raw.decode(errors="replace")
 
-    reader = csv.reader((decode(raw) for _, raw in numbered_lines(path)), strict=True)
+    reader = csv.reader((decode(raw) for _, raw in read_lines(path)), strict=True)
     line = 1
     try:
         for cells in reader:
@@ -255,7 +257,7 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
             names = file.schema_arrow.names
             _check_names(names, source, 0)
             # Cells stay Arrow's until they are needed, so columns that are not named cost next to nothing.
-            cells = (zip(*batch.columns, strict=True) for batch in unpacked_batches(file, source, _BATCH))
+            cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
                 yield number, dict(zip(names, row, strict=True))
     except RecordError:
@@ -268,7 +270,7 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
 def _check_names(names: Sequence[str], source: str, line: int) -> None:
     duplicate = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if duplicate is not None:
-        problem = f"found the column {shown(duplicate)} twice; expected names to differ"
+        problem = f"found the column {short_repr(duplicate)} twice; expected names to differ"
         raise RecordError(source, line, "", problem)
 
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from langchain_cfc import PromptRecord, write_records
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.extend import checked
+from langchain_cfc.extend import check_records
 from langchain_cfc.records import Provenance, Records
 from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
 from langchain_cfc_langsmith.source import dataset_rows
@@ -80,7 +80,7 @@ def push_records(
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     # All of them before the first is sent.
-    good = list(checked(records, provenance))
+    good = list(check_records(records, provenance))
     asked = client_of(client)
     into = _made(asked, dataset)
     held = [_Held(row, len(good), record, provenance) for row, record in enumerate(good)]

@@ -1,9 +1,8 @@
-"""What an artifact promises: its content, put into a `Guarantee`."""
+"""`build_guarantee`: what an artifact promises, as a `Guarantee`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.guarantee import (
     NOT_CERTIFIABLE,
     Binding,
@@ -18,12 +17,9 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.thresholds import compute_tau
 
-if TYPE_CHECKING:
-    from langchain_cfc.artifact.model import CalibrationArtifact
 
-
-def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | None = None) -> Guarantee:
-    """The promise of an artifact at one of its levels; see `CalibrationArtifact.guarantee`."""
+def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | None = None) -> Guarantee:
+    """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.guarantee`."""
     facts, ridge, confidence = artifact.calibration, artifact.ridge, artifact.confidence
     if binding is None:
         binding = "unbound" if artifact.provenance is None else "unchecked"
@@ -38,7 +34,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
     if confidence is not None and kind != "heuristic":
         confident, delta = tuple(confidence.names), float(confidence.delta)
     named = artifact.feature_map.guaranteed_weights()
-    if artifact.spent:
+    if artifact.has_used_certification:
         named = tuple(one for one in named if one.name in confident)
         kind = "marginal" if len(named) == 1 else kind
     covered = {"conditional": None, "marginal": 1}.get(kind, 0)
@@ -47,8 +43,8 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         for one in named[:covered]
     )
     target = float(compute_tau(alpha))
-    # Where there are larger levels, the running maximum over them may keep more; so does a best candidate
-    # returned where the threshold lies below every level.
+    # The running maximum over larger levels may keep more, and so does a best candidate that is returned
+    # although the threshold lies below every level: then coverage is more than exact.
     exact = artifact.randomised and alpha == artifact.alphas[-1] and not artifact.never_empty
     weighted = facts.weight is not None
     sentence = state_guarantee(
@@ -88,7 +84,7 @@ def guarantee_of(artifact: CalibrationArtifact, alpha: str, binding: Binding | N
         not_promised=list_exclusions(
             kind,
             confident=len(confident) == len(weightings) > 0,
-            chosen=artifact.spent,
+            chosen=artifact.has_used_certification,
             never_empty=artifact.never_empty,
         ),
         calibration_size=facts.size,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Callable
+from dataclasses import fields
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.request import POLICY_ALPHAS, STEPS, Request
+from langchain_cfc.calibration.config import POLICY_ALPHAS, STEPS
 from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
 from langchain_cfc.guarantee.stability import PaperStability
@@ -29,8 +34,36 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def request_of(**options: Any) -> Request:
-    return Request.of(CalibrationConfig(**{"alpha": "0.3", "window": None, **options}))
+def config_of(**options: Any) -> CalibrationConfig:
+    config = CalibrationConfig(**{"alpha": "0.3", "window": None, **options})
+    config.check()
+    return config
+
+
+def test_calibrate_takes_the_fields_of_the_config_as_keyword_arguments() -> None:
+    records, *options, provenance = inspect.signature(calibrate).parameters.values()
+    assert (records.name, provenance.name, provenance.default) == ("records", "provenance", None)
+    assert {one.name: one.default for one in options} == {
+        one.name: one.default for one in fields(CalibrationConfig)
+    }
+    assert {one.kind for one in (*options, provenance)} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_every_option_is_documented() -> None:
+    documented = re.findall(r"^ {8}(\w+): ", CalibrationConfig.__doc__ or "", re.MULTILINE)
+    assert documented == [one.name for one in fields(CalibrationConfig)]
+
+
+def test_the_command_has_the_options_and_defaults_of_the_config() -> None:
+    renamed = {"stability_delta": "stability"}
+    command = {
+        renamed.get(name, name): parameter.default
+        for name, parameter in inspect.signature(commands.calibrate).parameters.items()
+        if name not in {"records", "out_path", "as_json"}
+    }
+    # The command line reads text.
+    text = {name: str(value.value if isinstance(value, Enum) else value) for name, value in command.items()}
+    assert text == {one.name: str(one.default) for one in fields(CalibrationConfig)}
 
 
 def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
@@ -78,7 +111,7 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        request_of(**options)
+        config_of(**options)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +127,7 @@ def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: 
     ],
 )
 def test_what_goes_together_is_not(options: dict[str, Any]) -> None:
-    assert request_of(**options).alphas == ("0.3",)
+    assert config_of(**options).alphas == ("0.3",)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +154,13 @@ def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], pro
 
 
 def test_levels_may_be_left_out_for_a_policy_only() -> None:
-    assert request_of(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
-    assert not request_of(alpha=None, max_wrong_rate="0.1").levels_named
-    assert request_of(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
-    assert request_of().levels_named
+    assert config_of(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
+    assert config_of(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 
 
 @pytest.mark.parametrize("alpha", ["0.2", "0.05", "0.000000000001", "0.123456789012", "0.999999999999"])
 def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -> None:
-    steps = request_of().steps(alpha)
+    steps = config_of().level_steps(alpha)
     numbers = [Decimal(step) for step in steps]
     assert steps[-1] == alpha
     assert numbers == sorted(set(numbers))
@@ -153,17 +184,17 @@ def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -
 def test_confidence_reaches_the_rules_that_have_a_law(
     options: dict[str, Any], kind: type, delta: str | None
 ) -> None:
-    request = request_of(**options)
-    rule = request.threshold_rule("0.3")
+    config = config_of(**options)
+    rule = config.make_rule("0.3")
     assert isinstance(rule, kind)
     assert getattr(rule, "delta", None) == delta
-    assert not request.tested
+    assert not config.tests_levels
 
 
 def test_confidence_of_the_conditional_rule_is_tested() -> None:
-    assert request_of(confident=True).tested
-    assert isinstance(request_of(confident=True).threshold_rule("0.3"), ConditionalThreshold)
-    assert not request_of().tested
+    assert config_of(confident=True).tests_levels
+    assert isinstance(config_of(confident=True).make_rule("0.3"), ConditionalThreshold)
+    assert not config_of().tests_levels
 
 
 def test_the_third_split_takes_its_share_only_where_it_is_needed(prompts: Prompts) -> None:
@@ -292,7 +323,7 @@ def test_confidence_names_what_it_speaks_of(prompts: Prompts) -> None:
         assert (promise.failure_probability, list(promise.confident)) == (0.05, artifact.confidence.names)
         names[rule] = promise.confident
         assert (artifact.confidence.prompts > 0) == (artifact.confidence.records_digest is not None)
-        assert (artifact.confidence.prompts > 0) == (rule == "conditional") == artifact.spent
+        assert (artifact.confidence.prompts > 0) == (rule == "conditional") == artifact.has_used_certification
     groups = ("group(topic)=capital", "group(topic)=river")
     assert names == {"marginal": ("1",), "conditional": ("1",), "grouped": ("1", *groups)}
 
@@ -402,8 +433,8 @@ def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(pro
 def test_levels_among_which_a_policy_is_chosen_share_delta() -> None:
     # Whichever level labels choose, its promise has to hold: all of them at once.
     options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
-    alone = request_of(alpha=["0.3", "0.4"], **options).threshold_rule("0.3")
-    chosen = request_of(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).threshold_rule("0.3")
+    alone = config_of(alpha=["0.3", "0.4"], **options).make_rule("0.3")
+    chosen = config_of(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).make_rule("0.3")
     assert isinstance(alone, MarginalThreshold)
     assert isinstance(chosen, MarginalThreshold)
     assert (alone.delta, chosen.delta) == ("0.1", "0.05")

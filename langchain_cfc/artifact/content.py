@@ -1,0 +1,198 @@
+"""`ArtifactContent`: the fields of an artifact, and what follows from them without any check or computation.
+
+`CalibrationArtifact` adds the checks, the thresholds and the file to this content. The guarantee and the
+checks of consistency are functions of the content alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.artifact import files
+from langchain_cfc.artifact.facts import (
+    ArtifactData,
+    CalibrationFacts,
+    CertifiedPolicy,
+    Confidence,
+    PackedArray,
+    ReferenceHistogram,
+    Ridge,
+    ThresholdRuleName,
+)
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
+from langchain_cfc.guarantee import Count, CoverageCertificate
+from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.records import Provenance
+from langchain_cfc.scoring import Combination
+from langchain_cfc.set_rules import SetRule, parse_set_rule
+from langchain_cfc.thresholds import format_alpha
+
+
+class SelfCheck(ArtifactData):
+    """The conditional rule's answers for the calibration prompts themselves.
+
+    Attributes:
+        asked: How many calibration prompts were asked.
+        refused: How many of them have no threshold, because the prompts kept do not decide it.
+        kept: How many calibration prompts the conditional rule keeps, equal ones counted once.
+    """
+
+    asked: Count
+    refused: Count
+    kept: Count
+
+
+class LevelState(ArtifactData):
+    """The fitted threshold rules at one error level; arrays are named as in the artifact's `arrays`.
+
+    Attributes:
+        alpha: Error level as decimal text.
+        rule: State of the artifact's own threshold rule.
+        marginal: State of the marginal rule, kept for comparison.
+        effective_alpha: The smaller level that the artifact's own rule was fitted at, as decimal text; `0`
+            where none is left and every prompt is flagged, None where it is alpha.
+        slack: By name of a weighting, by how much a ridge is estimated to take its coverage below the target.
+        settings: Digest of the level and the settings it was fitted with, see `consistency`.
+        self_check: The rule's answers for its own calibration prompts; None for rules other than the
+            conditional one, and in artifacts written before the check existed.
+    """
+
+    alpha: str
+    rule: dict[str, str]
+    marginal: dict[str, str]
+    effective_alpha: str | None = None
+    slack: dict[str, float] = Field(default={})
+    settings: str | None = None
+    self_check: SelfCheck | None = None
+
+    @model_validator(mode="after")
+    def _check_effective_alpha(self) -> LevelState:
+        level = self.effective_alpha
+        if level in {None, "0"}:
+            return self
+        if format_alpha(str(level)) != level or float(level) >= float(self.alpha):
+            msg = f"effective_alpha: expected decimal text below alpha = {self.alpha}, got {level!r}"
+            raise ValueError(msg)
+        return self
+
+
+class ArtifactContent(ArtifactData):
+    """The fields of a calibration artifact; `CalibrationArtifact` documents them."""
+
+    library_version: str
+    created_at: str
+    n: int
+    cap: float
+    set_rule: str
+    threshold_rule: ThresholdRuleName
+    features: dict[str, Any]
+    levels: list[LevelState]
+    arrays: dict[str, PackedArray]
+    provenance: Provenance | None
+    calibration: CalibrationFacts
+    combination: Combination | None = None
+    ridge: Ridge | None = None
+    stability: PaperStability | None = None
+    confidence: Confidence | None = None
+    shift: str | None = None
+    randomised: bool = False
+    never_empty: bool = False
+    certificates: list[CoverageCertificate] = Field(default=[])
+    policy: CertifiedPolicy | None = None
+    reference: list[ReferenceHistogram] = Field(default=[])
+
+    @property
+    def alphas(self) -> tuple[str, ...]:
+        """The error levels held, ascending."""
+        return tuple(level.alpha for level in self.levels)
+
+    @cached_property
+    def feature_map(self) -> FeatureMap:
+        """The fitted feature map."""
+        return FeatureMap.from_data(self.features)
+
+    @cached_property
+    def parsed_set_rule(self) -> SetRule:
+        """The set rule."""
+        return parse_set_rule(self.set_rule)
+
+    @property
+    def set_rule_words(self) -> str:
+        """The set rule, and whether its sets may be empty."""
+        return f"{self.set_rule}, {'never empty' if self.never_empty else 'may be empty'}"
+
+    @cached_property
+    def parsed_shift(self) -> Statistic | None:
+        """The statistic that holds likelihood ratios; None where there is no shift."""
+        return None if self.shift is None else parse_statistic(self.shift)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the canonical form of the content."""
+        return files.compute_digest(self.model_dump(mode="json"))
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """Digest of the artifact without certificates and policy: the digest that these refer to."""
+        return self.model_copy(update={"certificates": [], "policy": None}).digest
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether set rule, features or policy look at distinct answers, which serving must extract alike."""
+        return (
+            (self.policy is not None and bool(self.policy.certificate.policy.words))
+            or (self.parsed_shift is not None and self.parsed_shift.needs_answers)
+            or self.feature_map.needs_answers
+            or self.set_rule.startswith("unique")
+        )
+
+    @property
+    def metadata_keys(self) -> tuple[str, ...]:
+        """The metadata keys that every prompt must have, each once."""
+        shift = self.parsed_shift
+        more = () if shift is None or shift.key is None else (shift.key,)
+        return tuple(dict.fromkeys([*self.feature_map.metadata_keys, *more]))
+
+    @property
+    def has_used_certification(self) -> bool:
+        """Whether the labels of the certification split have chosen a level or a policy.
+
+        A promise on average over calibration sets does not hold for an artifact that was chosen by its
+        labels; a promise with confidence does.
+        """
+        return self.policy is not None or (self.confidence is not None and self.confidence.prompts > 0)
+
+    def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
+        """Return the arrays of a fitted rule, given their names in a `LevelState`."""
+        missing = sorted(set(names.values()) - set(self.arrays))
+        if missing:
+            msg = f"array {missing[0]!r} is missing"
+            raise InputError(msg)
+        return {key: self.arrays[name].unpack() for key, name in names.items()}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy as pydantic does, but drop cached values such as the digest."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in set(copied.__dict__) - set(type(self).model_fields):
+            del copied.__dict__[name]
+        return copied
+
+    def with_levels(self, levels: Sequence[LevelState], **update: Any) -> Self:
+        """Return the artifact with these levels only, and without the arrays and counts of all others.
+
+        Served thresholds are the running maximum over the levels left. `update` changes other fields.
+        """
+        named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
+        arrays = {name: array for name, array in self.arrays.items() if name in named}
+        held = {None, *(one.alpha for one in levels)}
+        reference = [one for one in self.reference if one.alpha in held]
+        return self.model_copy(
+            update={"levels": list(levels), "arrays": arrays, "reference": reference, **update}
+        )
