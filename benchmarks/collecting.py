@@ -36,7 +36,7 @@ from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
-from langchain_cfc.verifiers.base import BaseVerifier, Scored
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
 
 CONCURRENCY = 8
 TOGETHER = 8
@@ -193,7 +193,7 @@ def _stages(prompts: int, n: int) -> list[list[Write]]:
     """All writes of a collection, a list for each transaction."""
     paid = Usage((ModelCalls("model-1", drew=True, input_tokens=100, output_tokens=50),), n, 0)
     draws = [_draw(slot) for slot in range(n)]
-    scores, labels = Scored([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
+    scores, labels = VerifierScores([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
     numbers = iter(range(prompts))
     found = []
     while some := list(islice(numbers, TOGETHER)):

@@ -39,8 +39,8 @@ __all__ = [
     "Fingerprint",
     "Match",
     "compare_fingerprints",
+    "compute_fingerprint",
     "explain_doubt",
-    "fingerprint",
     "is_identified",
     "state_settings",
 ]
@@ -232,7 +232,7 @@ def digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
+def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
     """Return what a generator, verifier or extractor states about itself.
 
     Args:

@@ -21,7 +21,7 @@ from langchain_cfc.demo.replay import (
     prompt_key,
 )
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.sampling import DrawnCandidate
 
@@ -128,11 +128,11 @@ def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:
 
 
 def test_replayed_parts_say_what_was_recorded() -> None:
-    assert fingerprint(ReplayChatModel.of(RECORDS, PROVENANCE)) == {"id": "recorded-model"}
-    assert fingerprint(RecordedScores(PROVENANCE)) == {"id": "recorded-judge"}
-    assert fingerprint(RecordedAnswers(RECORDS, PROVENANCE)) == {"id": "upper"}
+    assert compute_fingerprint(ReplayChatModel.of(RECORDS, PROVENANCE)) == {"id": "recorded-model"}
+    assert compute_fingerprint(RecordedScores(PROVENANCE)) == {"id": "recorded-judge"}
+    assert compute_fingerprint(RecordedAnswers(RECORDS, PROVENANCE)) == {"id": "upper"}
     for part in (ReplayChatModel.of(RECORDS), RecordedScores(), RecordedAnswers(RECORDS)):
-        assert fingerprint(part) == {}
+        assert compute_fingerprint(part) == {}
 
 
 def test_scores_of_strangers_are_unknown() -> None:

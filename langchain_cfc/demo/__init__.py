@@ -12,7 +12,7 @@ from pathlib import Path
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration import calibrate
-from langchain_cfc.demo.replay import recorded_parts
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AttainabilityWarning, CFCError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.records import PromptRecord, Records, read_records
@@ -26,7 +26,7 @@ TEST_FRACTION = 0.3
 
 
 @dataclass(frozen=True)
-class Demo:
+class DemoResult:
     """What happened.
 
     Attributes:
@@ -42,7 +42,7 @@ class Demo:
     notes: tuple[str, ...]
 
 
-def recording() -> Records:
+def load_recording() -> Records:
     """The recording that the package ships; `DATA.md` beside it says where it comes from."""
     return read_records(str(files("langchain_cfc.demo").joinpath("facts.jsonl.gz")))
 
@@ -62,14 +62,14 @@ def demo_chain(artifact: CalibrationArtifact | str | os.PathLike[str]) -> CFCRun
     """
     loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
     outputs = () if loaded.combination is None else loaded.combination.names
-    return CFCRunnable(artifact=loaded, **recorded_parts(recording(), outputs))
+    return CFCRunnable(artifact=loaded, **make_replay_parts(load_recording(), outputs))
 
 
 def run_demo(
     seed: str | int,
     out: Path,
     progress: Callable[[Iterable[PromptRecord], int], Iterable[PromptRecord]] = lambda prompts, _: prompts,
-) -> Demo:
+) -> DemoResult:
     """Calibrate on one part of the recording and serve the rest through `CFCRunnable`.
 
     Args:
@@ -84,7 +84,7 @@ def run_demo(
         InputError: If the artifact cannot be written.
         CFCError: If what was served differs from what `evaluate` computes.
     """
-    source = recording()
+    source = load_recording()
     records = list(source)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AttainabilityWarning)
@@ -99,16 +99,16 @@ def run_demo(
         )
     artifact.save(out)
     artifact = CalibrationArtifact.load(out)
-    chain = CFCRunnable(artifact=artifact, show_rejected=True, **recorded_parts(source))
+    chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(source))
     split = artifact.calibration.split
     held_out = [record for record in records if split.part(record.id, record.cluster) == "test"]
     served = tuple((record, chain.invoke(record.input)) for record in progress(held_out, len(held_out)))
     report = evaluate(artifact, records, provenance=source.provenance)
     _check_served(report, served)
-    return Demo(artifact, report, served, tuple(str(warning.message) for warning in caught))
+    return DemoResult(artifact, report, served, tuple(str(warning.message) for warning in caught))
 
 
-def kept(record: PromptRecord, result: CFCResult) -> bool:
+def is_promise_kept(record: PromptRecord, result: CFCResult) -> bool:
     """Whether the promise was kept: the set holds a correct answer, or the prompt was flagged."""
     correct = {candidate.answer_key for candidate in record.candidates if candidate.correct}
     return result.reason == "not_certifiable" or bool(correct & set(result.answers))
@@ -116,7 +116,7 @@ def kept(record: PromptRecord, result: CFCResult) -> bool:
 
 def _check_served(report: EvaluationReport, served: tuple[tuple[PromptRecord, CFCResult], ...]) -> None:
     """The runnable and `evaluate` decide by the same function, so they must agree on every prompt."""
-    share = sum(kept(record, result) for record, result in served) / len(served)
+    share = sum(is_promise_kept(record, result) for record, result in served) / len(served)
     expected = report.methods["conditional"].kept_promise
     if report.n_test != len(served) or not math.isclose(share, expected):
         msg = f"served prompts kept the promise at {share}, evaluation says {expected}: please report this"

@@ -189,7 +189,7 @@ class RecordedMetadata:
         return self._metadata.get(prompt_key(prompt), {})
 
 
-def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
+def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
     """What `CFCRunnable` takes beside an artifact, to serve a recording as if a model drew it.
 
     Args:

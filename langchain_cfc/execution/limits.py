@@ -167,7 +167,7 @@ def _patience(deadline: float | None) -> float:
     return -1 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
 
-class Attempts(Protocol):
+class RetryingCaller(Protocol):
     """How calls are made where one that fails may be made again: offline, where nobody waits."""
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
@@ -193,7 +193,7 @@ class CallLimits:
     limit: ConcurrencyLimiter | None = None
     deadline: float | None = None
     occupied: frozenset[ConcurrencyLimiter] = frozenset()
-    attempts: Attempts | None = None
+    attempts: RetryingCaller | None = None
 
     @property
     def free(self) -> bool:
@@ -277,13 +277,13 @@ _NONE = CallLimits()
 _BOUNDS: ContextVar[CallLimits] = ContextVar("langchain_cfc_bounds", default=_NONE)
 
 
-def bounds() -> CallLimits:
+def current_limits() -> CallLimits:
     """The bounds of the prompt that is being served here."""
     return _BOUNDS.get()
 
 
 @contextmanager
-def with_call_limits(by: CallLimits, config: RunnableConfig | None = None) -> Iterator[None]:
+def apply_limits(by: CallLimits, config: RunnableConfig | None = None) -> Iterator[None]:
     """Serve under bounds, handed on to threads and tasks that are started meanwhile.
 
     Args:
@@ -293,12 +293,15 @@ def with_call_limits(by: CallLimits, config: RunnableConfig | None = None) -> It
     """
     inherited = var_child_runnable_config.get() if config is None else config
     shared = None if inherited is None else _without_shared(inherited)
-    with setting(_BOUNDS, by.within(bounds())), setting(var_child_runnable_config, shared):
+    with (
+        set_context_variable(_BOUNDS, by.within(current_limits())),
+        set_context_variable(var_child_runnable_config, shared),
+    ):
         yield
 
 
 @contextmanager
-def setting(variable: ContextVar[T], value: T) -> Iterator[None]:
+def set_context_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
     """Set a context variable for a while."""
     token = variable.set(value)
     try:
@@ -314,7 +317,7 @@ def _reset(variable: ContextVar[T], token: Token[T] | None) -> None:
             variable.reset(token)
 
 
-def sharing_limit(
+def share_limiter(
     config: RunnableConfig | Sequence[RunnableConfig] | None, size: int
 ) -> list[RunnableConfig]:
     """The configs of a batch, whose prompts share one limit where the batch has a `max_concurrency`.
@@ -335,13 +338,13 @@ def sharing_limit(
 
 
 @contextmanager
-def bounded_by(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
+def apply_config_limits(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
     """Keep to a config's `max_concurrency` where no limit holds yet; `child` is for the runs inside."""
-    with with_call_limits(CallLimits(limit_of(config)), child or config):
+    with apply_limits(CallLimits(find_limiter(config)), child or config):
         yield
 
 
-def child_of(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
+def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
     """The config of child runs.
 
     Args:
@@ -357,10 +360,10 @@ def child_of(config: RunnableConfig, run_manager: RunManager, *tags: str) -> Run
     heard = run_manager.get_child() if run_manager.handlers else None
     # What is empty is left out: LangChain copies it at every turn.
     rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
-    return tagged(RunnableConfig(**{**rest, "callbacks": heard}), *tags)  # type: ignore[typeddict-item]
+    return add_tags(RunnableConfig(**{**rest, "callbacks": heard}), *tags)  # type: ignore[typeddict-item]
 
 
-def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
+def add_tags(config: RunnableConfig, *tags: str) -> RunnableConfig:
     """A config with further tags.
 
     LangChain's `merge_configs` would take in again what the surrounding run was configured with.
@@ -368,7 +371,7 @@ def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
     return {**config, "tags": [*(config.get("tags") or []), *tags]}
 
 
-def limit_of(config: RunnableConfig) -> ConcurrencyLimiter | None:
+def find_limiter(config: RunnableConfig) -> ConcurrencyLimiter | None:
     """The limit that a config sets.
 
     Args:
@@ -378,7 +381,7 @@ def limit_of(config: RunnableConfig) -> ConcurrencyLimiter | None:
         Inside a call of another prompt that one's, for its `max_concurrency` was inherited from there; that
         of the batch; else one of this prompt's own.
     """
-    return bounds().limit or _limit_in(config)
+    return current_limits().limit or _limit_in(config)
 
 
 def _limit_in(config: RunnableConfig) -> ConcurrencyLimiter | None:
@@ -394,7 +397,7 @@ def _without_shared(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": {key: value for key, value in configurable.items() if key != _SHARED}}
 
 
-def in_time(run: Callable[[], T], seconds: float) -> T:
+def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
     """Call in another thread, and stop waiting for it after some time.
 
     A thread cannot be stopped: what it is at then goes on to its end, but the bounds let no further call
@@ -421,7 +424,7 @@ def in_time(run: Callable[[], T], seconds: float) -> T:
         executor.shutdown(wait=False)
 
 
-async def ain_time(awaited: Awaitable[T], seconds: float | None) -> T:
+async def arun_with_timeout(awaited: Awaitable[T], seconds: float | None) -> T:
     """Await, and cancel it after some time; None waits for ever."""
     if seconds is None:
         return await awaited

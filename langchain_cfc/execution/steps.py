@@ -33,7 +33,13 @@ from langchain_core.runnables.utils import Input, Output, is_async_callable
 
 from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import CFCError, DescriptionError, DrawError, ServingTimeoutError, VerifierError
-from langchain_cfc.execution.limits import CallLimits, bounded_by, bounds, child_of, setting
+from langchain_cfc.execution.limits import (
+    CallLimits,
+    apply_config_limits,
+    current_limits,
+    make_child_config,
+    set_context_variable,
+)
 
 T = TypeVar("T")
 
@@ -59,7 +65,7 @@ _NOTHING = nullcontext()
 _THREADS: ContextVar[ThreadPoolExecutor | None] = ContextVar("langchain_cfc_threads", default=None)
 
 
-def complete(steps: Steps[T]) -> T:
+def run_flow(steps: Steps[T]) -> T:
     """Carry a flow out by sync calls.
 
     Args:
@@ -78,7 +84,7 @@ def complete(steps: Steps[T]) -> T:
         return result
 
 
-async def acomplete(steps: Steps[T]) -> T:
+async def arun_flow(steps: Steps[T]) -> T:
     """The same by async calls."""
     go_on: Callable[[], Step] = partial(next, steps)
     try:
@@ -104,7 +110,7 @@ async def _aafter(steps: Steps[Any], step: Step) -> Callable[[], Step]:
         return partial(steps.throw, error)
 
 
-def each(
+def call_each(
     run: Callable[[Any], Any],
     arun: Callable[[Any], Awaitable[Any]],
     items: Sequence[Any],
@@ -124,16 +130,16 @@ def each(
         deadline lets a call start no more, the step itself raises the `ServingTimeoutError`.
     """
     return Step(
-        lambda: _each(run, items, bounds() if hold_places else CallLimits()),
-        lambda: _aeach(arun, items, bounds() if hold_places else CallLimits()),
+        lambda: _each(run, items, current_limits() if hold_places else CallLimits()),
+        lambda: _aeach(arun, items, current_limits() if hold_places else CallLimits()),
     )
 
 
-def succeeded(outcomes: Sequence[Any]) -> list[Any]:
+def unwrap_outcomes(outcomes: Sequence[Any]) -> list[Any]:
     """What was returned.
 
     Args:
-        outcomes: What `each` gave.
+        outcomes: What `call_each` gave.
 
     Raises:
         Exception: The first that it gave, if there is one.
@@ -167,7 +173,7 @@ def _threads() -> Iterator[None]:
         return
     pool = ThreadPoolExecutor(_MOST_THREADS, "cfc")
     try:
-        with setting(_THREADS, pool):
+        with set_context_variable(_THREADS, pool):
             yield
     finally:
         pool.shutdown(wait=False)
@@ -175,7 +181,7 @@ def _threads() -> Iterator[None]:
 
 def _apart(one: Callable[[Any], Any], item: Any) -> Any:
     """Call in one of the threads. Flows in it get their own: to wait here for these might wait for ever."""
-    with setting(_THREADS, None):
+    with set_context_variable(_THREADS, None):
         return one(item)
 
 
@@ -243,16 +249,16 @@ class FlowRunnable(Runnable[Input, Output], ABC):
         return await self._acall_with_config(self._arun, input, config, **kwargs)
 
     def _run(self, given: Input, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> Output:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return complete(self.flow(given, child))
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return run_flow(self.flow(given, child))
 
     async def _arun(
         self, given: Input, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> Output:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return await acomplete(self.flow(given, child))
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return await arun_flow(self.flow(given, child))
 
 
 def _heard(config: RunnableConfig) -> bool:
@@ -303,7 +309,7 @@ class Call:
         run, arun = partial(self._run, config), partial(self._arun, config)
         with self._typed():
             hold_places = not isinstance(self._target, FlowRunnable)
-            return succeeded((yield each(run, arun, values, hold_places=hold_places)))
+            return unwrap_outcomes((yield call_each(run, arun, values, hold_places=hold_places)))
 
     def all(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
         """The same; a plain function takes them one by one, for it costs less than a thread would."""
@@ -319,19 +325,19 @@ class Call:
         if isinstance(self._target, Runnable):
             return self._waited(self._target.invoke(value, config))
         # Runnables that a function calls without a config take it from there.
-        with setting(var_child_runnable_config, config):
+        with set_context_variable(var_child_runnable_config, config):
             return self._waited(self._target(value))
 
     async def _arun(self, config: RunnableConfig, value: Any) -> Any:
         if isinstance(self._target, Runnable):
             return await _awaited(await self._target.ainvoke(value, config))
-        with setting(var_child_runnable_config, config):
+        with set_context_variable(var_child_runnable_config, config):
             if inspect.iscoroutinefunction(self._target):
                 return await self._target(value)
             return await _awaited(await run_in_executor(config, self._target, value))
 
     def _run_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
-        with bounds().held():
+        with current_limits().held():
             return [self._run(config, value) for value in _in_time(values)]
 
     async def _arun_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
@@ -343,7 +349,7 @@ class Call:
             for value in _in_time(values):
                 found.append(function(value))  # noqa: PERF401 - what was found before a failure counts
 
-        with await bounds().aheld(), setting(var_child_runnable_config, config):
+        with await current_limits().aheld(), set_context_variable(var_child_runnable_config, config):
             try:
                 await run_in_executor(config, run_all)
                 return [await _awaited(one) for one in found]
@@ -358,7 +364,7 @@ class Call:
         except (self._failure, ServingTimeoutError):
             raise
         except Exception as error:
-            msg = f"the {self._part} failed with {described(error)}"
+            msg = f"the {self._part} failed with {describe_error(error)}"
             raise self._failure(msg) from error
 
     def _waited(self, found: Any) -> Any:
@@ -375,7 +381,7 @@ _QUOTING = (DrawError, VerifierError, DescriptionError)
 
 
 @contextmanager
-def unquoted() -> Iterator[None]:
+def redact_errors() -> Iterator[None]:
     """Errors whose own words quote nobody: LangGraph writes those into checkpoints and streams."""
     try:
         yield
@@ -390,7 +396,7 @@ def unquoted() -> Iterator[None]:
         raise kind(msg) from error
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Type and text of an exception, quoted for messages; the type alone where it has no text to give."""
     try:
         return f"{type(error).__name__}: {quote(str(error))}"
@@ -401,7 +407,7 @@ def described(error: BaseException) -> str:
 def _in_time(values: Sequence[Any]) -> Iterator[Any]:
     """Each value, as long as calls may start."""
     for value in values:
-        bounds().check()
+        current_limits().check()
         yield value
 
 
@@ -418,7 +424,7 @@ async def _awaited(found: Any) -> Any:
     return found if isinstance(found, _PLAIN) or not inspect.isawaitable(found) else await found
 
 
-def by_name(function: Callable[..., Any], names: Sequence[str]) -> Callable[[Any], Any]:
+def call_by_keys(function: Callable[..., Any], names: Sequence[str]) -> Callable[[Any], Any]:
     """A function as one of a mapping that holds its arguments by name, async if it is.
 
     Args:

@@ -150,14 +150,15 @@ def compare_labels(
     )
 
 
-def true_coverage(
+def bound_true_coverage(
     labelled: float, *, error_on_wrong: float, error_on_correct: float, largest_set: int
 ) -> tuple[float, float]:
     """What labelled coverage says of true coverage, for mistakes that are independent.
 
     It holds where, given which candidates are correct and whatever the set is made from (scores and features
     among it), distinct answers are labelled independently of one another. A judge that is fooled by the same
-    kind of answer as the verifier breaks this; `true_coverage_at_worst` needs nothing of the kind. It holds
+    kind of answer as the verifier breaks this; `bound_true_coverage_at_worst` needs nothing of the kind. It
+    holds
     for *covered or flagged* like for coverage, and within a group by the rates there.
 
     Args:
@@ -176,7 +177,7 @@ def true_coverage(
     Raises:
         InputError: If a number lies outside of its range.
 
-    >>> ends = true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
+    >>> ends = bound_true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
     >>> [round(end, 3) for end in ends]
     [0.889, 0.947]
     """
@@ -190,7 +191,7 @@ def true_coverage(
     return max(0.0, low), min(1.0, labelled / (1.0 - error_on_correct))
 
 
-def true_coverage_at_worst(
+def bound_true_coverage_at_worst(
     labelled: float,
     *,
     error_on_wrong: float,
@@ -201,7 +202,7 @@ def true_coverage_at_worst(
     """What labelled coverage says of true coverage, whatever the mistakes depend on.
 
     Args:
-        labelled: As in `true_coverage`.
+        labelled: As in `bound_true_coverage`.
         error_on_wrong: Share of all wrong candidates that are labelled correct, e0, in [0, 1).
         error_on_correct: Share of all correct ones that are labelled wrong, e1, in [0, 1).
         wrong_per_prompt: Mean number of wrong candidates per prompt, at least 0.

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import LabelerError
-from langchain_cfc.execution import Call, FlowRunnable, Steps, Target, by_name, described, tagged
+from langchain_cfc.execution import Call, FlowRunnable, Steps, Target, add_tags, call_by_keys, describe_error
 from langchain_cfc.sampling import DrawnCandidate, without_streaming_and_cache
-from langchain_cfc.verifiers.base import plain
+from langchain_cfc.verifiers.base import to_python_scalar
 
 
 class _Given(TypedDict):
@@ -78,7 +78,7 @@ class BaseLabeler(FlowRunnable[LabelerInput, list[bool]]):
         return self.labelled(given, config)
 
 
-def labeler_call(labeler: Labeler) -> Call:
+def resolve_labeler(labeler: Labeler) -> Call:
     """A labeler as a call with a `LabelerInput`.
 
     Args:
@@ -92,14 +92,14 @@ def labeler_call(labeler: Labeler) -> Call:
         LabelerError: If it is neither.
     """
     if isinstance(labeler, Runnable):
-        return labelling("labeler", labeler)
+        return make_labeler_call("labeler", labeler)
     if not callable(labeler):
         msg = f"got a {type(labeler).__name__} as labeler: {_HINT}"
         raise LabelerError(msg)
-    return labelling("labeler", by_name(labeler, ("prompt", "reference", "candidates")))
+    return make_labeler_call("labeler", call_by_keys(labeler, ("prompt", "reference", "candidates")))
 
 
-def labelling(part: str, target: Target) -> Call:
+def make_labeler_call(part: str, target: Target) -> Call:
     """A call whose failures are `LabelerError`s; what a model in it says is kept from streams.
 
     Args:
@@ -110,7 +110,7 @@ def labelling(part: str, target: Target) -> Call:
     return Call(part, silent, LabelerError)
 
 
-def checked_labels(labels: Any, n: int) -> list[bool]:
+def check_labels(labels: Any, n: int) -> list[bool]:
     """Refuse whatever is not one boolean per candidate.
 
     Args:
@@ -128,11 +128,11 @@ def checked_labels(labels: Any, n: int) -> list[bool]:
     # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
     if not isinstance(labels, (Mapping, AbstractSet, str, bytes, bytearray)):
         try:
-            values = [plain(value) for value in labels]
+            values = [to_python_scalar(value) for value in labels]
         except Exception as error:  # noqa: BLE001 - a labeler that yields its labels may fail only here
             cause = error
     if values is None:
-        reason = f" ({described(cause)})" if cause is not None else ""
+        reason = f" ({describe_error(cause)})" if cause is not None else ""
         msg = f"the labeler returned {type(labels).__name__} instead of {n} labels{reason}: {_HINT}"
         raise LabelerError(msg) from cause
     if len(values) != n:
@@ -148,7 +148,7 @@ def checked_labels(labels: Any, n: int) -> list[bool]:
 Reads: TypeAlias = Literal["answer", "text"]
 
 
-class Labelling:
+class CandidateLabeling:
     """Asks a labeler about the candidates of a prompt.
 
     Candidates of one answer have one label: otherwise a set of distinct answers could not say what it holds.
@@ -163,7 +163,7 @@ class Labelling:
     """
 
     def __init__(self, labeler: Labeler, reads: Reads = "answer") -> None:
-        self._call = labeler_call(labeler)
+        self._call = resolve_labeler(labeler)
         self._reads = reads
 
     def labels(
@@ -184,8 +184,8 @@ class Labelling:
         """
         shown, places = self._shown(given["candidates"], answers)
         asked: LabelerInput = {**given, "candidates": shown}
-        found = yield from self._call.one(asked, tagged(config, "cfc:labeler"))
-        labels = checked_labels(found, len(shown))
+        found = yield from self._call.one(asked, add_tags(config, "cfc:labeler"))
+        labels = check_labels(found, len(shown))
         return [labels[place] for place in places]
 
     def _shown(
@@ -202,7 +202,7 @@ class Labelling:
         return shown, [distinct.index(answer) for answer in answers]
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of its pairs, as `object_pairs_hook` of a JSON reader.
 
     Raises:

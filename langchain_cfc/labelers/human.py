@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, unique_keys
+from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
 from langchain_cfc.verifiers.base import combined_fingerprint
 
 _WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
@@ -24,7 +24,7 @@ _NAMES: tuple[By, By] = ("id", "prompt")
 
 # A spreadsheet calculates a cell that begins with = + - or @, and rewrites one that looks like a number or a
 # date: 3/4 becomes a day in April. One that begins with this is text to all of them.
-MARK = "'"
+TEXT_MARK = "'"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
     return Sheet(source.name, by, rows, f"sha256:{hashlib.sha256(content).hexdigest()}")
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     r"""A prompt or a candidate as such a file has it: text as it is, anything else as canonical JSON.
 
     Args:
@@ -143,13 +143,13 @@ def _named_by(source: str, line: int, row: Mapping[str, Any]) -> By:
 def _name(source: str, line: int, by: By, value: Any) -> str:
     if by == "id" and not isinstance(value, str):
         raise RecordError(source, line, "id", f"found a {type(value).__name__}; expected text")
-    return written(value) if by == "prompt" else value
+    return format_value(value) if by == "prompt" else value
 
 
 def _text(source: str, line: int, row: Mapping[str, Any]) -> str:
     text = row.get("text")
     if isinstance(text, str):
-        return written(text)
+        return format_value(text)
     raise RecordError(source, line, "text", f"found a {type(text).__name__}; expected text, empty if need be")
 
 
@@ -191,7 +191,7 @@ def _unmarked(name: str, cell: str) -> tuple[str, str]:
 
     A cell of a marked column may lack its mark: some programs drop it where somebody looked into the cell.
     """
-    return (name[1:], cell.removeprefix(MARK)) if name.startswith(MARK) else (name, cell)
+    return (name[1:], cell.removeprefix(TEXT_MARK)) if name.startswith(TEXT_MARK) else (name, cell)
 
 
 def _json_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -199,7 +199,7 @@ def _json_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not content.strip():
             continue
         try:
-            row = json.loads(content, object_pairs_hook=unique_keys)
+            row = json.loads(content, object_pairs_hook=reject_duplicate_keys)
         except (ValueError, RecursionError) as error:
             raise RecordError(source, line, "", f"not JSON: {error}") from error
         if not isinstance(row, dict):
@@ -251,7 +251,7 @@ class HumanLabels(BaseLabeler):
         return [labels[one.text] for one in given["candidates"]]
 
     def _label(self, key: str, text: str) -> bool:
-        row = self._sheet.rows.get((key, written(text)))
+        row = self._sheet.rows.get((key, format_value(text)))
         if row is not None and row.correct is not None:
             return row.correct
         sheet = self._sheet
@@ -260,7 +260,7 @@ class HumanLabels(BaseLabeler):
 
     def _key(self, given: LabelerInput) -> str:
         if self._sheet.by == "prompt":
-            return written(given["prompt"])
+            return format_value(given["prompt"])
         if "id" in given:
             return given["id"]
         msg = (

@@ -14,7 +14,7 @@ from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import VerifierInput, combined_fingerprint
-from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
+from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
 
 Judge: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -37,7 +37,7 @@ class JudgeLabels(BaseLabeler):
     `langchain_cfc.verifiers` reads it.
 
     A judge makes mistakes, and what is calibrated on its labels promises what the judge calls correct. Have
-    people label a sample, `compare_labels`, and see `true_coverage`.
+    people label a sample, `compare_labels`, and see `bound_true_coverage`.
 
     Args:
         judge: A function or Runnable, plain or async, that returns True or False; or a number, with one of
@@ -92,7 +92,7 @@ class JudgeLabels(BaseLabeler):
             raise LabelerError(str(error)) from error
         return [self._is_correct(share) for share in shares]
 
-    def _asking(self, reference: Any) -> Evaluated:
+    def _asking(self, reference: Any) -> EvaluatorVerifier:
         """The judge about one prompt, whose reference it is told."""
         judge = self._judge
         if isinstance(judge, Runnable):

@@ -26,13 +26,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, labelling
+from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, make_labeler_call
 from langchain_cfc.verifiers.base import combined_fingerprint, distinct_texts
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 
 
-class Matching(BaseLabeler):
+class TextMatcher(BaseLabeler):
     """Compares each distinct text, or what an extractor makes of it, with the reference.
 
     Args:
@@ -47,7 +47,7 @@ class Matching(BaseLabeler):
         self._settings = {"answer": "whole text" if answer is None else "extracted", **settings}
         given = {role: part for role, part in parts.items() if part is not None}
         self.fingerprint = combined_fingerprint(name, self._settings, given)
-        self._extract = None if answer is None else labelling("answer extractor", answer)
+        self._extract = None if answer is None else make_labeler_call("answer extractor", answer)
 
     def __repr__(self) -> str:
         """What makes a candidate correct."""
@@ -71,7 +71,7 @@ def _checked(answer: Any) -> str:
     raise LabelerError(msg)
 
 
-def aliases(reference: Any) -> list[Any]:
+def list_aliases(reference: Any) -> list[Any]:
     """The values of a reference, any of which makes a candidate correct.
 
     Args:
@@ -90,7 +90,7 @@ def aliases(reference: Any) -> list[Any]:
     return listed
 
 
-def text_aliases(reference: Any) -> list[str]:
+def list_text_aliases(reference: Any) -> list[str]:
     """The texts of a reference.
 
     Args:
@@ -99,7 +99,7 @@ def text_aliases(reference: Any) -> list[str]:
     Raises:
         LabelerError: If it is anything else.
     """
-    listed = aliases(reference)
+    listed = list_aliases(reference)
     for one in listed:
         if not isinstance(one, str):
             msg = f"the reference {reference!r:.80} holds a {type(one).__name__}; expected text or texts"
@@ -116,7 +116,7 @@ _PUNCTUATION: dict[Convention, dict[int, str]] = {
 }
 
 
-def normal_form(text: str, convention: Convention = "squad") -> str:
+def compute_normal_form(text: str, convention: Convention = "squad") -> str:
     """An answer as one of the two datasets compares it, see the top of the module.
 
     Args:
@@ -126,14 +126,16 @@ def normal_form(text: str, convention: Convention = "squad") -> str:
     Returns:
         What is compared; it may be empty.
 
-    >>> normal_form("The  Rock-'n'-Roll  Hall!"), normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
-    ('rocknroll hall', 'rock n roll hall')
+    >>> compute_normal_form("The  Rock-'n'-Roll  Hall!")
+    'rocknroll hall'
+    >>> compute_normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
+    'rock n roll hall'
     """
     bare = text.lower().translate(_PUNCTUATION[convention])
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-class NormalisedMatch(Matching):
+class NormalisedMatch(TextMatcher):
     """A candidate is correct if its normal form is that of an alias in the reference.
 
     The reference is a text, or a list of texts any of which is right. What has an empty normal form, such as
@@ -161,10 +163,12 @@ class NormalisedMatch(Matching):
         return (yield from self._matched(given, config, partial(self._is_in, forms)))
 
     def _is_in(self, forms: set[str], answer: str) -> bool:
-        return normal_form(answer, self._convention) in forms
+        return compute_normal_form(answer, self._convention) in forms
 
     def _forms(self, reference: Any) -> set[str]:
-        forms = {normal_form(alias, self._convention) for alias in text_aliases(reference)} - {""}
+        forms = {compute_normal_form(alias, self._convention) for alias in list_text_aliases(reference)} - {
+            ""
+        }
         if not forms:
             msg = (
                 f"nothing is left of the reference {reference!r:.80} once articles and punctuation are gone: "

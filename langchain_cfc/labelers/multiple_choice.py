@@ -25,9 +25,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import LabelerInput, labelling
-from langchain_cfc.labelers.matching import Matching, Reading
-from langchain_cfc.verifiers.self_consistency import normalised
+from langchain_cfc.labelers.base import LabelerInput, make_labeler_call
+from langchain_cfc.labelers.matching import Reading, TextMatcher
+from langchain_cfc.verifiers.self_consistency import normalise_answer
 
 Options: TypeAlias = (
     list[str]
@@ -50,7 +50,7 @@ _LEADING = re.compile(r"[\s*_(\[]*([A-Za-z])[*_]*[).:\]]+[*_]*(?:\s+(.*))?", re.
 _BRACKETED = re.compile(r"(?<!\w)\(([A-Za-z])\)")
 
 
-class MultipleChoice(Matching):
+class MultipleChoice(TextMatcher):
     """A candidate is correct if it chooses the option that the reference names.
 
     The reference is the letter of an option, or its text where `options` are given. How a choice is read is
@@ -77,7 +77,7 @@ class MultipleChoice(Matching):
         asked = None if isinstance(options, (list, tuple)) else options
         self._letters = letters
         self._options = {} if listed is None else _named(listed, InputError)
-        self._ask = None if asked is None else labelling("options function", asked)
+        self._ask = None if asked is None else make_labeler_call("options function", asked)
         settings = {
             "letters": letters if options is None else "as many as options",
             "options": "none" if options is None else "own" if listed is None else " | ".join(listed),
@@ -94,7 +94,7 @@ class MultipleChoice(Matching):
         return (yield from self._matched(given, config, partial(_is, right, letters, options)))
 
 
-def chosen(text: str, letters: str, options: Mapping[str, str]) -> str | None:
+def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | None:
     """The letter that an answer chooses.
 
     Args:
@@ -105,7 +105,7 @@ def chosen(text: str, letters: str, options: Mapping[str, str]) -> str | None:
     Returns:
         The letter; None where no option is named, or two at the same place.
 
-    >>> chosen("The answer is (b), because Lima is on the coast.", "ABC", {})
+    >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC", {})
     'B'
     """
     for found in (_bare, _stated, _leading, _bracketed):
@@ -116,18 +116,20 @@ def chosen(text: str, letters: str, options: Mapping[str, str]) -> str | None:
 
 
 def _is(right: str, letters: str, options: Mapping[str, str], answer: str) -> bool:
-    return chosen(answer, letters, options) == right
+    return find_choice(answer, letters, options) == right
 
 
 def _bare(text: str, options: Mapping[str, str]) -> set[str]:
     matched = _BARE.fullmatch(text)
-    option = options.get(normalised(text))
+    option = options.get(normalise_answer(text))
     return ({matched[1].upper()} if matched else set()) | ({option} if option else set())
 
 
 def _stated(text: str, options: Mapping[str, str]) -> set[str]:
     # What follows a statement ends with the line, or where the next one begins.
-    said = (options.get(normalised(rest)) for line in text.splitlines() for rest in _STATING.split(line)[1:])
+    said = (
+        options.get(normalise_answer(rest)) for line in text.splitlines() for rest in _STATING.split(line)[1:]
+    )
     return {letter.upper() for letter in _STATED_LETTER.findall(text)} | {one for one in said if one}
 
 
@@ -135,7 +137,7 @@ def _leading(text: str, options: Mapping[str, str]) -> set[str]:
     matched = _LEADING.fullmatch(text)
     if matched is None:
         return set()
-    option = options.get(normalised(matched[2] or ""))
+    option = options.get(normalise_answer(matched[2] or ""))
     return {matched[1].upper()} | ({option} if option else set())
 
 
@@ -150,7 +152,7 @@ def _named(options: Any, failure: type[CFCError]) -> dict[str, str]:
     if not 1 <= len(texts) <= len(_LETTERS) or not all(isinstance(text, str) for text in texts):
         msg = f"the options are {options!r:.80}; expected a list of 1 to {len(_LETTERS)} texts"
         raise failure(msg)
-    named = {normalised(text): letter for text, letter in zip(texts, _LETTERS, strict=False)}
+    named = {normalise_answer(text): letter for text, letter in zip(texts, _LETTERS, strict=False)}
     if len(named) < len(texts) or "" in named:
         msg = f"of the options {options!r:.80} one is empty, or two differ in nothing but case and signs"
         raise failure(msg)
@@ -161,7 +163,7 @@ def _right(reference: Any, letters: str, options: Mapping[str, str]) -> str:
     """The letter that the reference names."""
     named: set[str] = set()
     if isinstance(reference, str):
-        letter, option = reference.strip().upper(), options.get(normalised(reference))
+        letter, option = reference.strip().upper(), options.get(normalise_answer(reference))
         named = ({letter} if letter and letter in set(letters) else set()) | ({option} if option else set())
     if len(named) == 1:
         return named.pop()

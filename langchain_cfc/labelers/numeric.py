@@ -39,7 +39,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import LabelerInput
-from langchain_cfc.labelers.matching import Matching, Reading, aliases
+from langchain_cfc.labelers.matching import Reading, TextMatcher, list_aliases
 
 _MARK = "####"
 _MINUS = r"[-\u2212\u2013]"
@@ -68,7 +68,7 @@ _LONGEST = 400
 _VULGAR = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
 
-def final_number(text: str) -> Fraction | None:
+def find_final_number(text: str) -> Fraction | None:
     """The final number of a text, see the top of the module.
 
     Args:
@@ -77,7 +77,7 @@ def final_number(text: str) -> Fraction | None:
     Returns:
         The number, exactly; None where there is none, or it is written in a way that is not read.
 
-    >>> final_number("She pays 3 x $1,250.50 = $3,751.50."), final_number("about 1 1/2 cups")
+    >>> find_final_number("She pays 3 x $1,250.50 = $3,751.50."), find_final_number("about 1 1/2 cups")
     (Fraction(7503, 2), Fraction(3, 2))
     """
     _, marked, rest = text.rpartition(_MARK)
@@ -87,7 +87,7 @@ def final_number(text: str) -> Fraction | None:
     return _value(found[0] if marked else found[-1])
 
 
-class NumericMatch(Matching):
+class NumericMatch(TextMatcher):
     """A candidate is correct if its final number is that of the reference.
 
     The reference is a number, a text that holds exactly one or marks its final one with `####`, or a list of
@@ -109,11 +109,11 @@ class NumericMatch(Matching):
 
     def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """One comparison per distinct text."""
-        expected = [_expected(one) for one in aliases(given["reference"])]
+        expected = [_expected(one) for one in list_aliases(given["reference"])]
         return (yield from self._matched(given, config, partial(self._is_near, expected)))
 
     def _is_near(self, expected: list[Fraction], answer: str) -> bool:
-        found = final_number(answer)
+        found = find_final_number(answer)
         return found is not None and any(abs(found - one) <= self._tolerance for one in expected)
 
 
@@ -131,7 +131,7 @@ def _tolerance(given: Any) -> Fraction:
 def _expected(reference: Any) -> Fraction:
     """The number of a reference."""
     if isinstance(reference, str):
-        number = final_number(reference)
+        number = find_final_number(reference)
         several = _MARK not in reference and len(_NUMBER.findall(reference.translate(_VULGAR))) > 1
         if number is not None and not several:
             return number

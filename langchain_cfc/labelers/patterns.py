@@ -18,13 +18,13 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import LabelerInput, unique_keys
-from langchain_cfc.labelers.matching import Matching, Reading, text_aliases
+from langchain_cfc.labelers.base import LabelerInput, reject_duplicate_keys
+from langchain_cfc.labelers.matching import Reading, TextMatcher, list_text_aliases
 
 _GROUP = "answer"
 
 
-class PatternMatch(Matching):
+class PatternMatch(TextMatcher):
     """A candidate is correct if what a pattern finds in it equals the reference, or it matches the reference.
 
     With a `pattern`, its first match is searched in the candidate. What counts is the group named `answer`,
@@ -57,7 +57,7 @@ class PatternMatch(Matching):
 
     def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """One match per distinct text."""
-        texts = text_aliases(given["reference"])
+        texts = list_text_aliases(given["reference"])
         if self._pattern is None:
             return (yield from self._matched(given, config, partial(_matches, _patterns(texts))))
         expected = {text.strip() for text in texts}
@@ -100,7 +100,7 @@ _FENCE = "```"
 _UNREADABLE = (ValueError, ArithmeticError, RecursionError)
 
 
-class JsonField(Matching):
+class JsonField(TextMatcher):
     """A candidate is correct if the value at a path of its JSON equals the reference.
 
     A structured candidate (`Draw.data`) has its JSON for a text, so that both are read alike. The text may
@@ -116,8 +116,8 @@ class JsonField(Matching):
     Raises:
         InputError: If the path holds anything but texts and whole numbers of at least 0.
 
-    >>> from langchain_cfc.sampling import Draw
-    >>> drawn = [Draw('{"total": {"value": 12.50}}'), Draw('{"total": "12.50"}')]
+    >>> from langchain_cfc.sampling import DrawnCandidate
+    >>> drawn = [DrawnCandidate('{"total": {"value": 12.50}}'), DrawnCandidate('{"total": "12.50"}')]
     >>> asked = {"prompt": "What is the total?", "reference": 12.5, "candidates": drawn}
     >>> JsonField("total", "value").invoke(asked)
     [True, False]
@@ -182,7 +182,7 @@ def _parsed(text: str) -> Any:
         parse_float=Decimal,
         parse_int=Decimal,
         parse_constant=_refused,
-        object_pairs_hook=unique_keys,
+        object_pairs_hook=reject_duplicate_keys,
     )
 
 

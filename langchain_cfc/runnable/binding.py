@@ -8,11 +8,11 @@ from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.fingerprints import compare_fingerprints, explain_doubt, fingerprint
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint, explain_doubt
 from langchain_cfc.guarantee import Binding
 
 
-def bind(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
+def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
     """Compare what serves with what was calibrated.
 
     Args:
@@ -44,7 +44,7 @@ def bind(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | Non
         extracted = bool(artifact.calibration.extracted_answers)
         if name == "answer" and part is None and calibrated[name] is None and not extracted:
             continue
-        serving = fingerprint(part, given_id)
+        serving = compute_fingerprint(part, given_id)
         if compare_fingerprints(name, calibrated[name], serving) == "unverified":
             unknown[name] = explain_doubt(calibrated[name], serving) or ""
     if unknown:
@@ -86,7 +86,7 @@ def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
         raise FingerprintError(msg)
 
 
-def calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
+def list_calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
     """Return the names that the models of the calibration records gave themselves; empty if unknown."""
     calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
     stated = calibrated.get("model_version")
@@ -94,7 +94,7 @@ def calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
     return frozenset(str(name) for name in several if name is not None)
 
 
-class VersionWatch:
+class ModelVersionWatcher:
     """Warns, once for each, of models that answer under another name than when calibrated.
 
     A served model may be replaced behind its name, a fallback or a router may answer in its stead; only the
@@ -108,7 +108,7 @@ class VersionWatch:
     def __init__(self, artifact: CalibrationArtifact) -> None:
         calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
         self._calibrated = calibrated.get("model_version")
-        self._told = set(calibrated_models(artifact))
+        self._told = set(list_calibrated_models(artifact))
 
     def check(self, served: Iterable[str]) -> None:
         """Compare the names that models gave themselves while they drew for one prompt."""

@@ -10,7 +10,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.fingerprints import fingerprint, is_identified
+from langchain_cfc.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.runnable.policies import OrElse
 from langchain_cfc.thresholds import Level
@@ -19,7 +19,7 @@ AnyRunnable: TypeAlias = Runnable[Any, Any]
 Arguments: TypeAlias = Mapping[str, Any]
 
 
-def served_with(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
+def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
     """A chain at another level, or whose models get further arguments.
 
     Args:
@@ -41,7 +41,7 @@ def served_with(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -
     return served
 
 
-def served_first(chain: Any) -> CFCRunnable | None:
+def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
     """The `CFCRunnable` of a chain that is asked first; None where none can be seen."""
     if isinstance(chain, CFCRunnable):
         return chain
@@ -54,7 +54,7 @@ def served_first(chain: Any) -> CFCRunnable | None:
         inner = [chain.runnable]
     elif isinstance(chain, RunnableSequence):
         inner = chain.steps
-    return next((found for part in inner if (found := served_first(part)) is not None), None)
+    return next((found for part in inner if (found := find_cfc_runnable(part)) is not None), None)
 
 
 def _with(part: Any, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
@@ -82,7 +82,7 @@ def _is_covered_by_id(served: CFCRunnable, changed: AnyRunnable) -> bool:
     The id was given to the generator without them. It covers the changed one if the fingerprints are equal,
     or if the records state whatever differs, so that it is compared.
     """
-    before, after = fingerprint(served.generator), fingerprint(changed)
+    before, after = compute_fingerprint(served.generator), compute_fingerprint(changed)
     if not is_identified(before) or not is_identified(after):
         return False
     provenance = served.artifact.provenance

@@ -37,8 +37,8 @@ from langchain_core.utils.utils import LC_ID_PREFIX
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from langchain_cfc.execution.langgraph_compat import NOSTREAM
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.runnable.chat_arguments import Arguments, served_first, served_with
+from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.thresholds import Level
 
@@ -111,10 +111,10 @@ class CFCChatModel(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         """What traces show: names and numbers, no prompt and no key."""
-        served = served_first(self.chain)
+        served = find_cfc_runnable(self.chain)
         if served is None:
             return {}
-        known = fingerprint(served.generator)
+        known = compute_fingerprint(served.generator)
         return {
             "model_name": known.get("model"),
             "n": served.artifact.n,
@@ -130,9 +130,9 @@ class CFCChatModel(BaseChatModel):
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         """What LangChain's tracers note: the generator's model, under a provider that has no price list."""
         params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
-        served = served_first(self.chain)
+        served = find_cfc_runnable(self.chain)
         given = self._arguments(stop, kwargs)
-        known = fingerprint(served.generator.bind(**given)) if served is not None else {}
+        known = compute_fingerprint(served.generator.bind(**given)) if served is not None else {}
         if known.get("model") is not None:
             params["ls_model_name"] = known["model"]
         if known.get("temperature") is not None:
@@ -306,11 +306,11 @@ class CFCChatModel(BaseChatModel):
             key = json.dumps([alpha, arguments], sort_keys=True)
         except TypeError:
             # Such as a class: there is no saying whether two calls mean the same.
-            return served_with(self.chain, alpha, arguments)
+            return configure_chain(self.chain, alpha, arguments)
         made_of, made = self._made.get(key, (None, None))
         # A copy of this model may hold another chain and still what was made of the first.
         if made is None or made_of is not self.chain:
-            made = served_with(self.chain, alpha, arguments)
+            made = configure_chain(self.chain, alpha, arguments)
             latest = list(self._made.items())[1 - _KEPT :]
             self._made = {**dict(latest), key: (self.chain, made)}
         return made

@@ -14,12 +14,12 @@ from langchain_cfc.errors import AbstentionError, ServingError
 from langchain_cfc.execution import (
     Step,
     Steps,
-    acomplete,
-    bounded_by,
-    child_of,
-    complete,
-    sharing_limit,
-    tagged,
+    add_tags,
+    apply_config_limits,
+    arun_flow,
+    make_child_config,
+    run_flow,
+    share_limiter,
 )
 from langchain_cfc.runnable.result import CFCResult
 
@@ -35,7 +35,7 @@ Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 ABSTAIN_MESSAGE = "I do not know."
 
 
-class Answering(RunnableSerializable[Any, Output]):
+class AnsweringRunnable(RunnableSerializable[Any, Output]):
     """Something that answers or abstains, with what is usually done next."""
 
     def as_answer(
@@ -75,27 +75,27 @@ class Answering(RunnableSerializable[Any, Output]):
 
     def batch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
         """Serve several prompts; see `Runnable.batch`."""
-        return super().batch(inputs, sharing_limit(config, len(inputs)), **kwargs)
+        return super().batch(inputs, share_limiter(config, len(inputs)), **kwargs)
 
     async def abatch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
         """Serve several prompts; see `Runnable.abatch`."""
-        return await super().abatch(inputs, sharing_limit(config, len(inputs)), **kwargs)
+        return await super().abatch(inputs, share_limiter(config, len(inputs)), **kwargs)
 
     def batch_as_completed(  # type: ignore[override]  # LangChain's two overloads in one
         self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
     ) -> Iterator[tuple[int, Any]]:
         """Serve several prompts; see `Runnable.batch_as_completed`."""
-        yield from super().batch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs)
+        yield from super().batch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs)
 
     async def abatch_as_completed(  # type: ignore[override]  # as above
         self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
     ) -> AsyncIterator[tuple[int, Any]]:
         """Serve several prompts; see `Runnable.abatch_as_completed`."""
-        async for one in super().abatch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs):
+        async for one in super().abatch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs):
             yield one
 
 
-class OrElse(Answering[Any]):
+class OrElse(AnsweringRunnable[Any]):
     """The first one's answer set, or on abstention what the fallback returns; made by `or_else`."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
@@ -136,19 +136,19 @@ class OrElse(Answering[Any]):
     def _run(
         self, prompt: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return complete(self._steps(prompt, child, kwargs))
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return run_flow(self._steps(prompt, child, kwargs))
 
     async def _arun(
         self, prompt: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return await acomplete(self._steps(prompt, child, kwargs))
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return await arun_flow(self._steps(prompt, child, kwargs))
 
     def _steps(self, prompt: Any, config: RunnableConfig, kwargs: dict[str, Any]) -> Steps[Any]:
-        first = tagged(config, "cfc:first")
+        first = add_tags(config, "cfc:first")
         try:
             result = yield Step(
                 lambda: self.first.invoke(prompt, first, **kwargs),
@@ -158,7 +158,7 @@ class OrElse(Answering[Any]):
             result = error.result
         if not isinstance(result, CFCResult) or not result.abstained:
             return result
-        second = tagged(config, "cfc:fallback")
+        second = add_tags(config, "cfc:fallback")
         answer = yield Step(
             lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)
         )

@@ -17,33 +17,33 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers, measure_answer
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
-from langchain_cfc.execution import Progress, Steps, tagged
+from langchain_cfc.execution import Progress, Steps, add_tags
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
-from langchain_cfc.runnable.binding import VersionWatch
+from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.description import Description
 from langchain_cfc.scoring import Combination
 from langchain_cfc.verifiers import VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers._prompts import as_calibrated
-from langchain_cfc.verifiers.base import ByOne, Scored
+from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
+from langchain_cfc.verifiers.base import SingleVerifierScoring, VerifierScores
 
 
 class Scoring(Protocol):
     """What scores the candidates of a prompt."""
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """Score them; whatever goes wrong is a `VerifierError`."""
 
 
-class BySeveral:
+class CombinedScoring:
     """The outputs of several verifiers, combined as in calibration."""
 
     def __init__(self, panel: VerifierEnsemble, combination: Combination) -> None:
         self._panel = panel
         self._combination = combination
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """The combined scores, and what they were made of."""
         outputs = yield from self._panel.outputs(given, config)
         raw = np.column_stack([outputs[name] for name in self._combination.names])
@@ -52,10 +52,10 @@ class BySeveral:
         except InputError as error:
             msg = f"the verifiers' outputs cannot be combined: {error}"
             raise VerifierError(msg) from error
-        return Scored.by_several(scores, outputs)
+        return VerifierScores.by_several(scores, outputs)
 
 
-def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
+def make_scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
     """What scores candidates for an artifact.
 
     Args:
@@ -70,7 +70,7 @@ def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
     """
     combination = artifact.combination
     if combination is None and not isinstance(verifier, VerifierEnsemble):
-        return ByOne(verifier)
+        return SingleVerifierScoring(verifier)
     wanted = combination.names if combination is not None else ()
     panel = verifier if isinstance(verifier, VerifierEnsemble) else None
     if panel is None or combination is None or set(panel.names) != set(wanted):
@@ -78,7 +78,7 @@ def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
         needed = f"combines {', '.join(wanted)}: pass these as a mapping by name" if wanted else "takes one"
         msg = f"the artifact {needed}, but verifier= holds {given}"
         raise FingerprintError(msg)
-    return BySeveral(panel, combination)
+    return CombinedScoring(panel, combination)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ServingPipeline:
     scoring: Scoring
     description: Description
     guarantees: Mapping[str, Guarantee]
-    versions: VersionWatch
+    versions: ModelVersionWatcher
     policy: AnswerPolicy
     show_rejected: bool
 
@@ -122,14 +122,14 @@ class ServingPipeline:
         Raises:
             PromptKindError: If the prompt is of another kind than the calibration prompts.
         """
-        prompt = as_calibrated(prompt, self.artifact.calibration.prompt_kinds)
+        prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
         metadata = yield from self.description.metadata(prompt, config)
         witness = UsageRecorder()
         drawing = self.sampler.witnessed(config, witness)
         draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress, witness)
         self.versions.check(witness.versions)
         given = VerifierInput(prompt=prompt, candidates=draws)
-        scored = yield from self.scoring.scored(given, tagged(config, "cfc:verifier"))
+        scored = yield from self.scoring.scored(given, add_tags(config, "cfc:verifier"))
         yield progress.step("cfc:scored", {"scores": scored.scores})
         texts = yield from self.description.answers(draws, config)
         result = self._result(
@@ -153,7 +153,7 @@ class ServingPipeline:
         level: str,
         *,
         draws: Sequence[DrawnCandidate],
-        scored: Scored,
+        scored: VerifierScores,
         texts: Sequence[str],
         metadata: Mapping[str, Scalar],
         witness: UsageRecorder,
@@ -194,7 +194,11 @@ class ServingPipeline:
         return self.artifact.feature_map.unknown_keys(decisions.features[0])
 
     def _candidates(
-        self, draws: Sequence[DrawnCandidate], texts: Sequence[str], scored: Scored, decisions: Decisions
+        self,
+        draws: Sequence[DrawnCandidate],
+        texts: Sequence[str],
+        scored: VerifierScores,
+        decisions: Decisions,
     ) -> tuple[dict[str, Any], ...]:
         """The fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.sampling.candidates import DrawnCandidate
-from langchain_cfc.sampling.models import inside, resolved, without_streaming_and_cache
+from langchain_cfc.sampling.models import resolve_generator, walk_runnables, without_streaming_and_cache
 from langchain_cfc.sampling.sampler import Sampler, SamplingName
 from langchain_cfc.sampling.usage import UsageRecorder
 
@@ -12,7 +12,7 @@ __all__ = [
     "Sampler",
     "SamplingName",
     "UsageRecorder",
-    "inside",
-    "resolved",
+    "resolve_generator",
+    "walk_runnables",
     "without_streaming_and_cache",
 ]

@@ -30,7 +30,7 @@ class DrawnCandidate:
     data: dict[str, Any] | None = None
 
 
-def as_draw(slot: int, output: Any) -> DrawnCandidate:
+def make_candidate(slot: int, output: Any) -> DrawnCandidate:
     """A generator's output as a candidate.
 
     Args:

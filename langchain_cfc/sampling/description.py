@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import DescriptionError
-from langchain_cfc.execution import Call, Steps, Target, tagged
+from langchain_cfc.execution import Call, Steps, Target, add_tags
 from langchain_cfc.sampling.candidates import DrawnCandidate
 
 
@@ -48,7 +48,7 @@ class Description:
         if self._extract is None:
             return texts
         distinct = list(dict.fromkeys(texts))
-        found = yield from self._extract.all(distinct, tagged(config, "cfc:answer"))
+        found = yield from self._extract.all(distinct, add_tags(config, "cfc:answer"))
         answers = {
             text: _checked_answer(texts.index(text), one) for text, one in zip(distinct, found, strict=True)
         }
@@ -69,7 +69,7 @@ class Description:
         """
         if self._describe is None:
             return {}
-        found = yield from self._describe.one(prompt, tagged(config, "cfc:metadata"))
+        found = yield from self._describe.one(prompt, add_tags(config, "cfc:metadata"))
         return _checked_metadata(found)
 
 

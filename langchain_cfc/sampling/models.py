@@ -15,17 +15,17 @@ from pydantic import BaseModel
 
 from langchain_cfc._internal.optional import check_installed, require
 from langchain_cfc.errors import InputError
-from langchain_cfc.execution import described
+from langchain_cfc.execution import describe_error
 
 # Where `init_chat_model` keeps what its model is made of when it is to be configured per call.
-LATE_MODEL_SETTINGS = "_default_config"
+DEFERRED_MODEL_SETTINGS = "_default_config"
 # Settings whose content goes into the request beside the others.
 PASSED_ON = ("model_kwargs", "extra_body", "options")
 # What most fields hold; a model that replays records has hundreds of thousands.
 _SCALARS = (str, float, int, type(None))
 
 
-def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
+def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
     """A generator as a Runnable.
 
     Args:
@@ -45,7 +45,7 @@ def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runna
     return runnable
 
 
-def packages_of(name: str) -> dict[str, str]:
+def list_required_packages(name: str) -> dict[str, str]:
     """Name what must be installed for a model that is given by name.
 
     Args:
@@ -60,17 +60,17 @@ def packages_of(name: str) -> dict[str, str]:
 
 def _named(name: str, settings: Mapping[str, Any]) -> Runnable[Any, Any]:
     purpose = f"a generator given by its name ({name!r})"
-    check_installed(packages_of(name), purpose)
+    check_installed(list_required_packages(name), purpose)
     module = require("langchain.chat_models", "langchain", purpose)
     try:
         model: Runnable[Any, Any] = module.init_chat_model(name, **settings)
     except Exception as error:  # whatever the provider's package does, a missing key among it
-        msg = f"no chat model can be made of the name {name!r}: {described(error)}"
+        msg = f"no chat model can be made of the name {name!r}: {describe_error(error)}"
         raise InputError(msg) from error
     return model
 
 
-def inside(part: Any) -> Iterator[Runnable[Any, Any]]:
+def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
     """A Runnable and all that it holds in its fields, itself first.
 
     Args:
@@ -100,7 +100,7 @@ def inside(part: Any) -> Iterator[Runnable[Any, Any]]:
 
 def _reached(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
     """What is inside, and what functions there have closed over, as far as LangChain finds it."""
-    for one in inside(part):
+    for one in walk_runnables(part):
         yield one
         # A function may call the very chain that it is part of.
         if isinstance(one, RunnableLambda) and id(one) not in seen:
@@ -109,20 +109,20 @@ def _reached(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
                 yield from _reached(dependency, seen)
 
 
-def holds_model(part: Any) -> bool:
+def has_model(part: Any) -> bool:
     """Whether a Runnable is or holds a language model, be it in a function that has closed over it."""
     return any(_is_model(one) for one in _reached(part, set()))
 
 
-def holds_retriever(part: Any) -> bool:
+def has_retriever(part: Any) -> bool:
     """The same for a retriever."""
     return any(isinstance(one, BaseRetriever) for one in _reached(part, set()))
 
 
-def late_settings(part: Any) -> dict[str, Any] | None:
+def get_deferred_settings(part: Any) -> dict[str, Any] | None:
     """What a model that is only made when called is made of; None for anything else."""
     held = (
-        vars(part).get(LATE_MODEL_SETTINGS)
+        vars(part).get(DEFERRED_MODEL_SETTINGS)
         if isinstance(part, Runnable) and hasattr(part, "__dict__")
         else None
     )
@@ -138,8 +138,8 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
     Raises:
         InputError: If a model or a binding that can be seen fixes one.
     """
-    for part in inside(generator):
-        seed = next((seed for top in _settings(part) if (seed := seed_of(top)) is not None), None)
+    for part in walk_runnables(generator):
+        seed = next((seed for top in _settings(part) if (seed := find_seed(top)) is not None), None)
         if seed is not None:
             msg = (
                 f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate requests "
@@ -154,7 +154,7 @@ def _settings(part: Runnable[Any, Any]) -> Iterator[Mapping[str, Any]]:
         yield part.kwargs
     elif isinstance(part, BaseLanguageModel):
         yield vars(part)
-    elif (late := late_settings(part)) is not None:
+    elif (late := get_deferred_settings(part)) is not None:
         yield late
 
 
@@ -164,19 +164,19 @@ def _passed_on(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
 
 
-def seed_of(settings: Mapping[str, Any]) -> int | None:
+def find_seed(settings: Mapping[str, Any]) -> int | None:
     """Return the fixed seed in settings or in what they pass on to the request; None without any."""
     seeds = (given.get("seed") for given in _passed_on(settings))
     # llama.cpp and others write "no fixed seed" as -1.
     return next((seed for seed in seeds if isinstance(seed, int) and seed >= 0), None)
 
 
-def functions(generator: Runnable[Any, Any]) -> list[str]:
+def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
     """Names of the functions in a generator, into which nothing can be seen from outside."""
-    return [one.get_name() for one in inside(generator) if _is_opaque(one)]
+    return [one.get_name() for one in walk_runnables(generator) if _is_opaque(one)]
 
 
-def hidden_models(generator: Runnable[Any, Any]) -> list[str]:
+def list_hidden_models(generator: Runnable[Any, Any]) -> list[str]:
     """Models that functions in a generator have closed over, and that stream or cache on their own.
 
     Args:
@@ -188,7 +188,7 @@ def hidden_models(generator: Runnable[Any, Any]) -> list[str]:
     seen: set[int] = set()
     found = [
         f"{type(model).__name__} in {one.get_name()}"
-        for one in inside(generator)
+        for one in walk_runnables(generator)
         if isinstance(one, RunnableLambda)
         for dependency in one.deps
         for model in _reached(dependency, seen)
@@ -198,15 +198,15 @@ def hidden_models(generator: Runnable[Any, Any]) -> list[str]:
 
 
 def _is_model(part: Runnable[Any, Any]) -> bool:
-    return isinstance(part, BaseLanguageModel) or late_settings(part) is not None
+    return isinstance(part, BaseLanguageModel) or get_deferred_settings(part) is not None
 
 
 def _is_opaque(part: Runnable[Any, Any]) -> bool:
-    return not isinstance(part, BaseModel) and late_settings(part) is None
+    return not isinstance(part, BaseModel) and get_deferred_settings(part) is None
 
 
 def _is_quiet(model: Runnable[Any, Any]) -> bool:
-    late = late_settings(model)
+    late = get_deferred_settings(model)
     settings: Mapping[str, Any] = {"disable_streaming": None, **late} if late is not None else vars(model)
     # Text models only stream when asked to.
     return settings.get("cache") is False and settings.get("disable_streaming", True) is True
@@ -235,7 +235,7 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
     """
     if isinstance(part, (BaseChatModel, BaseLLM)):
         return part.model_copy(update=_changes(part, fresh=fresh))
-    if (settings := late_settings(part)) is not None:
+    if (settings := get_deferred_settings(part)) is not None:
         return _made_late(part, settings, fresh=fresh)
     return _held_quieted(part, fresh=fresh) if isinstance(part, BaseModel) else part
 
@@ -286,7 +286,7 @@ def _made_late(part: Runnable[Any, Any], settings: dict[str, Any], *, fresh: boo
         quietly["cache"] = False
     if "streaming" in settings:
         quietly["streaming"] = False
-    vars(copy).update({**vars(part), LATE_MODEL_SETTINGS: quietly})
+    vars(copy).update({**vars(part), DEFERRED_MODEL_SETTINGS: quietly})
     return copy
 
 

@@ -14,7 +14,7 @@ from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.config import ensure_config
 from langchain_core.runnables.retry import RunnableRetry
 
-from langchain_cfc.sampling.models import holds_model, holds_retriever
+from langchain_cfc.sampling.models import has_model, has_retriever
 
 AnyRunnable = Runnable[Any, Any]
 
@@ -32,7 +32,7 @@ class Parts:
     sampled: AnyRunnable
 
 
-def split(generator: AnyRunnable) -> Parts:
+def split_generator(generator: AnyRunnable) -> Parts:
     """Cut a chain before the model that answers, so that n candidates share one context.
 
     What stands before the first model of a sequence runs once per prompt. So does everything up to the last
@@ -49,7 +49,7 @@ def split(generator: AnyRunnable) -> Parts:
         return _split_steps(generator.steps)
     # Bound arguments would go to the first step of what is bound.
     if _is_plain(generator) and not generator.kwargs:
-        parts = split(generator.bound)
+        parts = split_generator(generator.bound)
         if parts.once is not None:
             return Parts(_around(generator, parts.once), _around(generator, parts.sampled))
     return Parts(None, generator)
@@ -59,16 +59,16 @@ def _split_steps(steps: list[AnyRunnable]) -> Parts:
     first = _first_sampled(steps)
     if first is None:
         return Parts(None, _joined(steps))
-    inner = split(steps[first])
+    inner = split_generator(steps[first])
     before = [*steps[:first], *([inner.once] if inner.once is not None else [])]
     return Parts(_joined(before) if before else None, _joined([inner.sampled, *steps[first + 1 :]]))
 
 
 def _first_sampled(steps: list[AnyRunnable]) -> int | None:
     """The step that holds the first model after the last retriever; the first model's if there is none."""
-    models = [position for position, step in enumerate(steps) if holds_model(step)]
-    retrieved = max((position for position, step in enumerate(steps) if holds_retriever(step)), default=-1)
-    if retrieved in models and holds_retriever(split(steps[retrieved]).once):
+    models = [position for position, step in enumerate(steps) if has_model(step)]
+    retrieved = max((position for position, step in enumerate(steps) if has_retriever(step)), default=-1)
+    if retrieved in models and has_retriever(split_generator(steps[retrieved]).once):
         # A sequence within the sequence, cut after its own retriever.
         return retrieved
     after = [position for position in models if position > retrieved]
@@ -89,7 +89,7 @@ def _around(binding: RunnableBindingBase[Any, Any], bound: AnyRunnable) -> AnyRu
 
 
 @dataclass(frozen=True)
-class Answering:
+class AnsweringModel:
     """The sampled part of a chain, cut around its model.
 
     Attributes:
@@ -109,7 +109,7 @@ class Answering:
         return inner
 
 
-def answering(sampled: AnyRunnable) -> Answering | None:
+def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
     """Find the one chat model that a sampled part begins with.
 
     Args:
@@ -119,9 +119,9 @@ def answering(sampled: AnyRunnable) -> Answering | None:
         The model with what stands around it and after it; None where the part begins otherwise.
     """
     if isinstance(sampled, BaseChatModel):
-        return Answering(sampled, (), None)
+        return AnsweringModel(sampled, (), None)
     if isinstance(sampled, RunnableSequence):
-        found = answering(sampled.steps[0])
+        found = find_answering_model(sampled.steps[0])
         if found is None:
             return None
         before = [] if found.after is None else [found.after]
@@ -129,12 +129,12 @@ def answering(sampled: AnyRunnable) -> Answering | None:
     return _answering_bound(sampled) if _is_plain(sampled) else None
 
 
-def _answering_bound(binding: RunnableBindingBase[Any, Any]) -> Answering | None:
-    found = answering(binding.bound)
+def _answering_bound(binding: RunnableBindingBase[Any, Any]) -> AnsweringModel | None:
+    found = find_answering_model(binding.bound)
     if found is None:
         return None
     after = None if found.after is None else _around(_without_arguments(binding), found.after)
-    return Answering(found.model, (binding, *found.wrappers), after)
+    return AnsweringModel(found.model, (binding, *found.wrappers), after)
 
 
 def _without_arguments(binding: RunnableBindingBase[Any, Any]) -> RunnableBindingBase[Any, Any]:
@@ -142,7 +142,7 @@ def _without_arguments(binding: RunnableBindingBase[Any, Any]) -> RunnableBindin
     return binding.model_copy(update={"kwargs": {}})
 
 
-class ChoosingModel(BaseChatModel):
+class SingleUsageModel(BaseChatModel):
     """A chat model whose choices each say which model made them, and of which the first bears the usage.
 
     With several choices, clients give the usage of the whole request to each of them, and none says the
@@ -152,7 +152,7 @@ class ChoosingModel(BaseChatModel):
     model: BaseChatModel
 
     @classmethod
-    def of(cls, model: BaseChatModel) -> ChoosingModel:
+    def of(cls, model: BaseChatModel) -> SingleUsageModel:
         """The same model, its callbacks, tags and rate limiter included."""
         shared = {name: getattr(model, name) for name in BaseChatModel.model_fields}
         return cls(model=model, **shared)
@@ -191,7 +191,7 @@ class ChoosingModel(BaseChatModel):
         )
 
 
-class Choices(RunnableSerializable[Any, list[BaseMessage]]):
+class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
     """A prompt to the messages of all choices that one request brings.
 
     Args:
@@ -199,7 +199,7 @@ class Choices(RunnableSerializable[Any, list[BaseMessage]]):
         parameter: What its provider calls the number of choices.
     """
 
-    model: ChoosingModel
+    model: SingleUsageModel
     parameter: str
 
     def invoke(
@@ -246,7 +246,7 @@ class Choices(RunnableSerializable[Any, list[BaseMessage]]):
         }
 
 
-def choices_parameter(model: BaseChatModel) -> str:
+def get_choices_parameter(model: BaseChatModel) -> str:
     """What the provider of a model calls the number of choices."""
     # langchain-google-genai and langchain-google-vertexai read it under Google's own name.
     return "candidate_count" if type(model).__module__.startswith("langchain_google") else "n"

@@ -18,32 +18,38 @@ from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarnin
 from langchain_cfc.execution import (
     Progress,
     Steps,
-    acomplete,
-    bounded_by,
-    complete,
-    described,
-    each,
-    succeeded,
-    tagged,
+    add_tags,
+    apply_config_limits,
+    arun_flow,
+    call_each,
+    describe_error,
+    run_flow,
+    unwrap_outcomes,
 )
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling.candidates import DrawnCandidate, as_draw
+from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.candidates import DrawnCandidate, make_candidate
 from langchain_cfc.sampling.models import (
-    functions,
-    hidden_models,
-    holds_model,
-    inside,
+    has_model,
+    list_hidden_models,
+    list_opaque_parts,
     refuse_seed,
+    walk_runnables,
     without_streaming_and_cache,
 )
-from langchain_cfc.sampling.requests import Choices, ChoosingModel, answering, choices_parameter, split
+from langchain_cfc.sampling.requests import (
+    MultipleChoiceRequest,
+    SingleUsageModel,
+    find_answering_model,
+    get_choices_parameter,
+    split_generator,
+)
 from langchain_cfc.sampling.usage import (
     DRAW_TAG,
     SlotObserver,
     UsageRecorder,
+    add_handler,
     find_repetition,
     is_same_model,
-    with_handler,
 )
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
@@ -84,13 +90,13 @@ class Sampler:
         *,
         watches_model: bool = True,
     ) -> None:
-        stated = fingerprint(generator)
+        stated = compute_fingerprint(generator)
         self._always_same = next(
             (f"{name} {value}" for name, value in _SAME_ANSWER.items() if stated.get(name) == value), None
         )
         self._asked: str | None = stated.get("model")
         self._other_models: set[str] = set()
-        parts = split(without_streaming_and_cache(generator))
+        parts = split_generator(without_streaming_and_cache(generator))
         # What runs once per prompt may have a seed, and stream: no candidate is in it.
         refuse_seed(parts.sampled)
         self._once = parts.once
@@ -98,16 +104,16 @@ class Sampler:
         self._first = (
             _SingleRequest(parts.sampled, self._separate) if sampling == "single_request" else self._separate
         )
-        found = answering(parts.sampled)
-        self._says_all = found is not None and found.after is None and not holds_model(parts.once)
+        found = find_answering_model(parts.sampled)
+        self._says_all = found is not None and found.after is None and not has_model(parts.once)
         # Several models would answer under several names, and which of them was asked for what is unknown.
-        models = sum(isinstance(one, BaseChatModel) for one in inside(parts.sampled))
+        models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(parts.sampled))
         if models != 1 or not watches_model:
             self._asked = None
-        opaque = functions(parts.sampled)
-        self._functions = [] if holds_model(parts.sampled) else opaque
-        self._is_model_expected = bool(opaque) and holds_model(parts.sampled)
-        hidden = hidden_models(parts.sampled)
+        opaque = list_opaque_parts(parts.sampled)
+        self._functions = [] if has_model(parts.sampled) else opaque
+        self._is_model_expected = bool(opaque) and has_model(parts.sampled)
+        hidden = list_hidden_models(parts.sampled)
         self._told_of_streaming = bool(hidden)
         _warn_of_hidden(hidden)
 
@@ -127,14 +133,14 @@ class Sampler:
                 draws, as from a cache or with one fixed seed.
         """
         given = ensure_config(config)
-        with bounded_by(given):
-            return complete(self.draws(prompt, n, given, Progress()))
+        with apply_config_limits(given):
+            return run_flow(self.draws(prompt, n, given, Progress()))
 
     async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
         """The same as `draw`, asynchronously."""
         given = ensure_config(config)
-        with bounded_by(given):
-            return await acomplete(self.draws(prompt, n, given, Progress()))
+        with apply_config_limits(given):
+            return await arun_flow(self.draws(prompt, n, given, Progress()))
 
     def draws(
         self,
@@ -144,7 +150,7 @@ class Sampler:
         progress: Progress,
         witness: UsageRecorder | None = None,
         *,
-        keeper: Keeper | None = None,
+        keeper: CandidateStore | None = None,
     ) -> Steps[list[DrawnCandidate]]:
         """Draw n candidates, as a part of something larger.
 
@@ -170,7 +176,7 @@ class Sampler:
         self._warn_of_same_answers(n)
         given = prompt
         if self._once is not None:
-            given = yield from self._prepared(self._once, prompt, tagged(config, "cfc:context"))
+            given = yield from self._prepared(self._once, prompt, add_tags(config, "cfc:context"))
         known = {} if keeper is None else keeper.known(given)
         receive = _ignored if keeper is None else partial(self._keep, keeper, witness)
         slots = [slot for slot in range(n) if slot not in known]
@@ -187,7 +193,7 @@ class Sampler:
         # A keeper was given each of them already.
         self._look(witness, [outputs[slot] for slot in slots] if keeper is None else ())
         _check([outputs[slot] for slot in range(n)], self._first.hint)
-        draws = [known[slot] if slot in known else as_draw(slot, outputs[slot]) for slot in range(n)]
+        draws = [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in range(n)]
         try:
             self._refuse_repetition(draws, observers)
         except DrawError:
@@ -196,22 +202,22 @@ class Sampler:
             raise
         return draws
 
-    def _keep(self, keeper: Keeper, witness: UsageRecorder, slot: int, output: Any) -> None:
+    def _keep(self, keeper: CandidateStore, witness: UsageRecorder, slot: int, output: Any) -> None:
         """Give a candidate to its keeper, once its usage is counted."""
         if self._says_all:
             witness.note(output, drawn=True)
         # One that cannot be read is refused together with the others.
         with suppress(DrawError):
-            keeper.keep(slot, as_draw(slot, output))
+            keeper.keep(slot, make_candidate(slot, output))
 
     def _prepared(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
         run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)
         try:
-            return succeeded((yield each(run, arun, [prompt])))[0]
+            return unwrap_outcomes((yield call_each(run, arun, [prompt])))[0]
         except CFCError:
             raise
         except Exception as error:
-            msg = f"what comes before the model failed with {described(error)}; nothing was drawn"
+            msg = f"what comes before the model failed with {describe_error(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
     def witnessed(self, config: RunnableConfig, witness: UsageRecorder) -> RunnableConfig:
@@ -288,7 +294,7 @@ class Sampler:
             warnings.warn(msg, SamplingWarning, stacklevel=2)
 
 
-class Keeper(Protocol):
+class CandidateStore(Protocol):
     """Keeps candidates one by one, so that those of a prompt that is not finished need not be drawn again."""
 
     def known(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
@@ -354,7 +360,7 @@ class _SeparateRequests(_Strategy):
     ) -> Steps[list[Any]]:
         configs = {slot: _drawing(config, slot) for slot in slots}
         configs |= {
-            slot: with_handler(configs[slot], hooks.observers[slot])
+            slot: add_handler(configs[slot], hooks.observers[slot])
             for slot in slots
             if slot in hooks.observers
         }
@@ -371,7 +377,7 @@ class _SeparateRequests(_Strategy):
             await progress.atell("cfc:drawn", {"slot": slot})
             return output
 
-        outputs: list[Any] = yield each(run, arun, slots)
+        outputs: list[Any] = yield call_each(run, arun, slots)
         return outputs
 
 
@@ -381,14 +387,16 @@ class _SingleRequest(_Strategy):
     hint = "; if it is the number of choices that is refused, use sampling='requests'"
 
     def __init__(self, sampled: Runnable[Any, Any], separate: _SeparateRequests) -> None:
-        found = answering(sampled)
+        found = find_answering_model(sampled)
         if found is None:
             msg = (
                 "sampling='single_request' asks a chat model for n choices; this generator is not a chat "
                 "model, nor a sequence whose first model is one. Use sampling='requests'"
             )
             raise InputError(msg)
-        choices = Choices(model=ChoosingModel.of(found.model), parameter=choices_parameter(found.model))
+        choices = MultipleChoiceRequest(
+            model=SingleUsageModel.of(found.model), parameter=get_choices_parameter(found.model)
+        )
         self._choices = found.around(choices)
         self._after = found.after
         self._separate = separate
@@ -401,8 +409,8 @@ class _SingleRequest(_Strategy):
         progress: Progress,
         hooks: DrawHooks,
     ) -> Steps[list[Any]]:
-        config = tagged(config, DRAW_TAG)
-        (messages,) = yield each(
+        config = add_tags(config, DRAW_TAG)
+        (messages,) = yield call_each(
             partial(self._choices.invoke, config=config, choices=len(slots)),
             partial(self._choices.ainvoke, config=config, choices=len(slots)),
             [given],
@@ -429,7 +437,7 @@ class _SingleRequest(_Strategy):
         if after is None:
             return list(messages)
         configs = [_drawing(config, slot) for slot in slots]
-        outputs: list[Any] = yield each(
+        outputs: list[Any] = yield call_each(
             lambda position: after.invoke(messages[position], configs[position]),
             lambda position: after.ainvoke(messages[position], configs[position]),
             range(len(messages)),
@@ -438,7 +446,7 @@ class _SingleRequest(_Strategy):
 
 
 def _drawing(config: RunnableConfig, slot: int) -> RunnableConfig:
-    return tagged(config, DRAW_TAG, f"cfc:candidate:{slot}")
+    return add_tags(config, DRAW_TAG, f"cfc:candidate:{slot}")
 
 
 def _warn_of_hidden(hidden: Sequence[str]) -> None:
@@ -463,7 +471,7 @@ def _check(outputs: Sequence[Any], hint: str) -> None:
         slot, error = failed[0]
         msg = (
             f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
-            f"{described(error)}. The guarantee holds for exactly n"
+            f"{describe_error(error)}. The guarantee holds for exactly n"
         )
         if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
             msg += "; give the generator retries (generator.with_retry()) if this passes"

@@ -16,13 +16,13 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.sampling.candidates import DrawnCandidate
-from langchain_cfc.sampling.models import seed_of
+from langchain_cfc.sampling.models import find_seed
 
 # Marks the runs that draw.
 DRAW_TAG = "cfc:candidate"
 
 
-def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
+def add_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
     """Return a config with a further callback handler, which child runs inherit."""
     given: Any = config.get("callbacks")
     if given is None or isinstance(given, list):
@@ -64,7 +64,7 @@ class UsageRecorder(BaseCallbackHandler):
 
     def heard_in(self, config: RunnableConfig) -> RunnableConfig:
         """A config with this witness beside whoever listens already."""
-        return with_handler(config, self)
+        return add_handler(config, self)
 
     def on_llm_new_token(
         self, token: str | list[str | dict[str, Any]], *, tags: list[str] | None = None, **kwargs: Any
@@ -140,7 +140,7 @@ class SlotObserver(BaseCallbackHandler):
     ) -> None:
         """Note a fixed seed."""
         del serialized, messages
-        seed = seed_of(kwargs.get("invocation_params") or {})
+        seed = find_seed(kwargs.get("invocation_params") or {})
         if seed is not None:
             with self._lock:
                 self.seeds.add(seed)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
         pointwise,
     )
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
-    from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
+    from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
     from langchain_cfc.verifiers.reward_model import RewardModel
-    from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalised
+    from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalise_answer
     from langchain_cfc.verifiers.sequence_probability import SequenceProbability
 
 __all__ = [
     "BaseVerifier",
     "EmbeddingSimilarity",
-    "Evaluated",
+    "EvaluatorVerifier",
     "ModelJudge",
     "PTrue",
     "Pointwise",
@@ -42,14 +42,14 @@ __all__ = [
     "VerifierInput",
     "from_evaluator",
     "messages_to_text",
-    "normalised",
+    "normalise_answer",
     "pointwise",
 ]
 
 _HOMES = {
     "BaseVerifier": "base",
     "EmbeddingSimilarity": "embedding_similarity",
-    "Evaluated": "evaluators",
+    "EvaluatorVerifier": "evaluators",
     "ModelJudge": "model_judge",
     "PTrue": "p_true",
     "Pointwise": "base",
@@ -61,7 +61,7 @@ _HOMES = {
     "VerifierInput": "base",
     "from_evaluator": "evaluators",
     "messages_to_text": "_prompts",
-    "normalised": "self_consistency",
+    "normalise_answer": "self_consistency",
     "pointwise": "base",
 }
 

@@ -28,10 +28,10 @@ from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import CFCError, PromptKindError
 
-__all__ = ["as_calibrated", "messages_to_text", "prompt_kind"]
+__all__ = ["classify_prompt", "convert_to_calibrated_kind", "messages_to_text"]
 
 
-def prompt_kind(prompt: Any) -> PromptKind:
+def classify_prompt(prompt: Any) -> PromptKind:
     """Return the kind of a prompt: `text`, `messages` or `object`.
 
     Args:
@@ -49,7 +49,7 @@ def prompt_kind(prompt: Any) -> PromptKind:
     return "messages" if is_list else "object"
 
 
-def as_calibrated(prompt: Any, calibrated: Collection[str] | None) -> Any:
+def convert_to_calibrated_kind(prompt: Any, calibrated: Collection[str] | None) -> Any:
     """Return a prompt as the generator was calibrated to take it, or refuse one of another kind.
 
     A prompt template that takes a text would write the `repr` of messages into the prompt. A chain that was
@@ -65,7 +65,7 @@ def as_calibrated(prompt: Any, calibrated: Collection[str] | None) -> Any:
     Raises:
         PromptKindError: If its kind is not among them, or a text would not hold all of its messages.
     """
-    kind = prompt_kind(prompt)
+    kind = classify_prompt(prompt)
     if calibrated is None or kind in calibrated:
         return prompt.text if isinstance(prompt, StringPromptValue) else prompt
     if kind == "messages" and "text" in calibrated:

@@ -22,14 +22,14 @@ from langchain_cfc.execution import (
     FlowRunnable,
     Steps,
     Target,
-    acomplete,
-    by_name,
-    complete,
-    described,
-    each,
-    succeeded,
+    arun_flow,
+    call_by_keys,
+    call_each,
+    describe_error,
+    run_flow,
+    unwrap_outcomes,
 )
-from langchain_cfc.fingerprints import fingerprint, is_identified
+from langchain_cfc.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.sampling import DrawnCandidate, without_streaming_and_cache
 
 
@@ -84,7 +84,7 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
         return self.scored(given, config)
 
 
-def verifier_call(verifier: Verifier) -> Call:
+def make_verifier_call(verifier: Verifier) -> Call:
     """A verifier as a call with a `VerifierInput`.
 
     Args:
@@ -106,7 +106,7 @@ def _target(verifier: Verifier) -> Target:
     if not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)
-    return by_name(verifier, ("prompt", "candidates"))
+    return call_by_keys(verifier, ("prompt", "candidates"))
 
 
 def distinct_texts(candidates: Sequence[DrawnCandidate]) -> list[str]:
@@ -114,7 +114,7 @@ def distinct_texts(candidates: Sequence[DrawnCandidate]) -> list[str]:
     return list(dict.fromkeys(candidate.text for candidate in candidates))
 
 
-def checked_scores(scores: Any, n: int) -> list[float]:
+def check_scores(scores: Any, n: int) -> list[float]:
     """Refuse whatever is not one finite score in [0, 1] per candidate.
 
     Args:
@@ -136,7 +136,7 @@ def checked_scores(scores: Any, n: int) -> list[float]:
     return numbers
 
 
-def checked_outputs(outputs: Any, n: int, name: str) -> list[float]:
+def check_outputs(outputs: Any, n: int, name: str) -> list[float]:
     """Refuse whatever is not one finite raw output per candidate.
 
     Args:
@@ -173,7 +173,7 @@ def _listed(scores: Any, n: int, who: str, hint: str) -> list[Any]:
         except Exception as error:  # noqa: BLE001 - a verifier that yields its scores may fail only here
             cause = error
     if values is None:
-        reason = f" ({described(cause)})" if cause is not None else ""
+        reason = f" ({describe_error(cause)})" if cause is not None else ""
         msg = f"{who} returned {type(scores).__name__} instead of {n} scores{reason}: {hint}"
         raise VerifierError(msg) from cause
     if len(values) != n:
@@ -208,13 +208,13 @@ def combined_fingerprint(
         The fingerprint. The method is its `id` only if every part says who it is, since an id vouches for all
         of them.
     """
-    said = {role: fingerprint(part) for role, part in parts.items()}
+    said = {role: compute_fingerprint(part) for role, part in parts.items()}
     known = all(is_identified(one) for one in said.values())
     flat = {f"{role}.{key}": value for role, one in said.items() for key, value in one.items()}
     return {"id" if known else "method": method, **settings, **flat}
 
 
-def plain(value: Any) -> Any:
+def to_python_scalar(value: Any) -> Any:
     """A number or boolean of NumPy, Torch and the like as Python's own; anything else as it is."""
     try:
         return value.item() if hasattr(value, "item") else value
@@ -235,11 +235,11 @@ class Pointwise(BaseVerifier):
     def __init__(self, judge: Judge) -> None:
         self.name = "pointwise"
         self.judge = judge
-        self.fingerprint = fingerprint(judge)
+        self.fingerprint = compute_fingerprint(judge)
         target = (
             without_streaming_and_cache(judge, fresh=False)
             if isinstance(judge, Runnable)
-            else by_name(judge, ("prompt", "candidate"))
+            else call_by_keys(judge, ("prompt", "candidate"))
         )
         self._call = Call("judge", target, VerifierError)
 
@@ -272,7 +272,7 @@ class VerifierEnsemble:
     """
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
-        self._calls = {name: verifier_call(verifier) for name, verifier in verifiers.items()}
+        self._calls = {name: make_verifier_call(verifier) for name, verifier in verifiers.items()}
         self.fingerprint = combined_fingerprint("+".join(verifiers), {}, verifiers)
 
     @property
@@ -294,19 +294,19 @@ class VerifierEnsemble:
             VerifierError: If one fails, or returns anything else; it is named.
         """
         names = list(self._calls)
-        found = yield each(
-            lambda name: complete(self._calls[name].one(given, config)),
-            lambda name: acomplete(self._calls[name].one(given, config)),
+        found = yield call_each(
+            lambda name: run_flow(self._calls[name].one(given, config)),
+            lambda name: arun_flow(self._calls[name].one(given, config)),
             names,
             hold_places=False,
         )
         n = len(given["candidates"])
-        named = dict(zip(names, succeeded(found), strict=True))
-        return {name: checked_outputs(outputs, n, name) for name, outputs in named.items()}
+        named = dict(zip(names, unwrap_outcomes(found), strict=True))
+        return {name: check_outputs(outputs, n, name) for name, outputs in named.items()}
 
 
 @dataclass(frozen=True)
-class Scored:
+class VerifierScores:
     """The scores of n candidates.
 
     Attributes:
@@ -318,7 +318,7 @@ class Scored:
     outputs: Sequence[Mapping[str, float]] | None = None
 
     @classmethod
-    def by_several(cls, scores: Sequence[float], outputs: Mapping[str, Sequence[float]]) -> Scored:
+    def by_several(cls, scores: Sequence[float], outputs: Mapping[str, Sequence[float]]) -> VerifierScores:
         """Scores with what they were made of.
 
         Args:
@@ -332,7 +332,7 @@ class Scored:
         return cls(scores, [dict(zip(outputs, row, strict=True)) for row in rows])
 
 
-class ByOne:
+class SingleVerifierScoring:
     """The scores of one verifier.
 
     Args:
@@ -343,19 +343,19 @@ class ByOne:
     """
 
     def __init__(self, verifier: Verifier) -> None:
-        self._call = verifier_call(verifier)
+        self._call = make_verifier_call(verifier)
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """The verifier's scores, checked.
 
         Raises:
             VerifierError: If it fails, or returns anything but n scores in [0, 1].
         """
         scores = yield from self._call.one(given, config)
-        return Scored(checked_scores(scores, len(given["candidates"])))
+        return VerifierScores(check_scores(scores, len(given["candidates"])))
 
 
-class ByFirst:
+class FirstVerifierScoring:
     """The scores of the first of several verifiers, with the raw outputs of all.
 
     Args:
@@ -365,12 +365,12 @@ class ByFirst:
     def __init__(self, panel: VerifierEnsemble) -> None:
         self._panel = panel
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
+    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """The first one's outputs as scores, checked.
 
         Raises:
             VerifierError: If one fails, or the first returns anything but n scores in [0, 1].
         """
         outputs = yield from self._panel.outputs(given, config)
-        scores = checked_scores(outputs[self._panel.names[0]], len(given["candidates"]))
-        return Scored.by_several(scores, outputs)
+        scores = check_scores(outputs[self._panel.names[0]], len(given["candidates"]))
+        return VerifierScores.by_several(scores, outputs)

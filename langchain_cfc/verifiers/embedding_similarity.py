@@ -11,8 +11,8 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
-from langchain_cfc.execution import Call, Steps, described, each, succeeded
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.execution import Call, Steps, call_each, describe_error, unwrap_outcomes
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
@@ -104,13 +104,13 @@ class EmbeddingSimilarity(BaseVerifier):
 
     def _embedded(self, lists: Sequence[list[str]]) -> Steps[list[Any]]:
         try:
-            return succeeded(
-                (yield each(self.embeddings.embed_documents, self.embeddings.aembed_documents, lists))
+            return unwrap_outcomes(
+                (yield call_each(self.embeddings.embed_documents, self.embeddings.aembed_documents, lists))
             )
         except ServingTimeoutError:
             raise
         except Exception as error:
-            msg = f"the embeddings failed with {described(error)}"
+            msg = f"the embeddings failed with {describe_error(error)}"
             raise VerifierError(msg) from error
 
 
@@ -118,7 +118,7 @@ class _Named:
     """Embeddings with what they say of themselves; LangChain has no hook for that, only habits."""
 
     def __init__(self, embeddings: Embeddings) -> None:
-        self.fingerprint = fingerprint(embeddings) or _model_of(embeddings)
+        self.fingerprint = compute_fingerprint(embeddings) or _model_of(embeddings)
 
 
 def _model_of(embeddings: Embeddings) -> dict[str, Any]:

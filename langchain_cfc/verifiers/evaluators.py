@@ -13,21 +13,21 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, Target, by_name
+from langchain_cfc.execution import Call, Steps, Target, call_by_keys
 from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,
     combined_fingerprint,
     distinct_texts,
-    plain,
+    to_python_scalar,
 )
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 Arguments: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 
 
-class Evaluated(BaseVerifier):
+class EvaluatorVerifier(BaseVerifier):
     """Asks an evaluator about each distinct text of a prompt's candidates, concurrently.
 
     The score lies in [0, 1], and smaller is better, whichever way the evaluator counts. Made by
@@ -79,7 +79,7 @@ class Evaluated(BaseVerifier):
         prompt = given["prompt"]
         if self._by_keyword:
             further = yield from self._further(prompt, config)
-            asked = [{"inputs": evaluator_inputs(prompt), "outputs": text, **further} for text in texts]
+            asked = [{"inputs": to_evaluator_inputs(prompt), "outputs": text, **further} for text in texts]
         else:
             asked = [{"prompt": prompt, "candidate": text} for text in texts]
         results = yield from self._call.each(asked, config)
@@ -101,7 +101,7 @@ class Evaluated(BaseVerifier):
 
     def _share(self, value: Any) -> float:
         """How far up a value lies between the ends."""
-        number = plain(value)
+        number = to_python_scalar(value)
         if isinstance(number, bool):
             return float(number)
         low, high = self.ends
@@ -122,7 +122,7 @@ def from_evaluator(
     higher_is_better: bool = True,
     range: tuple[float, float] = (0.0, 1.0),  # noqa: A002 - what evaluators call it
     arguments: Arguments | None = None,
-) -> Evaluated:
+) -> EvaluatorVerifier:
     """A verifier out of an evaluator.
 
     An evaluator with a parameter `outputs` is called with keywords, as those of openevals are: `inputs` is
@@ -154,7 +154,7 @@ def from_evaluator(
     if not (low < high and math.isfinite(high - low)):
         msg = f"range must be two finite numbers, the smaller one first, got {range!r}"
         raise InputError(msg)
-    return Evaluated(evaluator, key, higher_is_better, (float(low), float(high)), arguments)
+    return EvaluatorVerifier(evaluator, key, higher_is_better, (float(low), float(high)), arguments)
 
 
 def _target(evaluator: Evaluator) -> tuple[Target, bool]:
@@ -172,7 +172,7 @@ def _target(evaluator: Evaluator) -> tuple[Target, bool]:
         )
         raise InputError(msg) from error
     if "outputs" not in parameters:
-        return by_name(evaluator, ("prompt", "candidate")), False
+        return call_by_keys(evaluator, ("prompt", "candidate")), False
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     unwanted = frozenset() if anything or "inputs" in parameters else frozenset({"inputs"})
     # No closure, for those cannot be pickled.
@@ -189,7 +189,7 @@ async def _acalled(
     return await evaluator(**{name: value for name, value in given.items() if name not in unwanted})
 
 
-def evaluator_inputs(prompt: Any) -> Any:
+def to_evaluator_inputs(prompt: Any) -> Any:
     """Return a prompt in the types that evaluators such as those of openevals take.
 
     Args:

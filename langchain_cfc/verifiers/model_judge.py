@@ -18,14 +18,14 @@ from langchain_cfc.verifiers.prompted import (
     PromptedVerifier,
     Question,
     Token,
-    against,
-    chat_model_in,
-    checked_model,
-    first_word,
-    last_word,
-    shown,
-    tokens_of,
-    with_logprobs,
+    check_model,
+    compute_no_probability,
+    find_chat_model,
+    find_first_word,
+    find_last_word,
+    read_tokens,
+    request_logprobs,
+    shorten_reply,
 )
 
 Mode = Literal["logprobs", "structured", "line"]
@@ -129,7 +129,7 @@ class ModelJudge(PromptedVerifier):
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
-        self.mode: Mode = _mode(checked_model(model)) if mode is None else _checked(mode)
+        self.mode: Mode = _mode(check_model(model)) if mode is None else _checked(mode)
         self.criterion = criterion
         self.reasoning = reasoning
         super().__init__("model-judge", model, _called(model, self.mode, reasoning, top_logprobs), question)
@@ -157,13 +157,13 @@ class ModelJudge(PromptedVerifier):
         return _written(reply, slot)
 
     def _weighed(self, reply: Any, slot: int) -> float:
-        tokens = tokens_of(reply, slot)
-        token = last_word(tokens, VERDICT, _LABEL) if self.reasoning else first_word(tokens)
-        score = against(token, VERDICT, slot) if token is not None else None
+        tokens = read_tokens(reply, slot)
+        token = find_last_word(tokens, VERDICT, _LABEL) if self.reasoning else find_first_word(tokens)
+        score = compute_no_probability(token, VERDICT, slot) if token is not None else None
         if score is not None:
             return score
         expected = f"a last line '{_LABEL}: Yes' or '{_LABEL}: No'" if self.reasoning else "Yes or No"
-        raise _unreadable(slot, shown(reply), f"{expected}{_alternatives(token)}")
+        raise _unreadable(slot, shorten_reply(reply), f"{expected}{_alternatives(token)}")
 
 
 def _alternatives(token: Token | None) -> str:
@@ -179,7 +179,7 @@ def _checked(mode: Mode) -> Mode:
 
 def _mode(model: Runnable[Any, Any]) -> Mode:
     """The rule of the class's docstring."""
-    inner = chat_model_in(model)
+    inner = find_chat_model(model)
     if inner is not None and {"logprobs", "top_logprobs"} <= set(type(inner).model_fields):
         return "logprobs"
     return "structured" if _is_structured(model) else "line"
@@ -197,7 +197,7 @@ def _called(model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs
     """The model as it is called."""
     silent = without_streaming_and_cache(model, fresh=False)
     if mode == "logprobs":
-        return with_logprobs(silent, top_logprobs, short=not reasoning)
+        return request_logprobs(silent, top_logprobs, short=not reasoning)
     if mode == "line":
         return silent
     if not _is_structured(model) or not isinstance(silent, BaseChatModel):
@@ -240,7 +240,9 @@ def _stated(reply: Any, slot: int) -> float:
     parsed = reply.get("parsed") if isinstance(reply, Mapping) else reply
     if isinstance(parsed, (Estimate, ReasonedEstimate)):
         return _from_percent(parsed.percent, slot, repr(parsed.percent))
-    came = shown(reply["raw"]) if isinstance(reply, Mapping) and "raw" in reply else shown(reply)
+    came = (
+        shorten_reply(reply["raw"]) if isinstance(reply, Mapping) and "raw" in reply else shorten_reply(reply)
+    )
     raise _unreadable(slot, came, "structured output with the whole number `percent`")
 
 
@@ -249,8 +251,8 @@ def _written(reply: Any, slot: int) -> float:
     # Emphasis is all that may stand around it.
     matched = _LINE.fullmatch(lines[-1].strip(" \t*_`")) if lines else None
     if matched is None:
-        raise _unreadable(slot, shown(reply), "a last line such as 'Percent: 50'")
-    return _from_percent(int(matched[1]), slot, shown(reply))
+        raise _unreadable(slot, shorten_reply(reply), "a last line such as 'Percent: 50'")
+    return _from_percent(int(matched[1]), slot, shorten_reply(reply))
 
 
 def _from_percent(percent: int, slot: int, came: str) -> float:

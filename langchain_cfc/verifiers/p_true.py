@@ -14,12 +14,12 @@ from langchain_cfc.verifiers.prompted import (
     Choice,
     PromptedVerifier,
     Question,
-    against,
-    checked_model,
-    first_word,
-    shown,
-    tokens_of,
-    with_logprobs,
+    check_model,
+    compute_no_probability,
+    find_first_word,
+    read_tokens,
+    request_logprobs,
+    shorten_reply,
 )
 
 Wording = Literal["letters", "words"]
@@ -89,8 +89,8 @@ class PTrue(PromptedVerifier):
         if wording not in get_args(Wording):
             msg = f"wording is {wording!r}; expected one of {', '.join(get_args(Wording))}"
             raise InputError(msg)
-        asked = with_logprobs(
-            without_streaming_and_cache(checked_model(model), fresh=False), top_logprobs, short=True
+        asked = request_logprobs(
+            without_streaming_and_cache(check_model(model), fresh=False), top_logprobs, short=True
         )
         super().__init__("p-true", model, asked, question)
         self.ideas = ideas
@@ -110,13 +110,13 @@ class PTrue(PromptedVerifier):
 
     def _score(self, reply: Any, slot: int) -> float:
         """1 - P(True), from the first word of a reply."""
-        token = first_word(tokens_of(reply, slot))
-        score = against(token, self._choice, slot) if token is not None else None
+        token = find_first_word(read_tokens(reply, slot))
+        score = compute_no_probability(token, self._choice, slot) if token is not None else None
         if score is not None:
             return score
         alternatives = token.likeliest() if token is not None else "nothing but blanks"
         msg = (
-            f"candidate {slot}: P(True) cannot be read from {shown(reply)}; expected "
+            f"candidate {slot}: P(True) cannot be read from {shorten_reply(reply)}; expected "
             f"{self._choice.expected()} among the likeliest first tokens, which are {alternatives}. Use a "
             "model that replies as it is asked to, without thinking aloud first, the other wording, or "
             "ModelJudge"

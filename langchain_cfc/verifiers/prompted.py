@@ -26,7 +26,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, described
+from langchain_cfc.execution import Call, Steps, describe_error
 from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
@@ -127,7 +127,7 @@ class PromptedVerifier(BaseVerifier):
         return str(self.fingerprint.get("model.model", type(self.model).__name__))
 
 
-def checked_model(model: Any) -> Runnable[Any, Any]:
+def check_model(model: Any) -> Runnable[Any, Any]:
     """A judging model.
 
     Raises:
@@ -194,7 +194,7 @@ class Token:
         return ", ".join(repr(str(one.get("token"))) for one in self.entry.get("top_logprobs") or [])
 
 
-def with_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnable[Any, Any]:
+def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnable[Any, Any]:
     """A model that returns the alternatives to its tokens.
 
     Args:
@@ -208,19 +208,19 @@ def with_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnab
     if top < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"
         raise InputError(msg)
-    inner = chat_model_in(model)
+    inner = find_chat_model(model)
     limited = short and inner is not None and "max_tokens" in type(inner).model_fields
     return model.bind(logprobs=True, top_logprobs=top, **({"max_tokens": _FEW_TOKENS} if limited else {}))
 
 
-def chat_model_in(part: Runnable[Any, Any]) -> BaseChatModel | None:
+def find_chat_model(part: Runnable[Any, Any]) -> BaseChatModel | None:
     """The chat model itself, or inside bindings and retries; None where there is none to be seen."""
     while isinstance(part, RunnableBindingBase):
         part = part.bound
     return part if isinstance(part, BaseChatModel) else None
 
 
-def tokens_of(reply: Any, slot: int) -> list[Token]:
+def read_tokens(reply: Any, slot: int) -> list[Token]:
     """The tokens of a reply.
 
     Args:
@@ -235,7 +235,7 @@ def tokens_of(reply: Any, slot: int) -> list[Token]:
     entries = found.get("content") if isinstance(found, Mapping) else found
     if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries) or not entries:
         msg = (
-            f"candidate {slot}: the judging model returned no token log-probabilities with {shown(reply)}; "
+            f"candidate {slot}: the judging model returned no token log-probabilities with {shorten_reply(reply)}; "
             "expected them for each token. Use a model and server that return them (reasoning models "
             "often do not), or ModelJudge with mode='structured' or mode='line'"
         )
@@ -243,12 +243,12 @@ def tokens_of(reply: Any, slot: int) -> list[Token]:
     return [Token(str(entry.get("token", "")), entry) for entry in entries]
 
 
-def first_word(tokens: Sequence[Token]) -> Token | None:
+def find_first_word(tokens: Sequence[Token]) -> Token | None:
     """The first token that is more than blanks and brackets; None if there is none."""
     return next((token for token in tokens if _word(token.text)), None)
 
 
-def last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Token | None:
+def find_last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Token | None:
     """The token of the choice in a last line `label: word`; None if the reply does not end so."""
     for position in range(len(tokens) - 1, -1, -1):
         word = _word(tokens[position].text)
@@ -260,7 +260,7 @@ def last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Token | No
     return None
 
 
-def against(token: Token, choice: Choice, slot: int) -> float | None:
+def compute_no_probability(token: Token, choice: Choice, slot: int) -> float | None:
     """The probability of `no` between the two, summed over spellings: p(no) / (p(yes) + p(no)).
 
     A word that is not among the alternatives is less likely than each of them, and counts as 0.
@@ -280,8 +280,8 @@ def against(token: Token, choice: Choice, slot: int) -> float | None:
         weighed = _weighed(token.entry)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = (
-            f"candidate {slot}: the log-probabilities of the judging model's token {shown(token.text)} "
-            f"cannot be read ({described(error)}); expected its own and at least two "
+            f"candidate {slot}: the log-probabilities of the judging model's token {shorten_reply(token.text)} "
+            f"cannot be read ({describe_error(error)}); expected its own and at least two "
             "top_logprobs. Use a server that returns them as OpenAI's does"
         )
         raise VerifierError(msg) from error
@@ -327,7 +327,7 @@ def _log_total(logprobs: Iterable[float]) -> float:
     return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in given))
 
 
-def shown(reply: Any) -> str:
+def shorten_reply(reply: Any) -> str:
     """What came, shortened, for messages."""
     text = str(getattr(reply, "text", reply))
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -23,7 +23,7 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, each, succeeded
+from langchain_cfc.execution import Call, Steps, call_each, unwrap_outcomes
 from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
@@ -96,7 +96,7 @@ class RewardModel(BaseVerifier):
         texts = distinct_texts(given["candidates"])
         question = yield from self._asked(given["prompt"], config)
         body = {"model": self.model, "text_1": question, "text_2": texts}
-        [answer] = succeeded((yield each(self._endpoint.post, self._endpoint.apost, [body])))
+        [answer] = unwrap_outcomes((yield call_each(self._endpoint.post, self._endpoint.apost, [body])))
         scores = [self._score(reward) for reward in _rewards(answer, len(texts), self._endpoint.url)]
         by_text = dict(zip(texts, scores, strict=True))
         return [by_text[candidate.text] for candidate in given["candidates"]]

@@ -20,7 +20,7 @@ from langchain_cfc.verifiers.base import (
     VerifierInput,
     combined_fingerprint,
     distinct_texts,
-    plain,
+    to_python_scalar,
 )
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
@@ -34,7 +34,7 @@ _BEFORE = _AROUND + "\u00a1\u00bf "
 _AFTER = _AROUND + ".,;:!?\u3001\u3002 "
 
 
-def normalised(text: str) -> str:
+def normalise_answer(text: str) -> str:
     """An answer without what seldom changes its meaning.
 
     Compatibility forms are unified (Unicode NFKC) and letters casefolded, white space is collapsed. Quotes
@@ -47,7 +47,7 @@ def normalised(text: str) -> str:
     Returns:
         The same for answers that differ in nothing else; it may be empty.
 
-    >>> normalised(' "New  York." ')
+    >>> normalise_answer(' "New  York." ')
     'new york'
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -85,7 +85,7 @@ class SelfConsistency(BaseVerifier):
         self,
         answer: Reading | None = None,
         *,
-        normalise: Reading | None = normalised,
+        normalise: Reading | None = normalise_answer,
         equivalent: Equivalence | None = None,
         both_ways: bool = False,
     ) -> None:
@@ -93,7 +93,7 @@ class SelfConsistency(BaseVerifier):
             msg = "both_ways= says how to ask equivalent=, which is not given"
             raise InputError(msg)
         self.name = "self-consistency"
-        own = None if normalise is normalised else normalise
+        own = None if normalise is normalise_answer else normalise
         self._settings = {
             "answer": "whole text" if answer is None else "extracted",
             "normalised": ("no" if normalise is None else "nfkc, casefold, trimmed")
@@ -106,7 +106,7 @@ class SelfConsistency(BaseVerifier):
         self.fingerprint = combined_fingerprint(self.name, self._settings, given)
         self._extract = None if answer is None else _reading("answer extractor", answer)
         self._normalise = None if own is None else _reading("normalisation", own)
-        self._plainly = normalise is normalised
+        self._plainly = normalise is normalise_answer
         self._equivalent = (
             None if equivalent is None else Call("equivalence", _of_three(equivalent), VerifierError)
         )
@@ -122,7 +122,7 @@ class SelfConsistency(BaseVerifier):
         by_text = dict(zip(texts, (yield from self._answers(texts, config)), strict=True))
         answers = [by_text[candidate.text] for candidate in given["candidates"]]
         distinct = list(dict.fromkeys(answers))
-        groups = grouped(distinct, (yield from self._joined(given["prompt"], distinct, config)))
+        groups = group_connected(distinct, (yield from self._joined(given["prompt"], distinct, config)))
         sizes = Counter(groups[answer] for answer in answers)
         return [(len(answers) - sizes[groups[answer]]) / len(answers) for answer in answers]
 
@@ -132,7 +132,7 @@ class SelfConsistency(BaseVerifier):
         for call in (self._extract, self._normalise):
             if call is not None:
                 found = [_checked(one) for one in (yield from call.all(found, config))]
-        return [normalised(one) for one in found] if self._plainly else found
+        return [normalise_answer(one) for one in found] if self._plainly else found
 
     def _joined(self, prompt: Any, answers: Sequence[str], config: RunnableConfig) -> Steps[list[_Pair]]:
         """The pairs of distinct answers that are equivalent."""
@@ -149,7 +149,7 @@ class SelfConsistency(BaseVerifier):
 _Pair: TypeAlias = tuple[str, str]
 
 
-def grouped(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
+def group_connected(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
     """The connected components of answers, each named by one of its members.
 
     Args:
@@ -198,7 +198,7 @@ def _checked(answer: Any) -> str:
 
 
 def _verdict(found: Any) -> bool:
-    value = plain(found)
+    value = to_python_scalar(found)
     if isinstance(value, bool):
         return value
     msg = f"equivalent= returned {found!r:.80}; expected True or False, so let it read the judge's words"

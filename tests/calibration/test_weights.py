@@ -15,7 +15,7 @@ import pytest
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.experiments import compare, plan_from_pilot, suggest
 from langchain_cfc.guarantee.stability import PaperStability
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 @pytest.fixture(scope="module")
 def table() -> LabelledBatch:
-    return tabulate(recording())
+    return tabulate(load_recording())
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.runnable.chat_model import _KEPT
 from langchain_cfc.sampling import DrawnCandidate
@@ -229,7 +229,7 @@ def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: Calib
 @pytest.fixture(scope="module")
 def named() -> CalibrationArtifact:
     """An artifact whose records say which model drew their candidates."""
-    stated = fingerprint(hosted("http://127.0.0.1", temperature=0.7))
+    stated = compute_fingerprint(hosted("http://127.0.0.1", temperature=0.7))
     provenance = Provenance(n=N, generator=stated, verifier={"id": "certain"})
     return calibrate(records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
 

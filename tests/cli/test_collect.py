@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from tests.cli.running import Ran, run
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -57,7 +57,7 @@ output = 100000
 @pytest.fixture
 def facts() -> list[PromptRecord]:
     """Some recorded prompts."""
-    return list(recording())[:MANY]
+    return list(load_recording())[:MANY]
 
 
 @pytest.fixture

@@ -25,13 +25,13 @@ from langchain_cfc.errors import InputError, ServingTimeoutError
 from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
-    bounded_by,
-    bounds,
-    child_of,
-    limit_of,
-    sharing_limit,
-    tagged,
-    with_call_limits,
+    add_tags,
+    apply_config_limits,
+    apply_limits,
+    current_limits,
+    find_limiter,
+    make_child_config,
+    share_limiter,
 )
 
 from .parts import PATIENCE, Gauge, auntil, until
@@ -351,7 +351,7 @@ def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory
     gc.collect()
     assert gauge.inside == 0
     assert all_free(limit)
-    assert bounds() == CallLimits()
+    assert current_limits() == CallLimits()
 
 
 def test_a_place_may_come_back_while_another_is_given() -> None:
@@ -448,29 +448,29 @@ def test_what_goes_on_in_a_place_shares_that_place() -> None:
     limit = ConcurrencyLimiter(1)
 
     async def inside() -> None:
-        with with_call_limits(CallLimits(limit)), await bounds().aheld(), await bounds().aheld():
-            assert bounds().limit is not limit
+        with apply_limits(CallLimits(limit)), await current_limits().aheld(), await current_limits().aheld():
+            assert current_limits().limit is not limit
 
-    with with_call_limits(CallLimits(limit)):
-        with bounds().held(), bounds().held():
-            assert bounds().limit not in {limit, None}
-        assert bounds().limit is limit
+    with apply_limits(CallLimits(limit)):
+        with current_limits().held(), current_limits().held():
+            assert current_limits().limit not in {limit, None}
+        assert current_limits().limit is limit
     asyncio.run(inside())
     assert all_free(limit)
 
 
 def test_in_a_place_one_call_goes_after_the_other() -> None:
     with CallLimits(ConcurrencyLimiter(2)).held():
-        inner = bounds().limit
+        inner = current_limits().limit
     assert inner is not None
     assert inner.size == 1
 
 
 def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
     limit, other = ConcurrencyLimiter(1), ConcurrencyLimiter(1)
-    with CallLimits(limit).held(), with_call_limits(CallLimits(other)):
-        assert bounds().limit is other
-        with bounds().held(), with_call_limits(CallLimits(limit)), bounds().held():
+    with CallLimits(limit).held(), apply_limits(CallLimits(other)):
+        assert current_limits().limit is other
+        with current_limits().held(), apply_limits(CallLimits(limit)), current_limits().held():
             assert limit._free == 0
     assert all_free(limit)
     assert all_free(other)
@@ -478,44 +478,44 @@ def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
 
 @pytest.mark.parametrize(("outer", "inner", "both"), [(1.0, 2.0, 1.0), (2.0, 1.0, 1.0), (None, 1.0, 1.0)])
 def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: float) -> None:
-    with with_call_limits(CallLimits(None, outer)):
-        with with_call_limits(CallLimits(None, inner)):
-            assert bounds().deadline == both
-        with with_call_limits(CallLimits()):
-            assert bounds().deadline == outer
-    assert bounds() == CallLimits()
+    with apply_limits(CallLimits(None, outer)):
+        with apply_limits(CallLimits(None, inner)):
+            assert current_limits().deadline == both
+        with apply_limits(CallLimits()):
+            assert current_limits().deadline == outer
+    assert current_limits() == CallLimits()
 
 
 # ---- limits in configs
 
 
 def test_the_prompts_of_a_batch_share_a_limit() -> None:
-    configs = sharing_limit({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
-    one, other = map(limit_of, configs)
+    configs = share_limiter({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
+    one, other = map(find_limiter, configs)
     assert one is other
     assert one is not None
     assert one.size == 3
     for config in configs:
-        assert child_of(config, run_manager())["configurable"] == {"mine": 1}
-    assert limit_of(sharing_limit({"max_concurrency": 3}, 1)[0]) is not one
+        assert make_child_config(config, run_manager())["configurable"] == {"mine": 1}
+    assert find_limiter(share_limiter({"max_concurrency": 3}, 1)[0]) is not one
 
 
 def test_a_batch_without_max_concurrency_has_no_limit() -> None:
-    (config,) = sharing_limit(None, 1)
-    assert limit_of(config) is None
-    assert sharing_limit({"max_concurrency": 3}, 0) == []
+    (config,) = share_limiter(None, 1)
+    assert find_limiter(config) is None
+    assert share_limiter({"max_concurrency": 3}, 0) == []
 
 
 def test_configs_of_their_own_are_kept() -> None:
     given_ones = [RunnableConfig(max_concurrency=2, tags=["a"]), RunnableConfig(tags=["b"])]
-    configs = sharing_limit(given_ones, 2)
+    configs = share_limiter(given_ones, 2)
     assert [config["tags"] for config in configs] == [["a"], ["b"]]
-    assert limit_of(configs[0]) is limit_of(configs[1]) is not None
+    assert find_limiter(configs[0]) is find_limiter(configs[1]) is not None
     assert "configurable" not in given_ones[0]
 
 
 def test_a_single_prompt_has_a_limit_of_its_own() -> None:
-    limit = limit_of(RunnableConfig(max_concurrency=2))
+    limit = find_limiter(RunnableConfig(max_concurrency=2))
     assert limit is not None
     assert limit.size == 2
 
@@ -523,30 +523,30 @@ def test_a_single_prompt_has_a_limit_of_its_own() -> None:
 @pytest.mark.parametrize("most", [0, -3, 1.5])
 def test_a_max_concurrency_that_is_none_is_refused(most: Any) -> None:
     with pytest.raises(InputError, match="max_concurrency"):
-        sharing_limit({"max_concurrency": most}, 2)
+        share_limiter({"max_concurrency": most}, 2)
     with pytest.raises(InputError, match="max_concurrency"):
-        limit_of({"max_concurrency": most})
+        find_limiter({"max_concurrency": most})
 
 
 def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
     """That number was inherited: to count it anew would multiply it."""
     limit = ConcurrencyLimiter(4)
-    (config,) = sharing_limit({"max_concurrency": 4}, 1)
-    with with_call_limits(CallLimits(limit)):
-        assert limit_of(config) is limit
-        with bounds().held():
-            place = limit_of(config)
-            assert place is bounds().limit
+    (config,) = share_limiter({"max_concurrency": 4}, 1)
+    with apply_limits(CallLimits(limit)):
+        assert find_limiter(config) is limit
+        with current_limits().held():
+            place = find_limiter(config)
+            assert place is current_limits().limit
             assert place is not limit
-    assert limit_of(config) is not limit
+    assert find_limiter(config) is not limit
 
 
 def test_nothing_inherits_the_limit_of_a_batch() -> None:
-    (config,) = sharing_limit({"max_concurrency": 1, "configurable": {"mine": 1}}, 1)
+    (config,) = share_limiter({"max_concurrency": 1, "configurable": {"mine": 1}}, 1)
     token = var_child_runnable_config.set(config)
     try:
         assert len(ensure_config()["configurable"]) == 2  # what LangChain would hand on
-        with with_call_limits(CallLimits(limit_of(config))):
+        with apply_limits(CallLimits(find_limiter(config))):
             assert ensure_config()["configurable"] == {"mine": 1}
         assert var_child_runnable_config.get() is config
     finally:
@@ -554,21 +554,21 @@ def test_nothing_inherits_the_limit_of_a_batch() -> None:
 
 
 def test_what_is_called_alone_keeps_to_its_config() -> None:
-    with bounded_by({"max_concurrency": 2}):
-        limit = bounds().limit
+    with apply_config_limits({"max_concurrency": 2}):
+        limit = current_limits().limit
         assert limit is not None
         assert limit.size == 2
-        with bounded_by({"max_concurrency": 5}):
-            assert bounds().limit is limit
-    with bounded_by({}):
-        assert bounds().limit is None
+        with apply_config_limits({"max_concurrency": 5}):
+            assert current_limits().limit is limit
+    with apply_config_limits({}):
+        assert current_limits().limit is None
 
 
 def test_a_tag_more_takes_in_nothing_else() -> None:
     token = var_child_runnable_config.set(RunnableConfig(tags=["around"], configurable={"around": 1}))
     try:
-        assert tagged({"tags": ["a"]}, "b") == {"tags": ["a", "b"]}
-        assert tagged({}, "b") == {"tags": ["b"]}
+        assert add_tags({"tags": ["a"]}, "b") == {"tags": ["a", "b"]}
+        assert add_tags({}, "b") == {"tags": ["b"]}
     finally:
         var_child_runnable_config.reset(token)
 
@@ -579,7 +579,7 @@ def test_children_are_told_whom_to_tell_where_somebody_listens() -> None:
         RunnableConfig(tags=["mine"], run_name="one", run_id=uuid4(), recursion_limit=7),
     )
     run = run_manager(listener)
-    child = child_of(config, run, "more")
+    child = make_child_config(config, run, "more")
     callbacks: Any = child.pop("callbacks")
     assert callbacks.parent_run_id == run.run_id
     assert callbacks.handlers == [listener]
@@ -588,8 +588,8 @@ def test_children_are_told_whom_to_tell_where_somebody_listens() -> None:
 
 def test_without_listeners_there_is_nothing_to_hand_on() -> None:
     config = RunnableConfig(tags=["mine"], callbacks=CallbackManager(handlers=[]))
-    child = child_of(config, run_manager())
+    child = make_child_config(config, run_manager())
     assert child == {"tags": ["mine"], "callbacks": None}
     # Nor does LangChain add it again, under the bounds that the flow runs in.
-    with with_call_limits(CallLimits(), child):
+    with apply_limits(CallLimits(), child):
         assert ensure_config(child)["callbacks"] is None

@@ -20,10 +20,10 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
-from langchain_cfc.execution import Progress, bounded_by, complete
+from langchain_cfc.execution import Progress, apply_config_limits, run_flow
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.sampling.usage import is_same_model
-from langchain_cfc.verifiers.base import checked_outputs, checked_scores
+from langchain_cfc.verifiers.base import check_outputs, check_scores
 
 from .parts import PROMPT, Drawing, both_ways, drawn
 
@@ -140,8 +140,8 @@ def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
     keeper = MemoryKeeper()
     sampler = Sampler(in_function(CountingModel(cache=InMemoryCache())))
     for _ in range(2):
-        with bounded_by(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
-            complete(sampler.draws(PROMPT, N, ensure_config(IN_TURN), Progress(), keeper=keeper))
+        with apply_config_limits(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
+            run_flow(sampler.draws(PROMPT, N, ensure_config(IN_TURN), Progress(), keeper=keeper))
         assert keeper.draws == {}
 
 
@@ -260,7 +260,7 @@ def test_another_model_that_answers_is_warned_of(draw: Drawing) -> None:
     Sampler(CountingModel(model="big", answers_as="small-1"), watches_model=False).draw(PROMPT, 2)
 
 
-@pytest.mark.parametrize("check", [checked_scores, lambda scores, n: checked_outputs(scores, n, "v")])
+@pytest.mark.parametrize("check", [check_scores, lambda scores, n: check_outputs(scores, n, "v")])
 def test_masked_scores_are_refused(check: Callable[[Any, int], list[float]]) -> None:
     masked = np.ma.masked_array([0.1, 0.2], mask=[False, True])
     for scores in (masked, np.ma.masked_array([0.1, 0.2]), [0.1, np.ma.masked], list(masked)):

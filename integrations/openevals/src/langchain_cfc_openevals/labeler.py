@@ -70,7 +70,7 @@ def judge_labeler(
     """A prompt of openevals and a chat model as a labeler.
 
     What is calibrated on its labels promises what the judge calls correct. Have people label a sample, and
-    see `langchain_cfc.labelers.compare_labels` and `true_coverage`.
+    see `langchain_cfc.labelers.compare_labels` and `bound_true_coverage`.
 
     Args:
         model: A chat model, or the name of one; not the verifier's, of which `collect` warns.
