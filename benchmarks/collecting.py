@@ -69,7 +69,7 @@ class Half(BaseVerifier):
 
     fingerprint: Mapping[str, Any] = {"id": "half"}
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """One half for each candidate."""
         del config
         yield from ()
@@ -81,7 +81,7 @@ class First(BaseLabeler):
 
     fingerprint: Mapping[str, Any] = {"id": "first"}
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """The first candidate is correct."""
         del config
         yield from ()

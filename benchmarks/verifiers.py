@@ -242,7 +242,7 @@ def compare(
         for record in records:
             given = VerifierInput(prompt=record.input, candidates=as_draws(record))
             try:
-                found = run_flow(call.one(given, {}))
+                found = run_flow(call.invoke_one(given, {}))
                 scored.append((record, check_scores(found, len(record.candidates))))
             except VerifierError as error:
                 failures.append(str(error))

@@ -80,8 +80,8 @@ _ALIASES = {
     "num_predict": "max_tokens",
     "repetition_penalty": "repeat_penalty",
 }
-# Settings whose content goes into the request beside the others.
-_PASSED_ON = ("model_kwargs", "extra_body", "options")
+# Settings whose content goes into the request next to the other settings.
+PASSED_ON = ("model_kwargs", "extra_body", "options")
 # Arguments and fields that do not change what is drawn: delivery, accounting, retries. Whatever `n` says, the
 # sampler asks for the choices itself.
 NO_EFFECT = frozenset(
@@ -177,7 +177,7 @@ def _is_default(model: BaseChatModel, name: str, value: Any) -> bool:
 def flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Settings by their usual names, those that some of them pass on among them; later ones overrule."""
     for name, value in settings.items():
-        if name in _PASSED_ON and isinstance(value, Mapping):
+        if name in PASSED_ON and isinstance(value, Mapping):
             yield from flatten_settings(value)
         elif name not in NO_EFFECT:
             yield _ALIASES.get(name, name), value

@@ -1,4 +1,4 @@
-"""Calls of models and of the user's own code: sync or async, many at once in one limit, failures typed."""
+"""Calls of models and of user code: sync or async, concurrent within one limit, with typed failures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from langchain_cfc.execution.limits import (
     set_context_variable,
     share_limiter,
 )
-from langchain_cfc.execution.progress import Progress
 from langchain_cfc.execution.steps import (
     Call,
     FlowRunnable,
+    Progress,
     Step,
     Steps,
     Target,
@@ -29,6 +29,7 @@ from langchain_cfc.execution.steps import (
     call_by_keys,
     call_each,
     describe_error,
+    map_distinct,
     redact_errors,
     run_flow,
     unwrap_outcomes,
@@ -56,6 +57,7 @@ __all__ = [
     "describe_error",
     "find_limiter",
     "make_child_config",
+    "map_distinct",
     "redact_errors",
     "run_flow",
     "run_with_timeout",

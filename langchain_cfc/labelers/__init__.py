@@ -1,13 +1,13 @@
-"""Labelers: offline, whether each candidate is correct, given the reference of the record.
+"""Labelers: offline, they say whether each candidate is correct, given the reference of the record.
 
-Importing this package loads nothing; each name below is loaded when it is first used.
+Importing this package loads nothing; each name is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 from langchain_cfc._internal.lazy import make_lazy
 
-# Type checkers know this name; to import it would cost as much as all the rest here.
+# Type checkers know this name; importing it would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.labelers.agreement import (
@@ -50,23 +50,23 @@ __all__ = [
 _HOMES = {
     "Agreement": "agreement",
     "BaseLabeler": "base",
+    "CandidateLabeling": "base",
     "HumanLabels": "human",
     "JsonField": "patterns",
     "JudgeLabels": "judge",
     "Kappa": "agreement",
     "Labeler": "base",
     "LabelerInput": "base",
-    "CandidateLabeling": "base",
     "MultipleChoice": "multiple_choice",
     "NormalisedMatch": "matching",
     "NumericMatch": "numeric",
     "PatternMatch": "patterns",
     "Reads": "base",
-    "compare_labels": "agreement",
-    "find_final_number": "numeric",
-    "compute_normal_form": "matching",
     "bound_true_coverage": "agreement",
     "bound_true_coverage_at_worst": "agreement",
+    "compare_labels": "agreement",
+    "compute_normal_form": "matching",
+    "find_final_number": "numeric",
 }
 
 __getattr__, __dir__ = make_lazy(globals(), _HOMES)

@@ -1,13 +1,13 @@
-"""Verifiers: a score in [0, 1] for every candidate, smaller is better.
+"""Verifiers: they give every candidate a score in [0, 1], smaller is better.
 
-Importing this package loads nothing; each name below is loaded when it is first used.
+Importing this package loads nothing; each name is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 from langchain_cfc._internal.lazy import make_lazy
 
-# Type checkers know this name; to import it would cost as much as all the rest here.
+# Type checkers know this name; importing it would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.verifiers._prompts import messages_to_text

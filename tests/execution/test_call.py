@@ -78,27 +78,27 @@ class AsyncTwice:
 
 
 def by_run(call: Call, value: Any) -> Any:
-    return run_flow(call.one(value, CONFIG))
+    return run_flow(call.invoke_one(value, CONFIG))
 
 
 def by_arun(call: Call, value: Any) -> Any:
-    return asyncio.run(arun_flow(call.one(value, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_one(value, CONFIG)))
 
 
 def each_by_run(call: Call, values: Sequence[Any]) -> list[Any]:
-    return run_flow(call.each(values, CONFIG))
+    return run_flow(call.invoke_each(values, CONFIG))
 
 
 def each_by_arun(call: Call, values: Sequence[Any]) -> list[Any]:
-    return asyncio.run(arun_flow(call.each(values, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_each(values, CONFIG)))
 
 
 def all_by_run(call: Call, values: Sequence[Any]) -> list[Any]:
-    return run_flow(call.all(values, CONFIG))
+    return run_flow(call.invoke_cheaply(values, CONFIG))
 
 
 def all_by_arun(call: Call, values: Sequence[Any]) -> list[Any]:
-    return asyncio.run(arun_flow(call.all(values, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_cheaply(values, CONFIG)))
 
 
 both_ways = pytest.mark.parametrize("run", [by_run, by_arun])
@@ -203,7 +203,7 @@ def test_cancellation_is_not_caught() -> None:
         await asyncio.sleep(3600)
 
     async def inside() -> None:
-        task = asyncio.create_task(arun_flow(call_of(wait).one(1, CONFIG)))
+        task = asyncio.create_task(arun_flow(call_of(wait).invoke_one(1, CONFIG)))
         await asyncio.sleep(0)
         task.cancel()
         await task
@@ -259,7 +259,7 @@ def test_runnables_called_in_a_function_inherit_the_config(run: Run) -> None:
 
 def test_so_do_those_called_in_an_async_function() -> None:
     async def both() -> list[Any]:
-        return [await arun_flow(call_of(atags_seen).one(1, CONFIG)), await atags_seen(1)]
+        return [await arun_flow(call_of(atags_seen).invoke_one(1, CONFIG)), await atags_seen(1)]
 
     assert asyncio.run(both()) == [["mine"], []]
 
@@ -277,7 +277,7 @@ def test_a_plain_function_leaves_the_event_loop_free() -> None:
 
     async def inside() -> Any:
         asyncio.get_running_loop().call_soon(done.set)
-        return await arun_flow(call_of(lambda _: done.wait(PATIENCE)).one(1, CONFIG))
+        return await arun_flow(call_of(lambda _: done.wait(PATIENCE)).invoke_one(1, CONFIG))
 
     assert asyncio.run(inside()) is True
 

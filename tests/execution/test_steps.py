@@ -240,7 +240,7 @@ def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
     limit = ConcurrencyLimiter(1)
 
     def function(_: int) -> bool:
-        return current_limits().limit is limit and limit._free == 1
+        return current_limits().limiter is limit and limit._free == 1
 
     with apply_limits(CallLimits(limit)):
         assert each_of(run, function, range(3), hold_places=False) == [True] * 3

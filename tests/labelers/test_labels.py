@@ -29,7 +29,7 @@ from langchain_cfc.labelers import (
     NumericMatch,
     PatternMatch,
 )
-from langchain_cfc.labelers.base import check_labels, resolve_labeler
+from langchain_cfc.labelers.base import check_labels, make_labeler_call
 from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked
 
 
@@ -193,25 +193,25 @@ def of_mapping(asked: LabelerInput) -> list[bool]:
 
 @pytest.mark.parametrize("labeler", [plainly, asynchronously, RunnableLambda(of_mapping), NormalisedMatch()])
 def test_functions_and_runnables_are_labelers(labeler: Any) -> None:
-    call, asked = resolve_labeler(labeler), given("Lima", "Lima", "Quito")
-    assert asyncio.run(arun_flow(call.one(asked, {}))) == [True, False]
+    call, asked = make_labeler_call(labeler), given("Lima", "Lima", "Quito")
+    assert asyncio.run(arun_flow(call.invoke_one(asked, {}))) == [True, False]
     if labeler is asynchronously:
         with pytest.raises(LabelerError, match="labeler is async"):
-            run_flow(call.one(asked, {}))
+            run_flow(call.invoke_one(asked, {}))
     else:
-        assert run_flow(call.one(asked, {})) == [True, False]
+        assert run_flow(call.invoke_one(asked, {})) == [True, False]
 
 
 def test_what_is_none_is_refused_and_what_fails_is_typed() -> None:
     nothing: Any = "Lima"
     with pytest.raises(LabelerError, match="got a str as labeler"):
-        resolve_labeler(nothing)
+        make_labeler_call(nothing)
 
     def failing(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
         raise ZeroDivisionError(prompt, reference, candidates)
 
     with pytest.raises(LabelerError, match="the labeler failed with ZeroDivisionError"):
-        run_flow(resolve_labeler(failing).one(given("Lima", "Lima"), {}))
+        run_flow(make_labeler_call(failing).invoke_one(given("Lima", "Lima"), {}))
 
 
 def yielded() -> Iterator[bool]:

@@ -26,9 +26,9 @@ from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import InputError, MissingExtraError, SamplingWarning
+from langchain_cfc.execution.langgraph_compat import get_deferred_settings
 from langchain_cfc.sampling import Sampler, resolve_generator, without_streaming_and_cache
 from langchain_cfc.sampling.models import (
-    get_deferred_settings,
     has_model,
     list_hidden_models,
     list_opaque_parts,

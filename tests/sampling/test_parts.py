@@ -362,7 +362,7 @@ def test_arguments_bound_to_a_sequence_go_to_its_model_alone() -> None:
     assert found is not None
     assert found.after is not None
     assert found.after.invoke(AIMessage("said")) == "said"
-    assert found.around(model).invoke("x").text == "answer 0"
+    assert found.wrap(model).invoke("x").text == "answer 0"
     assert model.requests == [{"prompt": "x", "stop": ["x"]}]
 
 

@@ -118,17 +118,17 @@ def test_answers_from_a_cache_are_refused(place: Place, draw: Drawing) -> None:
     assert len(model._calls) == 1
 
 
-class MemoryKeeper:
-    """Keeps candidates of one prompt."""
+class MemoryStore:
+    """Stores candidates of one prompt."""
 
     def __init__(self) -> None:
         self.draws: dict[int, DrawnCandidate] = {}
 
-    def known(self, prepared: Any) -> dict[int, DrawnCandidate]:
+    def load(self, prepared: Any) -> dict[int, DrawnCandidate]:
         del prepared
         return dict(self.draws)
 
-    def keep(self, slot: int, draw: DrawnCandidate) -> None:
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
         self.draws[slot] = draw
 
     def discard(self) -> None:
@@ -137,12 +137,12 @@ class MemoryKeeper:
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
 def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
-    keeper = MemoryKeeper()
+    store = MemoryStore()
     sampler = Sampler(in_function(CountingModel(cache=InMemoryCache())))
     for _ in range(2):
         with apply_config_limits(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
-            run_flow(sampler.draws(PROMPT, N, ensure_config(IN_TURN), Progress(), keeper=keeper))
-        assert keeper.draws == {}
+            run_flow(sampler.draw_steps(PROMPT, N, ensure_config(IN_TURN), Progress(), store=store))
+        assert store.draws == {}
 
 
 @both_ways

@@ -268,7 +268,7 @@ def test_what_is_prepared_takes_a_place_too() -> None:
 
     def serve() -> None:
         with apply_limits(within):
-            run_flow(sampler.draws(PROMPT, 1, RunnableConfig(), Progress()))
+            run_flow(sampler.draw_steps(PROMPT, 1, RunnableConfig(), Progress()))
 
     threads = [threading.Thread(target=serve) for _ in range(3)]
     for one in threads:

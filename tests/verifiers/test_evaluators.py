@@ -413,7 +413,7 @@ def test_it_says_what_it_is() -> None:
         "arguments": "none",
         "evaluator.id": "my-judge",
     }
-    assert repr(verifier) == "Evaluated(key=None, higher is better, 0 to 10)"
+    assert repr(verifier) == "EvaluatorVerifier(key=None, higher is better, 0 to 10)"
     others = [from_evaluator(Named()), from_evaluator(Named(), range=(0, 10), higher_is_better=False)]
     for other in others:
         with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):

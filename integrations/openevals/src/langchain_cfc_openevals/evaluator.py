@@ -85,7 +85,7 @@ class Evaluator:
         """
         if self.arguments is None:
             return {}
-        found = yield from Call("arguments function", self.arguments, failure).one(prompt, config)
+        found = yield from Call("arguments function", self.arguments, failure).invoke_one(prompt, config)
         if not isinstance(found, Mapping):
             msg = f"arguments= gave a {type(found).__name__}; expected a mapping of keywords"
             raise failure(msg)

@@ -49,10 +49,10 @@ class EvaluatorLabeler(BaseLabeler):
         """What is called correct."""
         return f"EvaluatorLabeler(correct: {self.fingerprint['correct']})"
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """One evaluation per distinct text; further arguments are made once."""
         further = yield from self._evaluator.further(given["prompt"], config, LabelerError)
-        return (yield from self._reading(self._evaluator.told(further)).labelled(given, config))
+        return (yield from self._reading(self._evaluator.told(further)).flow(given, config))
 
 
 def judge_labeler(
