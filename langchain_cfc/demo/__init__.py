@@ -1,4 +1,4 @@
-"""What `langchain-cfc demo` does, without the printing."""
+"""The demo: calibrate on a recording that ships with the package, and serve held-out prompts of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEST_FRACTION = 0.3
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What happened.
+    """The artifact of a demo, its evaluation, and what was served.
 
     Attributes:
         artifact: The calibrated artifact.
@@ -43,16 +43,16 @@ class DemoResult:
 
 
 def load_recording() -> Records:
-    """The recording that the package ships; `DATA.md` beside it says where it comes from."""
+    """Return the recording that ships with the package; `DATA.md` next to it states its source."""
     return read_records(str(files("langchain_cfc.demo").joinpath("facts.jsonl.gz")))
 
 
 def demo_chain(artifact: CalibrationArtifact | str | os.PathLike[str]) -> CFCRunnable:
-    """The recording behind an artifact: a chain that needs no key and no network.
+    """Return a chain that serves the recording under an artifact, without a key and without a network.
 
     Args:
-        artifact: What `langchain-cfc demo` has written, or another artifact calibrated on the recording; the
-            object or its file.
+        artifact: The artifact that `langchain-cfc demo` writes, or another one calibrated on the recording;
+            the object or its file.
 
     Returns:
         A chain that answers the recorded questions, given as text or as one human message.
@@ -75,10 +75,10 @@ def run_demo(
     Args:
         seed: Another seed gives another split.
         out: Where to write the artifact; it is read back from there before it serves.
-        progress: Wraps the prompts while they are served; is told how many there are.
+        progress: Wraps the prompts while they are served; its second argument is their number.
 
     Returns:
-        What happened.
+        The artifact, its evaluation and what was served.
 
     Raises:
         InputError: If the artifact cannot be written.
@@ -109,13 +109,13 @@ def run_demo(
 
 
 def is_promise_kept(record: PromptRecord, result: CFCResult) -> bool:
-    """Whether the promise was kept: the set holds a correct answer, or the prompt was flagged."""
+    """Return whether the set holds a correct answer, or the prompt was flagged as not certifiable."""
     correct = {candidate.answer_key for candidate in record.candidates if candidate.correct}
     return result.reason == "not_certifiable" or bool(correct & set(result.answers))
 
 
 def _check_served(report: EvaluationReport, served: tuple[tuple[PromptRecord, CFCResult], ...]) -> None:
-    """The runnable and `evaluate` decide by the same function, so they must agree on every prompt."""
+    """Require that the runnable and `evaluate`, which decide by the same function, agree."""
     share = sum(is_promise_kept(record, result) for record, result in served) / len(served)
     expected = report.methods["conditional"].kept_promise
     if report.n_test != len(served) or not math.isclose(share, expected):

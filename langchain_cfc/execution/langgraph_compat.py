@@ -75,7 +75,9 @@ def copy_with_deferred_settings(part: Runnable[Any, Any], settings: Mapping[str,
     return copy
 
 
-def get_tracing_params(model: BaseChatModel, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+def get_tracing_params(
+    model: BaseChatModel, /, stop: list[str] | None = None, **kwargs: Any
+) -> LangSmithParams:
     """Return what a chat model states about itself for tracing."""
     return model._get_ls_params(stop=stop, **kwargs)  # noqa: SLF001 - the documented hook for tracing
 

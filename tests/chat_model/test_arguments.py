@@ -18,7 +18,7 @@ from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibr
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
-from langchain_cfc.runnable.chat_model import _KEPT
+from langchain_cfc.runnable.chat_model import _CACHE_SIZE
 from langchain_cfc.sampling import DrawnCandidate
 from tests.runnable.parts import N, ScriptedModel, chain_of, records
 from tests.serving.openai_bodies import Answer
@@ -271,9 +271,9 @@ def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url:
     assert facade._chain_for(None, {"stop": ["x"]}) is made
     assert facade._chain_for("0.25", {"stop": ["x"]}) is not made
     assert facade._chain_for(None, {}) is facade.chain
-    for number in range(_KEPT):
+    for number in range(_CACHE_SIZE):
         facade._chain_for(None, {"stop": [str(number)]})
-    assert len(facade._made) == _KEPT
+    assert len(facade._chains) == _CACHE_SIZE
     assert facade._chain_for(None, {"stop": ["x"]}) is not made
 
 

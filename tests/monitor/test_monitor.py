@@ -72,7 +72,7 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
     records = swapped(tmp_path)
     weaker = CFCRunnable(
         artifact=artifact,
-        generator=ReplayChatModel.of(records, records.provenance),
+        generator=ReplayChatModel.from_records(records, records.provenance),
         verifier=RecordedScores(records.provenance),
         answer=lambda text: text.strip().lower().partition("\n")[0],
         answer_id="first-line-normalised",

@@ -49,7 +49,7 @@ def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -
     records = read_records(path)
     return CFCRunnable(
         artifact=old,
-        generator=ReplayChatModel.of(records, records.provenance),
+        generator=ReplayChatModel.from_records(records, records.provenance),
         verifier=RecordedScores(records.provenance),
         answer=first_line,
         answer_id="first-line-normalised",
