@@ -37,9 +37,9 @@ PROMISED = {
         "read_records",
     },
     "langchain_cfc.certificates": {"certify"},
-    "langchain_cfc.demo": {"demo_chain", "recording"},
-    "langchain_cfc.runnable": {"ABSTAIN_MESSAGE", "CFCChatModel", "served_first"},
-    "langchain_cfc.sampling": {"DrawnCandidate", "inside", "without_streaming_and_cache"},
+    "langchain_cfc.demo": {"demo_chain", "load_recording"},
+    "langchain_cfc.runnable": {"ABSTAIN_MESSAGE", "CFCChatModel", "find_cfc_runnable"},
+    "langchain_cfc.sampling": {"DrawnCandidate", "walk_runnables", "without_streaming_and_cache"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
     "langchain_cfc.verifiers": {
         "EmbeddingSimilarity",

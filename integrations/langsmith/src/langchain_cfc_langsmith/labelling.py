@@ -8,12 +8,12 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.extend import DrawnCandidate, Steps
-from langchain_cfc.labelers import LabelerInput, Labelling
+from langchain_cfc.labelers import CandidateLabeling, LabelerInput
 from langchain_cfc.runnable import ScoredCandidate
 
 
 def served_labels(
-    labelling: Labelling,
+    labelling: CandidateLabeling,
     prompt: Any,
     reference: Any,
     candidates: Sequence[ScoredCandidate],
