@@ -89,7 +89,7 @@ ROOMS: dict[str, set[str]] = {
     "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision"},
     "collect": OFFLINE | SERVING | {"evaluation", "labelers"},
     "monitor": OFFLINE | {"calibration", "runnable", "report"},
-    "demo": OFFLINE | {"calibration", "evaluation", "runnable", "sampling", "verifiers"},
+    "demo": OFFLINE | {"calibration", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
     | {"calibration", "evaluation", "experiments", "report", "runnable", "demo", "collect", "monitor"},
     "extend": {"_internal", "thresholds", "records", "labelers", "collect", "monitor", "cli"} | SERVING,

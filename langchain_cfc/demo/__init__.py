@@ -18,6 +18,18 @@ from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.records import PromptRecord, Records, read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
+__all__ = [
+    "ALPHA",
+    "FEATURES",
+    "SET_RULE",
+    "TEST_FRACTION",
+    "DemoResult",
+    "demo_chain",
+    "is_promise_kept",
+    "load_recording",
+    "run_demo",
+]
+
 ALPHA = "0.2"
 # How hard a prompt looks (mean score), whether it is among the hardest fifth, and what it is about.
 FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from langchain_cfc._internal.optional import check_installed, require
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.execution import Call, Target, call_by_keys, describe_error
+from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
 from langchain_cfc.fingerprints import PASSED_ON
 
@@ -203,7 +203,10 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
 
 
 def make_silent_call(
-    name: str, target: Target, failure: type[CFCError], keys: Sequence[str] | None = None
+    name: str,
+    target: Runnable[Any, Any] | Callable[..., Any],
+    failure: type[CFCError],
+    keys: Sequence[str] | None = None,
 ) -> Call:
     """Make a `Call` whose models do not stream; functions get their arguments by `keys` of a mapping."""
     if isinstance(target, Runnable):

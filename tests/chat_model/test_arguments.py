@@ -267,14 +267,14 @@ def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, ask: Ask) ->
 
 def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url: str) -> None:
     facade = hosted_facade(artifact, url)
-    made = facade._chain_for(None, {"stop": ["x"]})
-    assert facade._chain_for(None, {"stop": ["x"]}) is made
-    assert facade._chain_for("0.25", {"stop": ["x"]}) is not made
-    assert facade._chain_for(None, {}) is facade.chain
+    made = facade._get_chain(None, {"stop": ["x"]})
+    assert facade._get_chain(None, {"stop": ["x"]}) is made
+    assert facade._get_chain("0.25", {"stop": ["x"]}) is not made
+    assert facade._get_chain(None, {}) is facade.chain
     for number in range(_CACHE_SIZE):
-        facade._chain_for(None, {"stop": [str(number)]})
+        facade._get_chain(None, {"stop": [str(number)]})
     assert len(facade._chains) == _CACHE_SIZE
-    assert facade._chain_for(None, {"stop": ["x"]}) is not made
+    assert facade._get_chain(None, {"stop": ["x"]}) is not made
 
 
 def test_a_list_of_tools_that_grows_is_read_anew(

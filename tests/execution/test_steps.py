@@ -243,7 +243,7 @@ def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
         return current_limits().limiter is limit and limit._free == 1
 
     with apply_limits(CallLimits(limit)):
-        assert each_of(run, function, range(3), hold_places=False) == [True] * 3
+        assert each_of(run, function, range(3), hold_permits=False) == [True] * 3
         assert each_of(run, function, range(3)) == [False] * 3
 
 
