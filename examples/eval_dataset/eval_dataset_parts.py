@@ -34,7 +34,7 @@ def model() -> BaseChatModel:
     """The model named above. It has to say how probable its words were, for that makes the score."""
     if MODEL == "recorded":
         facts = load_recording()
-        return RecordedModel.of(facts, facts.provenance)
+        return RecordedModel.from_records(facts, facts.provenance)
     from langchain_openai import ChatOpenAI
 
     return ChatOpenAI(model=MODEL, temperature=0.7, logprobs=True)

@@ -39,7 +39,7 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
-from langchain_cfc.sampling.models import packages_of
+from langchain_cfc.sampling.models import list_required_packages
 
 _MIN_SPARE_PROMPTS = 8
 
@@ -275,7 +275,7 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
 
     What deceives the one deceives the other: a wrong candidate with the best score is labelled correct, the
     records show a verifier that is better than it is, and the guarantee is about what the judge believes. In
-    terms of `langchain_cfc.labelers.true_coverage`, its mistakes are not independent, so that only
+    terms of `langchain_cfc.labelers.bound_true_coverage`, its mistakes are not independent, so that only
     `true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
     """
     shared = sorted(_named_models(verifier) & _named_models(labeler))
@@ -297,7 +297,9 @@ def check_packages(model: str | None = None) -> None:
     Raises `MissingExtraError`, whose message names the command that installs all missing packages.
     """
     needed = {"filelock": "collect", "sqlalchemy": "collect"}
-    check_installed({**needed, **(packages_of(model) if model is not None else {})}, "a collection")
+    check_installed(
+        {**needed, **(list_required_packages(model) if model is not None else {})}, "a collection"
+    )
 
 
 # Seconds between two lines if there is no terminal; shorter runs print none.
