@@ -262,11 +262,11 @@ def _explain_failures(status: CollectionStatus) -> str:
     tried = status.failed + status.labelled
     share = status.failed / tried
     return (
-        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and what is calibrated without "
-        "them speaks of the others only. Where prompts like these fail when serving as well, the promise "
-        "holds for those that are answered. Where they are answered, at worst all of them are misses: of a "
-        f"promised coverage c only {1 - share:.3f} c is sure over all prompts. Retry them (--retry-failed), "
-        "and look for what they have in common (langchain-cfc status)"
+        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and a calibration without them "
+        "covers the other prompts only. If such prompts fail in serving as well, the guarantee holds for "
+        "those that are answered. If they are answered, at worst all of them are misses: of a guaranteed "
+        f"coverage c only {1 - share:.3f} c is certain over all prompts. Retry them (--retry-failed), and "
+        "look for what they have in common (langchain-cfc status)"
     )
 
 
@@ -282,8 +282,8 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
     if not shared:
         return None
     return (
-        f"{', '.join(shared)} both scores and labels: what is promised then is what this model believes, and "
-        "its agreement with itself. Label with another model, by matching, or by people"
+        f"{', '.join(shared)} both scores and labels: the guarantee is then about what this model believes, "
+        "and measures its agreement with itself. Label with another model, by matching, or by people"
     )
 
 

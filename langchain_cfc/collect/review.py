@@ -172,7 +172,7 @@ def _sheet_row(record: PromptRecord, slot: int) -> tuple[str, str, str, str]:
 
 
 def _contradiction_error(record: PromptRecord, text: str) -> InputError:
-    msg = f"record {record.id!r} labels the candidate {text!r:.80} both correct and wrong: settle it first"
+    msg = f"record {record.id!r} labels the candidate {text!r:.80} both correct and wrong: choose one label"
     return InputError(msg)
 
 

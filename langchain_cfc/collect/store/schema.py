@@ -305,7 +305,7 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
     return seal, [position for position, _ in finished]
 
 
-_ADVICE = ". Go back to a copy of it; `langchain-cfc status --check STORE` looks at all that it holds"
+_ADVICE = ". Restore a copy of it; `langchain-cfc status --check STORE` checks everything in it"
 
 
 @contextmanager
