@@ -147,7 +147,7 @@ def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None
     with refused:
         tabulate(weighted)
     # A fair sample of them will do.
-    assert tabulate(split_plan(0, fit=0.0, test=0.0).fair(weighted)).weights is None
+    assert tabulate(split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
 
 
 def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBatch) -> None:

@@ -396,7 +396,7 @@ def add_prompts(
     """
     new, stream = 0, iter(items)
     columns = schema.prompts.c
-    with database.writing() as connection:
+    with database.begin_write() as connection:
         last = connection.execute(select(func.max(columns.position))).scalar()
         position = 0 if last is None else last + 1
         while page := list(islice(stream, PAGE)):
@@ -409,7 +409,7 @@ def add_prompts(
                     _check_same(database.name, row, known[example.id])
                     continue
                 if record is not None:
-                    writes += _record_writes(position, record, models, without_nul=database.without_nul)
+                    writes += _record_writes(position, record, models, without_nul=database.rejects_nul)
                 writes.append([(_ADD_PROMPTS, [row])])
                 position, new = position + 1, new + 1
             execute_writes(connection, combine_writes(writes))
