@@ -36,7 +36,7 @@ from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
-from langchain_cfc.verifiers.base import BaseVerifier, Scored
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
 
 CONCURRENCY = 8
 TOGETHER = 8
@@ -69,7 +69,7 @@ class Half(BaseVerifier):
 
     fingerprint: Mapping[str, Any] = {"id": "half"}
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """One half for each candidate."""
         del config
         yield from ()
@@ -81,7 +81,7 @@ class First(BaseLabeler):
 
     fingerprint: Mapping[str, Any] = {"id": "first"}
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """The first candidate is correct."""
         del config
         yield from ()
@@ -193,7 +193,7 @@ def _stages(prompts: int, n: int) -> list[list[Write]]:
     """All writes of a collection, a list for each transaction."""
     paid = Usage((ModelCalls("model-1", drew=True, input_tokens=100, output_tokens=50),), n, 0)
     draws = [_draw(slot) for slot in range(n)]
-    scores, labels = Scored([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
+    scores, labels = VerifierScores([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
     numbers = iter(range(prompts))
     found = []
     while some := list(islice(numbers, TOGETHER)):

@@ -119,10 +119,10 @@ def shifts() -> dict[str, Shift]:
 
 
 def _found(name: str, shift: Shift, streams: int) -> Found:
-    from langchain_cfc.demo import recording
+    from langchain_cfc.demo import load_recording
     from langchain_cfc.records import tabulate
 
-    source = tabulate(recording())
+    source = tabulate(load_recording())
     delays, labelled, samples, early, shortest = [], [], [], 0, len(source)
     for seed in range(streams):
         luck = np.random.default_rng(seed)

@@ -163,11 +163,11 @@ def make_outputs(outputs: Path) -> dict[str, str]:
         The SHA-256 digest of each file that is compared, by its path within the folder.
     """
     from langchain_cfc import calibrate, write_records
-    from langchain_cfc.demo import demo_chain, recording
+    from langchain_cfc.demo import demo_chain, load_recording
     from langchain_cfc.monitor import CFCMonitor
 
     os.environ["SOURCE_DATE_EPOCH"] = EPOCH
-    source = recording()
+    source = load_recording()
     records = list(source)
     write_records(outputs / "records.jsonl", records, source.provenance)
     (outputs / "artifacts").mkdir()
@@ -257,10 +257,10 @@ def _lasting(value: Any) -> Any:
 def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
     """Time commands of two checkouts in turn, and print the ratios."""
     from benchmarks.alternate import Ratio
-    from langchain_cfc.demo import recording
+    from langchain_cfc.demo import load_recording
     from langchain_cfc.records import write_records
 
-    source = recording()
+    source = load_recording()
     write_records(outputs / "records.jsonl", list(source), source.provenance)
     timed = {
         "list of commands": ["--help"],

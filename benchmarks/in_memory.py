@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import PrivateAttr
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
 
 N = 20
@@ -107,7 +107,7 @@ def doubled() -> list[PromptRecord]:
     """
     return [
         record.model_copy(update={"candidates": [*record.candidates, *record.candidates]})
-        for record in recording()
+        for record in load_recording()
     ]
 
 

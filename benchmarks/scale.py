@@ -118,10 +118,10 @@ def make_lines(path: Path, prompts: int) -> dict[str, Any]:
     """Write the recording again and again as JSON Lines."""
     import numpy as np
 
-    from langchain_cfc.demo import recording
+    from langchain_cfc.demo import load_recording
 
     rng = np.random.default_rng(0)
-    source = recording()
+    source = load_recording()
     assert source.provenance is not None  # noqa: S101 - the recording that ships says where it is from
     known = [record.model_dump(mode="json", exclude_defaults=True) for record in source]
     with path.open("w", encoding="utf-8") as file:
@@ -145,13 +145,13 @@ def make_parquet(path: Path, prompts: int) -> dict[str, Any]:
     """Write the recording again and again as Parquet, each candidate twice."""
     import numpy as np
 
-    from langchain_cfc.demo import recording
+    from langchain_cfc.demo import load_recording
     from langchain_cfc.records import write_records
 
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     rng = np.random.default_rng(0)
     source = path.with_name("once.parquet")
-    write_records(source, recording())
+    write_records(source, load_recording())
     once = parquet.read_table(source).combine_chunks()
     candidates = once["candidates"].combine_chunks()
     n = len(candidates.values) // len(once)

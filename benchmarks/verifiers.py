@@ -230,20 +230,20 @@ def compare(
     """Score all prompts, one after the other, with at most `concurrency` requests at once."""
     from benchmarks.verifiers_page import row
     from langchain_cfc.errors import VerifierError
-    from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, complete, with_call_limits
+    from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits, run_flow
     from langchain_cfc.verifiers import VerifierInput
-    from langchain_cfc.verifiers.base import checked_scores, verifier_call
+    from langchain_cfc.verifiers.base import check_scores, make_verifier_call
 
-    call = verifier_call(verifier)
+    call = make_verifier_call(verifier)
     scored: list[tuple[PromptRecord, list[float]]] = []
     failures: list[str] = []
     began = time.perf_counter()
-    with with_call_limits(CallLimits(ConcurrencyLimiter(concurrency))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(concurrency))):
         for record in records:
             given = VerifierInput(prompt=record.input, candidates=as_draws(record))
             try:
-                found = complete(call.one(given, {}))
-                scored.append((record, checked_scores(found, len(record.candidates))))
+                found = run_flow(call.invoke_one(given, {}))
+                scored.append((record, check_scores(found, len(record.candidates))))
             except VerifierError as error:
                 failures.append(str(error))
     seconds = time.perf_counter() - began
@@ -280,10 +280,10 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> Iterator[Compared]:
     """What was found so far, after every verifier."""
     from benchmarks.verifiers_page import Compared
-    from langchain_cfc.demo import recording
+    from langchain_cfc.demo import load_recording
     from langchain_cfc.records import read_records
 
-    source = recording() if options.records is None else read_records(str(options.records))
+    source = load_recording() if options.records is None else read_records(str(options.records))
     records = chosen(source, options.prompts, options.seed)
     said = (source.provenance.generator if source.provenance else None) or {}
     asked = servers(options)

@@ -17,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from langchain_cfc import CFCResult, calibrate
-from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.experiments import compare
 from langchain_cfc.report.drawing import COLOURS
@@ -53,7 +53,7 @@ def main() -> None:
     mpl.rcParams |= {"svg.hashsalt": "langchain-cfc", "svg.fonttype": "path"}
     save(draw_questions(asked()), "how_three_questions")
     report = compare(
-        recording(),
+        load_recording(),
         alpha=[ALPHA],
         methods=["conditional", "marginal"],
         features=FEATURES,
@@ -77,7 +77,7 @@ def main() -> None:
 
 def asked() -> list[CFCResult]:
     """What a chain with the pictures' features says to the three questions."""
-    source = recording()
+    source = load_recording()
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         # Hard fifths are out of reach, which is what the pictures show.
         warnings.simplefilter("ignore", AttainabilityWarning)
@@ -90,7 +90,7 @@ def asked() -> list[CFCResult]:
 
 def draw_questions(results: Sequence[CFCResult]) -> Axes:
     """Each question's candidates by score, beside its threshold."""
-    right = {record.input: record for record in recording()}
+    right = {record.input: record for record in load_recording()}
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     ax = figure.subplots()
     for row, (question, result) in enumerate(zip(QUESTIONS, results, strict=True)):

@@ -90,14 +90,14 @@ class CandidateBatch:
             answers are unknown.
         lengths: (N, n) number of characters of each answer, 0 for a blank one; None if answers are unknown.
         metadata: N mappings from the prompts' metadata function or records.
-        measured: (N,) precomputed values of statistics by their feature text.
+        precomputed: (N,) values of statistics by their feature text.
     """
 
     scores: FloatArray
     answer_codes: IntArray | None
     lengths: IntArray | None
     metadata: Sequence[Mapping[str, Scalar]]
-    measured: Mapping[str, FloatArray] = field(default_factory=dict)
+    precomputed: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def concatenate(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
@@ -180,7 +180,7 @@ class CandidateBatch:
             self.metadata.take(rows)
             if isinstance(self.metadata, JsonMetadata)
             else _select(self.metadata, rows),
-            {name: values[rows] for name, values in self.measured.items()},
+            {name: values[rows] for name, values in self.precomputed.items()},
         )
 
 
@@ -355,7 +355,7 @@ def check_unweighted(labelled: LabelledBatch) -> None:
     if labelled.weights is not None:
         msg = (
             "these prompts were chosen to be labelled with unequal probabilities, which only calibrate, "
-            "certify and evaluate support: pass a fair sample of them, such as SplitPlan.fair returns"
+            "certify and evaluate support: pass a fair sample, such as SplitPlan.draw_fair_sample returns"
         )
         raise InputError(msg)
 

@@ -87,7 +87,7 @@ class FeatureError(InputError):
         self.row = row
         super().__init__(message)
 
-    def naming(self, name: str) -> FeatureError:
+    def with_name(self, name: str) -> FeatureError:
         """Return the error with another name for its prompt."""
         return FeatureError(str(self).replace(f"prompt {self.row}", name))
 

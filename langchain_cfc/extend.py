@@ -32,19 +32,31 @@ if TYPE_CHECKING:
         ConcurrencyLimiter,
         Steps,
         Target,
-        complete,
-        described,
-        setting,
-        tagged,
-        unquoted,
+        add_tags,
+        describe_error,
+        redact_errors,
+        run_flow,
+        set_context_variable,
     )
-    from langchain_cfc.fingerprints import fingerprint, state_settings
-    from langchain_cfc.labelers.base import BaseLabeler, Labeler, LabelerInput, Labelling, Reads, unique_keys
+    from langchain_cfc.fingerprints import compute_fingerprint, state_settings
+    from langchain_cfc.labelers.base import (
+        BaseLabeler,
+        CandidateLabeling,
+        Labeler,
+        LabelerInput,
+        Reads,
+        reject_duplicate_keys,
+    )
     from langchain_cfc.labelers.judge import JudgeLabels
-    from langchain_cfc.labelers.matching import text_aliases
+    from langchain_cfc.labelers.matching import list_text_aliases
     from langchain_cfc.monitor.metrics import Measured
     from langchain_cfc.records.batches import check_records
-    from langchain_cfc.sampling import DrawnCandidate, inside, resolved, without_streaming_and_cache
+    from langchain_cfc.sampling import (
+        DrawnCandidate,
+        resolve_generator,
+        walk_runnables,
+        without_streaming_and_cache,
+    )
     from langchain_cfc.sampling.description import Description
     from langchain_cfc.thresholds.base import ThresholdRule, Thresholds
     from langchain_cfc.verifiers.base import (
@@ -52,9 +64,9 @@ if TYPE_CHECKING:
         Verifier,
         VerifierInput,
         combined_fingerprint,
-        plain,
+        to_python_scalar,
     )
-    from langchain_cfc.verifiers.evaluators import evaluator_inputs
+    from langchain_cfc.verifiers.evaluators import to_evaluator_inputs
     from langchain_cfc.verifiers.model_judge import CRITERION, Mode
     from langchain_cfc.verifiers.p_true import Wording
     from langchain_cfc.verifiers.prompted import TOP_LOGPROBS, Question
@@ -65,6 +77,7 @@ __all__ = [
     "BaseLabeler",
     "BaseVerifier",
     "Call",
+    "CandidateLabeling",
     "Columns",
     "Components",
     "ConcurrencyLimiter",
@@ -75,7 +88,6 @@ __all__ = [
     "JudgeLabels",
     "Labeler",
     "LabelerInput",
-    "Labelling",
     "LocalExecutor",
     "Measured",
     "Mode",
@@ -94,24 +106,24 @@ __all__ = [
     "Verifier",
     "VerifierInput",
     "Wording",
+    "add_tags",
     "check_records",
     "combined_fingerprint",
-    "complete",
-    "described",
-    "evaluator_inputs",
+    "compute_fingerprint",
+    "describe_error",
     "failures_explained",
-    "fingerprint",
-    "inside",
+    "list_text_aliases",
     "load_object",
     "parse_template",
-    "plain",
-    "resolved",
-    "setting",
+    "redact_errors",
+    "reject_duplicate_keys",
+    "resolve_generator",
+    "run_flow",
+    "set_context_variable",
     "state_settings",
-    "tagged",
-    "text_aliases",
-    "unique_keys",
-    "unquoted",
+    "to_evaluator_inputs",
+    "to_python_scalar",
+    "walk_runnables",
     "without_streaming_and_cache",
 ]
 
@@ -120,6 +132,7 @@ _HOMES = {
     "BaseVerifier": "verifiers.base",
     "CRITERION": "verifiers.model_judge",
     "Call": "execution",
+    "CandidateLabeling": "labelers.base",
     "Columns": "collect.sources",
     "Components": "collect.executor",
     "ConcurrencyLimiter": "execution",
@@ -130,7 +143,6 @@ _HOMES = {
     "JudgeLabels": "labelers.judge",
     "Labeler": "labelers.base",
     "LabelerInput": "labelers.base",
-    "Labelling": "labelers.base",
     "LocalExecutor": "collect.executor",
     "Measured": "monitor.metrics",
     "Mode": "verifiers.model_judge",
@@ -150,24 +162,24 @@ _HOMES = {
     "Verifier": "verifiers.base",
     "VerifierInput": "verifiers.base",
     "Wording": "verifiers.p_true",
+    "add_tags": "execution",
     "check_records": "records.batches",
     "combined_fingerprint": "verifiers.base",
-    "complete": "execution",
-    "described": "execution",
-    "evaluator_inputs": "verifiers.evaluators",
+    "compute_fingerprint": "fingerprints",
+    "describe_error": "execution",
     "failures_explained": "cli._format",
-    "fingerprint": "fingerprints",
-    "inside": "sampling",
+    "list_text_aliases": "labelers.matching",
     "load_object": "_internal.plugins",
     "parse_template": "collect.sources.columns",
-    "plain": "verifiers.base",
-    "resolved": "sampling",
-    "setting": "execution",
+    "redact_errors": "execution",
+    "reject_duplicate_keys": "labelers.base",
+    "resolve_generator": "sampling",
+    "run_flow": "execution",
+    "set_context_variable": "execution",
     "state_settings": "fingerprints",
-    "tagged": "execution",
-    "text_aliases": "labelers.matching",
-    "unique_keys": "labelers.base",
-    "unquoted": "execution",
+    "to_evaluator_inputs": "verifiers.evaluators",
+    "to_python_scalar": "verifiers.base",
+    "walk_runnables": "sampling",
     "without_streaming_and_cache": "sampling",
 }
 

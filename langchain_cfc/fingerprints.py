@@ -1,6 +1,4 @@
-"""What a part states about itself, whatever wraps it or stands around it in a sequence.
-
-Fingerprints: whether the parts that serve are the parts that were calibrated.
+"""Fingerprints: what a part states about itself, and whether the parts that serve were calibrated.
 
 A fingerprint is a flat mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`.
 A chat model states every sampling parameter that is known here, `null` where it is unset, so that a parameter
@@ -9,8 +7,8 @@ defaults stands under `settings`. What cannot be described, such as a function i
 `unnamed`.
 
 Two fingerprints that state a difference are refused. They match if neither side leaves anything unstated;
-all else is unverified. An `id` that the user gives vouches for what cannot be described. `model_version`, the
-name that a served model reports, may drift and only warns.
+otherwise they are unverified. An `id` that the user gives vouches for what cannot be described.
+`model_version`, the name that a served model reports, may drift and only warns.
 """
 
 from __future__ import annotations
@@ -31,20 +29,24 @@ from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.runnables.retry import RunnableRetry
 from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
+from langchain_cfc.execution.langgraph_compat import get_tracing_params
 
 __all__ = [
     "SAMPLING_PARAMETERS",
     "Fingerprint",
     "Match",
     "compare_fingerprints",
+    "compute_fingerprint",
     "explain_doubt",
-    "fingerprint",
     "is_identified",
     "state_settings",
 ]
 
+Fingerprint = Mapping[str, Any]
+Match = Literal["matched", "unverified"]
 
 # The names of LangChain's tracing parameters in a fingerprint.
 _LANGCHAIN_NAMES = {
@@ -80,11 +82,11 @@ _ALIASES = {
     "num_predict": "max_tokens",
     "repetition_penalty": "repeat_penalty",
 }
-# Settings whose content goes into the request beside the others.
-_PASSED_ON = ("model_kwargs", "extra_body", "options")
+# Settings whose content goes into the request next to the other settings.
+PASSED_ON = ("model_kwargs", "extra_body", "options")
 # Arguments and fields that do not change what is drawn: delivery, accounting, retries. Whatever `n` says, the
 # sampler asks for the choices itself.
-NO_EFFECT = frozenset(
+_NO_EFFECT = frozenset(
     {
         *("n", "candidate_count", "logprobs", "top_logprobs"),
         *("stream", "streaming", "stream_usage", "stream_options", "disable_streaming"),
@@ -101,144 +103,21 @@ _CONNECTION = (
     *("organization", "project", "timeout", "retries", "client", "session"),
 )
 # Bound arguments that make another generator of a model.
-TOOLS = ("tools", "tool_choice", "functions", "response_format")
-TOOLS_DIGEST = "tools_digest"
-PROMPT_DIGEST = "prompt_digest"
-STEPS_DIGEST = "steps_digest"
-SETTINGS = "settings"
-UNNAMED = "unnamed"
+_TOOLS = ("tools", "tool_choice", "functions", "response_format")
+_TOOLS_DIGEST = "tools_digest"
+_PROMPT_DIGEST = "prompt_digest"
+_STEPS_DIGEST = "steps_digest"
+_SETTINGS = "settings"
+_UNNAMED = "unnamed"
 
 
-def state_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """The fingerprint of a chat model; empty where it does not name its model."""
-    params: Mapping[str, Any] = model._get_ls_params(**bound)  # noqa: SLF001 - the documented hook for tracing
-    if params.get("ls_model_name") is None:
-        return {}
-    known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
-    given: dict[str, Any] = {**dict(flatten_settings(_own_settings(model))), **dict(flatten_settings(bound))}
-    stated = {name: given.pop(name) for name in ("model", *SAMPLING_PARAMETERS) if name in given}
-    known = {
-        **dict.fromkeys(SAMPLING_PARAMETERS),
-        **known,
-        **{name: value for name, value in stated.items() if value is not None},
-    }
-    known["stop"] = [known["stop"]] if isinstance(known["stop"], str) else known["stop"] or None
-    plain, unnamed = describe_settings({name: known[name] for name in SAMPLING_PARAMETERS}, verbatim=True)
-    settings = state_settings(given)
-    return add_unnamed({**known, **plain, **settings}, unnamed)
-
-
-def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the statement of a chat model's settings that have no name of their own in its fingerprint.
-
-    Args:
-        given: Fields or request arguments by name; those without effect on what is drawn are left out. Only
-            digests of texts and structures are kept: a setting that is unknown here may hold a secret.
-
-    Returns:
-        `settings` and `tools_digest`, null where there are none, `prompt_digest` and `steps_digest`, null for
-            a model on its own, and `unnamed` where a setting is no plain data.
-    """
-    flat = dict(flatten_settings(given))
-    described, unnamed = describe_settings(flat)
-    unset = dict.fromkeys((TOOLS_DIGEST, PROMPT_DIGEST, STEPS_DIGEST))
-    return add_unnamed({**unset, SETTINGS: described or None, **digest_tools(flat)}, unnamed)
-
-
-def _own_settings(model: BaseChatModel) -> dict[str, Any]:
-    """The fields of a chat model that may change what it draws, where they differ from their defaults."""
-    held = {**vars(model), **(model.model_extra or {})}
-    settings = {}
-    for name, value in held.items():
-        field = type(model).model_fields.get(name)
-        if field is None and name not in (model.model_extra or {}):
-            continue
-        if name in BaseChatModel.model_fields or (field is not None and field.exclude):
-            continue
-        # A setting that is known is stated whatever its default; any other one only if it was changed.
-        if _ALIASES.get(name, name) not in SAMPLING_PARAMETERS and (
-            name.endswith(_CONNECTION) or _is_default(model, name, value)
-        ):
-            continue
-        settings[name] = value
-    return {name: value for name, value in settings.items() if _ALIASES.get(name, name) != "model"}
-
-
-def _is_default(model: BaseChatModel, name: str, value: Any) -> bool:
-    field = type(model).model_fields.get(name)
-    if field is None:
-        return False
-    try:
-        return bool(value == field.get_default(call_default_factory=True, validated_data={}))
-    except Exception:  # noqa: BLE001 - a factory of the provider's, or a comparison that is no boolean
-        return False
-
-
-def flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Settings by their usual names, those that some of them pass on among them; later ones overrule."""
-    for name, value in settings.items():
-        if name in _PASSED_ON and isinstance(value, Mapping):
-            yield from flatten_settings(value)
-        elif name not in NO_EFFECT:
-            yield _ALIASES.get(name, name), value
-
-
-def describe_settings(
-    settings: Mapping[str, Any], *, verbatim: bool = False
-) -> tuple[dict[str, Any], list[str]]:
-    """Settings as plain data, and the names of those that have none.
-
-    Texts and structures stand as digests unless they are asked for `verbatim`: a setting that is unknown here
-    may hold anything, also a secret.
-    """
-    described: dict[str, Any] = {}
-    unnamed = []
-    for name, value in settings.items():
-        if isinstance(value, SecretStr) or name in TOOLS or (value is None and not verbatim):
-            continue
-        try:
-            # As a file gives it back, so that numbers as keys and tuples compare equal.
-            plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-            written = json.dumps(plain, sort_keys=True, allow_nan=False)
-        except Exception:  # noqa: BLE001 - whatever an object of the provider's does
-            unnamed.append(f"the setting {name}")
-            continue
-        is_short = isinstance(plain, (bool, int, float))
-        described[name] = json.loads(written) if verbatim or is_short else digest(written)
-    return described, unnamed
-
-
-def digest_tools(bound: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 over the tools and formats that a model is bound to; empty without any."""
-    tools = {name: bound[name] for name in TOOLS if bound.get(name) is not None}
-    if not tools:
-        return {}
-    # A class has no JSON; its name stands for it.
-    written = json.dumps(
-        tools, sort_keys=True, default=lambda part: getattr(part, "__name__", repr(type(part)))
-    )
-    return {TOOLS_DIGEST: digest(written)}
-
-
-def add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any]:
-    """A fingerprint with further parts that cannot be described."""
-    if not unnamed:
-        return known
-    return {**known, UNNAMED: [*known.get(UNNAMED, []), *unnamed]}
-
-
-def digest(text: str) -> str:
-    """SHA-256 of a text, with the name of the algorithm in front."""
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
+def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
     """Return what a generator, verifier or extractor states about itself.
 
     Args:
         part: Anything. An attribute `fingerprint` (a mapping) is taken as it is. A chat model states its name
             and settings, also inside a binding, retries or a sequence. A part that is configured per call,
-            or has fallbacks, states nothing: which model answers is not settled yet.
+            or has fallbacks, states nothing: which model answers is not known yet.
         given_id: The user's name for it, stored as `id`; it vouches for the steps that cannot be described.
 
     Returns:
@@ -247,65 +126,65 @@ def fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
     Raises:
         FingerprintError: If the part states another id than the user gives.
     """
-    known = _known(part, {})
+    known = _describe_part(part, {})
     if given_id is None:
         return known
     if known.get("id", given_id) != given_id:
         msg = f"called {given_id!r}, but it says that it is {known['id']!r}"
         raise FingerprintError(msg)
-    return {**{key: value for key, value in known.items() if not is_unnamed(key)}, "id": given_id}
+    return {**{key: value for key, value in known.items() if not _is_unnamed(key)}, "id": given_id}
 
 
 def is_identified(stated: Mapping[str, Any]) -> bool:
     """Return whether a fingerprint names an id or a model and leaves nothing in it unnamed."""
-    return bool({"id", "model"} & set(stated)) and not any(is_unnamed(key) for key in stated)
+    return bool({"id", "model"} & set(stated)) and not any(_is_unnamed(key) for key in stated)
 
 
-def is_unnamed(key: str) -> bool:
+def _is_unnamed(key: str) -> bool:
     """Return whether a fingerprint's key lists parts that cannot be described."""
     # Fingerprints of several parts carry the role in front: `model.unnamed`.
-    return key.rpartition(".")[2] == UNNAMED
+    return key.rpartition(".")[2] == _UNNAMED
 
 
-def _known(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """The fingerprint of a part that is called with the `bound` arguments."""
-    # Wrappers come first: they hand on the attributes of what they wrap, without what they change about it.
+def _describe_part(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fingerprint of a part that is called with the `bound` arguments."""
+    # Wrappers come first: they have the attributes of what they wrap, without what they change about it.
     if isinstance(part, RunnableBindingBase):
-        known = _known(part.bound, {**part.kwargs, **bound})
+        known = _describe_part(part.bound, {**part.kwargs, **bound})
         # Others, such as a message history, may change the prompt.
         is_plain = isinstance(part, (RunnableBinding, RunnableRetry))
-        return known if is_plain or not known else add_unnamed(known, [type(part).__name__])
+        return known if is_plain or not known else _add_unnamed(known, [type(part).__name__])
     if isinstance(part, (DynamicRunnable, RunnableWithFallbacks)):
         return {}
-    # A model that is only made when called would be made to be asked for attributes that it does not have.
+    # Reading a missing attribute of a model that is only made when called would make the model.
     own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None
     if isinstance(own, Mapping):
-        return _own(own, bound)
+        return _add_bound_arguments(own, bound)
     if isinstance(part, RunnableSequence):
-        return _sequence(part, bound)
-    return state_chat_model(part, bound) if isinstance(part, BaseChatModel) else {}
+        return _describe_sequence(part, bound)
+    return _describe_chat_model(part, bound) if isinstance(part, BaseChatModel) else {}
 
 
-def _own(own: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    """A part's own fingerprint with the arguments bound to the part."""
-    arguments = {name: value for name, value in bound.items() if name not in (*TOOLS, *NO_EFFECT)}
+def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part's own fingerprint with the arguments bound to the part."""
+    arguments = {name: value for name, value in bound.items() if name not in (*_TOOLS, *_NO_EFFECT)}
     direct = {name: value for name, value in arguments.items() if name in own}
-    others = dict(flatten_settings({name: value for name, value in arguments.items() if name not in own}))
+    others = dict(_flatten_settings({name: value for name, value in arguments.items() if name not in own}))
     aliased = {name: others.pop(name) for name in list(others) if name in own}
-    known = {**own, **direct, **aliased, **digest_tools(bound)}
+    known = {**own, **direct, **aliased, **_digest_tools(bound)}
     if not others:
         return known
     if "model" not in own:
-        return add_unnamed(known, [f"the arguments {', '.join(others)}"])
-    settings, unnamed = describe_settings(others)
-    return add_unnamed({**known, SETTINGS: {**(own.get(SETTINGS) or {}), **settings}}, unnamed)
+        return _add_unnamed(known, [f"the arguments {', '.join(others)}"])
+    settings, unnamed = _describe_settings(others)
+    return _add_unnamed({**known, _SETTINGS: {**(own.get(_SETTINGS) or {}), **settings}}, unnamed)
 
 
-def _sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    """The fingerprint of the step that answers, with digests of the steps around it."""
-    steps = list(_steps(sequence))
+def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fingerprint of the step that answers, with digests of the steps around it."""
+    steps = list(_flatten_steps(sequence))
     # A sequence hands its arguments to its first step.
-    stated = [_known(step, bound if position == 0 else {}) for position, step in enumerate(steps)]
+    stated = [_describe_part(step, bound if position == 0 else {}) for position, step in enumerate(steps)]
     speaking = [position for position, known in enumerate(stated) if known]
     if not speaking:
         return {}
@@ -315,63 +194,178 @@ def _sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str, Any]) ->
     others: list[list[str]] = []
     unnamed = [f"the arguments {', '.join(bound)}"] if bound and answering != 0 and not stated[0] else []
     for position, step in enumerate(steps):
-        if position == answering or _changes_nothing(step):
+        if position == answering or _is_identity(step):
             continue
-        written = _written(step, stated[position])
+        written = _serialise(step, stated[position])
         if written is None:
-            unnamed.append(_name(step))
+            unnamed.append(_name_step(step))
         elif isinstance(step, BasePromptTemplate) and position < answering:
             prompts.append(written)
         else:
             others.append(["before" if position < answering else "after", written])
     known = stated[answering]
-    if prompts and known.get(PROMPT_DIGEST):
-        prompts.append(known[PROMPT_DIGEST])
-    if others and known.get(STEPS_DIGEST):
-        others.append(["in", known[STEPS_DIGEST]])
+    if prompts and known.get(_PROMPT_DIGEST):
+        prompts.append(known[_PROMPT_DIGEST])
+    if others and known.get(_STEPS_DIGEST):
+        others.append(["in", known[_STEPS_DIGEST]])
     if prompts:
-        known = {**known, PROMPT_DIGEST: digest("\n".join(prompts))}
+        known = {**known, _PROMPT_DIGEST: _digest("\n".join(prompts))}
     if others:
-        known = {**known, STEPS_DIGEST: digest(json.dumps(others))}
-    return add_unnamed(known, unnamed)
+        known = {**known, _STEPS_DIGEST: _digest(json.dumps(others))}
+    return _add_unnamed(known, unnamed)
 
 
-def _steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
-    """The steps of a sequence and of the sequences in it."""
+def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
+    """Yield the steps of a sequence and of the sequences in it."""
     for step in sequence.steps:
         if isinstance(step, RunnableSequence):
-            yield from _steps(step)
+            yield from _flatten_steps(step)
         else:
             yield step
 
 
-def _changes_nothing(step: Any) -> bool:
-    """Whether a step hands on what it gets; a message and its text are the same candidate."""
+def _is_identity(step: Any) -> bool:
+    """Return whether a step hands on what it gets; a message and its text are the same candidate."""
     if type(step) is RunnablePassthrough:
         return step.func is None and step.afunc is None
     return type(step) is StrOutputParser
 
 
-def _written(step: Any, known: Mapping[str, Any]) -> str | None:
-    """A step as text that is the same whenever the step is; None where there is none."""
+def _serialise(step: Any, known: Mapping[str, Any]) -> str | None:
+    """Return a step as text that is equal for equal steps; None where there is none."""
     if known:
         return json.dumps(known, sort_keys=True) if is_identified(known) else None
     try:
         text = dumps(step)
     except (TypeError, ValueError):
         return None
-    # What cannot be written is written by its address in memory, which would never agree again.
+    # LangChain writes other objects by their address in memory, which would never be equal again.
     return None if '"not_implemented"' in text else text
 
 
-def _name(step: Any) -> str:
+def _name_step(step: Any) -> str:
     named = step.get_name() if hasattr(step, "get_name") else ""
     kind = type(step).__name__
     return kind if not named or named == kind else f"{kind} {named!r}"
 
 
-Fingerprint = Mapping[str, Any]
-Match = Literal["matched", "unverified"]
+def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fingerprint of a chat model; empty where it does not name its model."""
+    params: Mapping[str, Any] = get_tracing_params(model, **bound)
+    if params.get("ls_model_name") is None:
+        return {}
+    known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
+    known = {**dict.fromkeys(SAMPLING_PARAMETERS), **known}
+    given = {**dict(_flatten_settings(_read_own_settings(model))), **dict(_flatten_settings(bound))}
+    for name in ("model", *SAMPLING_PARAMETERS):
+        if (value := given.pop(name, None)) is not None:
+            known[name] = value
+    known["stop"] = [known["stop"]] if isinstance(known["stop"], str) else known["stop"] or None
+    plain, unnamed = _describe_settings({name: known[name] for name in SAMPLING_PARAMETERS}, verbatim=True)
+    settings = state_settings(given)
+    return _add_unnamed({**known, **plain, **settings}, unnamed)
+
+
+def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a fingerprint states those settings of a chat model that have no name of their own in it.
+
+    Args:
+        given: Fields or request arguments by name; those without effect on what is drawn are left out. Only
+            digests of texts and structures are kept: a setting that is unknown here may hold a secret.
+
+    Returns:
+        `settings` and `tools_digest`, null where there are none, `prompt_digest` and `steps_digest`, null for
+            a model on its own, and `unnamed` where a setting is no plain data.
+    """
+    flat = dict(_flatten_settings(given))
+    described, unnamed = _describe_settings(flat)
+    unset = dict.fromkeys((_TOOLS_DIGEST, _PROMPT_DIGEST, _STEPS_DIGEST))
+    return _add_unnamed({**unset, _SETTINGS: described or None, **_digest_tools(flat)}, unnamed)
+
+
+def _read_own_settings(model: BaseChatModel) -> dict[str, Any]:
+    """Return the fields of a chat model that may change what it draws, if they are not their defaults."""
+    settings = {}
+    extra = model.model_extra or {}
+    for name, value in {**vars(model), **extra}.items():
+        field = type(model).model_fields.get(name)
+        if field is None and name not in extra:
+            continue
+        if name in BaseChatModel.model_fields or (field is not None and field.exclude):
+            continue
+        # A setting that is known is stated whatever its default; any other one only if it was changed. The
+        # model's name is stated by its tracing parameters.
+        usual = _ALIASES.get(name, name)
+        is_unstated = name.endswith(_CONNECTION) or (field is not None and _is_default(field, value))
+        if usual != "model" and (usual in SAMPLING_PARAMETERS or not is_unstated):
+            settings[name] = value
+    return settings
+
+
+def _is_default(field: FieldInfo, value: Any) -> bool:
+    try:
+        return bool(value == field.get_default(call_default_factory=True, validated_data={}))
+    except Exception:  # noqa: BLE001 - a factory of the provider's, or a comparison that is no boolean
+        return False
+
+
+def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield settings by their usual names, with those that some pass on; later ones take precedence."""
+    for name, value in settings.items():
+        if name in PASSED_ON and isinstance(value, Mapping):
+            yield from _flatten_settings(value)
+        elif name not in _NO_EFFECT:
+            yield _ALIASES.get(name, name), value
+
+
+def _describe_settings(
+    settings: Mapping[str, Any], *, verbatim: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """Return settings as plain data, and the names of those that have none.
+
+    Texts and structures stand as digests unless they are asked for `verbatim`: a setting that is unknown here
+    may hold anything, also a secret.
+    """
+    described: dict[str, Any] = {}
+    unnamed = []
+    for name, value in settings.items():
+        if isinstance(value, SecretStr) or name in _TOOLS or (value is None and not verbatim):
+            continue
+        try:
+            # As a file would return it, so that numbers as keys and tuples compare equal.
+            plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+            written = json.dumps(plain, sort_keys=True, allow_nan=False)
+        except Exception:  # noqa: BLE001 - whatever an object of the provider's does
+            unnamed.append(f"the setting {name}")
+            continue
+        is_short = isinstance(plain, (bool, int, float))
+        described[name] = json.loads(written) if verbatim or is_short else _digest(written)
+    return described, unnamed
+
+
+def _digest_tools(bound: Mapping[str, Any]) -> dict[str, str]:
+    """Return a SHA-256 over the tools and formats that a model is bound to; empty without any."""
+    tools = {name: bound[name] for name in _TOOLS if bound.get(name) is not None}
+    if not tools:
+        return {}
+    # A class has no JSON; its name stands for it.
+    written = json.dumps(
+        tools, sort_keys=True, default=lambda part: getattr(part, "__name__", repr(type(part)))
+    )
+    return {_TOOLS_DIGEST: _digest(written)}
+
+
+def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any]:
+    """Return a fingerprint with further parts that cannot be described."""
+    if not unnamed:
+        return known
+    return {**known, _UNNAMED: [*known.get(_UNNAMED, []), *unnamed]}
+
+
+def _digest(text: str) -> str:
+    """Return the SHA-256 of a text, after the name of the algorithm."""
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
 
 _DRIFTING = "model_version"
 # How many keys a message names.
@@ -397,13 +391,13 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
         FingerprintWarning: If the served model reports another version of itself.
     """
     calibrated = calibrated or {}
-    if calibrated.get(TOOLS_DIGEST) is not None:
+    if calibrated.get(_TOOLS_DIGEST) is not None:
         serving = _without_unset_tools(serving)
-    shared = [key for key in calibrated if key in serving and not is_unnamed(key)]
+    shared = [key for key in calibrated if key in serving and not _is_unnamed(key)]
     different = [key for key in shared if calibrated[key] != serving[key]]
-    if serving.get(TOOLS_DIGEST) and "model" in shared and not {"id", TOOLS_DIGEST} & set(calibrated):
+    if serving.get(_TOOLS_DIGEST) and "model" in shared and not {"id", _TOOLS_DIGEST} & set(calibrated):
         # A model that was named without tools had none.
-        calibrated, different = {**calibrated, TOOLS_DIGEST: None}, [*different, TOOLS_DIGEST]
+        calibrated, different = {**calibrated, _TOOLS_DIGEST: None}, [*different, _TOOLS_DIGEST]
     if _DRIFTING in different:
         msg = (
             f"the {part}'s model now reports version {serving[_DRIFTING]!r}, calibrated was "
@@ -438,12 +432,12 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     """
     calibrated = {key: value for key, value in (calibrated or {}).items() if key != _DRIFTING}
     serving = {key: value for key, value in serving.items() if key != _DRIFTING}
-    if calibrated.get(TOOLS_DIGEST) is not None:
+    if calibrated.get(_TOOLS_DIGEST) is not None:
         serving = _without_unset_tools(serving)
     if not calibrated or not serving:
         return "it does not say what it is" if calibrated else "the records do not say what it was"
     for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
-        unnamed = [name for key, names in stated.items() if is_unnamed(key) for name in names]
+        unnamed = [name for key, names in stated.items() if _is_unnamed(key) for name in names]
         if unnamed:
             return f"{when} parts that cannot be compared ({', '.join(map(str, unnamed))})"
     new = [key for key in serving if key not in calibrated and key != "id"]
@@ -454,15 +448,15 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     elif not new and not missing and "model" not in calibrated:
         return "neither an id nor a model is stated"
     if new:
-        return f"the records do not state {_listed(new)}"
-    return f"it does not state {_listed(missing)}, as the records do" if missing else None
+        return f"the records do not state {_list_keys(new)}"
+    return f"it does not state {_list_keys(missing)}, as the records do" if missing else None
 
 
 def _without_unset_tools(serving: Fingerprint) -> Fingerprint:
-    """A fingerprint that does not deny having tools: they may still be bound to each call."""
-    return {key: value for key, value in serving.items() if key != TOOLS_DIGEST or value is not None}
+    """Return a fingerprint that does not rule tools out: they may still be bound to each call."""
+    return {key: value for key, value in serving.items() if key != _TOOLS_DIGEST or value is not None}
 
 
-def _listed(keys: Sequence[str]) -> str:
+def _list_keys(keys: Sequence[str]) -> str:
     shown = ", ".join(keys[:_SHOWN])
     return shown if len(keys) <= _SHOWN else f"{shown} and {len(keys) - _SHOWN} more settings"

@@ -94,7 +94,7 @@ class SplitPlan(BaseModel):
         taken[[row for _, row in chosen.values()]] = True
         return np.flatnonzero(taken)
 
-    def fair(self, labelled: LabelledBatch) -> LabelledBatch:
+    def draw_fair_sample(self, labelled: LabelledBatch) -> LabelledBatch:
         """Sample prompts with the distribution of the pool that they were chosen from.
 
         Each prompt is kept with its weight as probability (rejection sampling, von Neumann 1951), by hash.
@@ -102,9 +102,9 @@ class SplitPlan(BaseModel):
         """
         if labelled.weights is None:
             return labelled
-        return replace(labelled.take(np.flatnonzero(self.stays(labelled))), weights=None)
+        return replace(labelled.take(np.flatnonzero(self.flag_fair_sample(labelled))), weights=None)
 
-    def stays(self, labelled: LabelledBatch) -> BoolArray:
+    def flag_fair_sample(self, labelled: LabelledBatch) -> BoolArray:
         """Return for each prompt whether it is in the fair sample."""
         if labelled.weights is None:
             return np.ones(len(labelled), dtype=np.bool_)
@@ -114,7 +114,7 @@ class SplitPlan(BaseModel):
         """Return a reproducible number in (0, 1) for each id, uniform over ids and purposes."""
         return np.clip(_hash_to_uniforms(self.seed, purpose, ids), 2.0**-53, 1.0 - 2.0**-53)
 
-    def sketch(self, names: Iterable[str]) -> tuple[str, ...]:
+    def compute_sketch(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the 256 smallest keyed hashes of some names, which do not reveal the names.
 
         A dataset that shares a fraction p of the names hits the sketch with probability 1 - (1 - p)^256.
@@ -122,7 +122,7 @@ class SplitPlan(BaseModel):
         smallest = nsmallest(SKETCH_SIZE, _hashes(names, self.seed, "sketch"))
         return tuple(one.hex()[:16] for one in smallest)
 
-    def meets(self, sketch: Sequence[str], names: Iterable[str]) -> bool:
+    def has_overlap(self, sketch: Sequence[str], names: Iterable[str]) -> bool:
         """Return whether any of the names is in the sketch."""
         known = set(sketch)
         return any(one.hex()[:16] in known for one in _hashes(names, self.seed, "sketch"))

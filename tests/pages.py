@@ -32,9 +32,9 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from langchain_cfc import Candidate, PromptRecord, calibrate, write_records
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_server import Script, serving
@@ -50,8 +50,10 @@ def _set_up(namespace: dict[str, Any]) -> None:
     os.chdir(folder)
     # README.md: the recording, with the header that `collect` writes for the model and verifier of the page.
     hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True, api_key=SecretStr("none"))
-    facts = [_without_answers(record) for record in recording()]
-    header = Provenance(n=10, generator=fingerprint(hosted), verifier=fingerprint(SequenceProbability()))
+    facts = [_without_answers(record) for record in load_recording()]
+    header = Provenance(
+        n=10, generator=compute_fingerprint(hosted), verifier=compute_fingerprint(SequenceProbability())
+    )
     write_records("records.jsonl", facts, header)
     url = stack.enter_context(serving(hosted_model(facts)))
     # The same names of runs and the same time of making each time: what chance decides goes by their hashes.

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.verifiers import KINDS, OF_CANDIDATES, chosen, main
 from benchmarks.verifiers_page import Area, Compared, Row
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import PromptRecord, write_records
 from langchain_cfc.scoring import compute_auroc
 from tests.serving.openai_bodies import Answer, embeddings
@@ -34,7 +34,7 @@ def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -
     assert "No model was asked." in page
     for name, kind in KINDS.items():
         assert f"- {name}: not measured, no {kind} could be had where this was run." in page
-    records = chosen(recording(), PROMPTS, 0)
+    records = chosen(load_recording(), PROMPTS, 0)
     scores = np.array([[one.score for one in record.candidates] for record in records])
     correct = np.array([[one.correct for one in record.candidates] for record in records])
     expected = compute_auroc(scores, correct)
@@ -47,7 +47,7 @@ def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -
 
 
 def test_the_seed_settles_the_prompts() -> None:
-    first, again, other = (chosen(recording(), 20, seed) for seed in (1, 1, 2))
+    first, again, other = (chosen(load_recording(), 20, seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -74,7 +74,7 @@ class Oracle(Mapping[str, Sequence[Answer]]):
 
 def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    script = Script(Oracle(chosen(recording(), PROMPTS, 0)))
+    script = Script(Oracle(chosen(load_recording(), PROMPTS, 0)))
     with serving(script) as url:
         found, page = run(
             tmp_path, "--base-url", url, "--judge", "an oracle", "--only", "ModelJudge, logprobs"
@@ -116,7 +116,7 @@ def test_an_evaluator_of_openevals_is_asked_once_for_each_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    script = Script(Evaluator(chosen(recording(), PROMPTS, 0)), logprobs=False)
+    script = Script(Evaluator(chosen(load_recording(), PROMPTS, 0)), logprobs=False)
     with serving(script) as url:
         found, page = run(tmp_path, "--base-url", url, "--only", "from_evaluator, openevals")
     [row] = found.rows
@@ -131,7 +131,7 @@ def test_embeddings_of_candidate_and_question_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    records = chosen(recording(), PROMPTS, 0)
+    records = chosen(load_recording(), PROMPTS, 0)
     script = Script({})
     with serving(script) as url:
         found, page = run(
@@ -166,7 +166,7 @@ def test_a_reward_model_is_asked_where_there_is_one(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     rewards = {
         str(record.input): {str(one.text): 0.9 if one.correct else 0.1 for one in record.candidates}
-        for record in chosen(recording(), PROMPTS, 0)
+        for record in chosen(load_recording(), PROMPTS, 0)
     }
     with serving(Script({}, rewards=rewards)) as url:
         found, page = run(tmp_path, "--reward-url", url, "--reward", "labels.", "--only", "RewardModel")
@@ -190,7 +190,7 @@ def test_a_judge_that_fails_is_shown_and_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    records = chosen(recording(), 2, 0)
+    records = chosen(load_recording(), 2, 0)
     path = tmp_path / "two.jsonl"
     write_records(path, records)
     arguments = ["--records", str(path), "--only", "PTrue", "ModelJudge, logprobs"]

@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, fingerprint
+from langchain_cfc.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, compute_fingerprint
 
 
 class TracedModel(FakeListChatModel):
@@ -67,36 +67,38 @@ OWN = {"id": "mine", "temperature": 0.7}
 
 
 def test_parameters_that_tracers_do_not_ask_for_count_as_well() -> None:
-    assert fingerprint(Sampled()) == {**BASE, "top_p": 0.8}
-    assert fingerprint(Sampled(top_p=None)) == BASE
-    assert fingerprint(Sampled().bind(top_p=0.1, presence_penalty=0.5)) == {
+    assert compute_fingerprint(Sampled()) == {**BASE, "top_p": 0.8}
+    assert compute_fingerprint(Sampled(top_p=None)) == BASE
+    assert compute_fingerprint(Sampled().bind(top_p=0.1, presence_penalty=0.5)) == {
         **BASE,
         "top_p": 0.1,
         "presence_penalty": 0.5,
     }
     passed_on = Sampled(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
-    assert fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
-    assert fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
+    assert compute_fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
+    assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, calibrated was 0\.8"):
-        compare_fingerprints("generator", fingerprint(Sampled()), fingerprint(Sampled(top_p=0.1)))
+        compare_fingerprints(
+            "generator", compute_fingerprint(Sampled()), compute_fingerprint(Sampled(top_p=0.1))
+        )
 
 
 def test_a_chat_model_is_asked_for_its_parameters() -> None:
-    assert fingerprint(TracedModel()) == BASE
-    assert fingerprint(TracedModel(temperature=None)) == {**UNSET, "model": "m-1"}
+    assert compute_fingerprint(TracedModel()) == BASE
+    assert compute_fingerprint(TracedModel(temperature=None)) == {**UNSET, "model": "m-1"}
 
 
 def test_bound_arguments_are_part_of_it() -> None:
     bound = TracedModel().bind(temperature=0.2, stop=["\n"], max_tokens=16)
-    assert fingerprint(bound) == {**BASE, "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
+    assert compute_fingerprint(bound) == {**BASE, "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
 
 
 def test_the_outer_of_two_bindings_wins() -> None:
     inner = TracedModel().bind(temperature=0.2, stop=["\n"])
-    assert fingerprint(inner.bind(temperature=0.9))["temperature"] == 0.9
+    assert compute_fingerprint(inner.bind(temperature=0.9))["temperature"] == 0.9
     # Retries in between keep the two apart; the outer one is passed on with the call.
-    assert fingerprint(inner.with_retry().bind(temperature=0.9))["temperature"] == 0.9
-    assert fingerprint(inner.with_config(tags=["mine"]).bind(temperature=0.9)) == {
+    assert compute_fingerprint(inner.with_retry().bind(temperature=0.9))["temperature"] == 0.9
+    assert compute_fingerprint(inner.with_config(tags=["mine"]).bind(temperature=0.9)) == {
         **BASE,
         "temperature": 0.9,
         "stop": ["\n"],
@@ -107,30 +109,30 @@ def test_a_model_is_found_in_retries_and_sequences() -> None:
     template = ChatPromptTemplate.from_template("{input}")
     model = TracedModel()
     for part in (model.with_retry(), template | model, template | model.bind() | StrOutputParser()):
-        assert {**fingerprint(part), "prompt_digest": None} == BASE
+        assert {**compute_fingerprint(part), "prompt_digest": None} == BASE
 
 
 def test_the_last_model_of_a_sequence_is_the_one_that_answers() -> None:
     sequence = TracedModel(temperature=0.1) | StrOutputParser() | TracedModel(temperature=0.9)
-    assert fingerprint(sequence)["temperature"] == 0.9
+    assert compute_fingerprint(sequence)["temperature"] == 0.9
 
 
 @pytest.mark.parametrize("own", [OWN, MappingProxyType(OWN)])
 def test_what_a_part_says_of_itself_is_believed(own: Mapping[str, Any]) -> None:
-    assert fingerprint(Named(own)) == OWN
-    assert fingerprint(NamedModel(fingerprint=OWN)) == OWN
+    assert compute_fingerprint(Named(own)) == OWN
+    assert compute_fingerprint(NamedModel(fingerprint=OWN)) == OWN
 
 
 def test_what_a_part_says_does_not_change_under_it() -> None:
     part = Named(dict(OWN))
-    found = fingerprint(part)
+    found = compute_fingerprint(part)
     part.fingerprint["id"] = "other"
     assert found == OWN
 
 
 def test_tools_bound_to_a_model_that_speaks_for_itself_count_by_their_digest() -> None:
     own = {"model": "m-1", "tools": None}
-    bound = fingerprint(NamedModel(fingerprint=own).bind(tools=[{"name": "look_up"}]))
+    bound = compute_fingerprint(NamedModel(fingerprint=own).bind(tools=[{"name": "look_up"}]))
     assert set(bound) == {"model", "tools", "tools_digest"}
     assert bound["tools"] is None
     with pytest.raises(FingerprintError, match="tools_digest is"):
@@ -138,14 +140,14 @@ def test_tools_bound_to_a_model_that_speaks_for_itself_count_by_their_digest() -
     assert compare_fingerprints("generator", bound, bound) == "matched"
     # A class has no JSON, and no place in a file.
     formatted = NamedModel(fingerprint=own).bind(response_format=TracedModel)
-    assert set(fingerprint(formatted)) == {"model", "tools", "tools_digest"}
+    assert set(compute_fingerprint(formatted)) == {"model", "tools", "tools_digest"}
 
 
 def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
     model = NamedModel(fingerprint=OWN)
-    assert fingerprint(model.bind(temperature=1.5)) == {**OWN, "temperature": 1.5}
+    assert compute_fingerprint(model.bind(temperature=1.5)) == {**OWN, "temperature": 1.5}
     # Something it does not speak of has no name to be compared under.
-    assert fingerprint(model.bind(user="u")) == OWN
+    assert compute_fingerprint(model.bind(user="u")) == OWN
 
 
 @pytest.mark.parametrize(
@@ -163,20 +165,20 @@ def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
     ],
 )
 def test_the_rest_says_nothing(part: object) -> None:
-    assert fingerprint(part) == {}
-    assert fingerprint(part, "given") == {"id": "given"}
+    assert compute_fingerprint(part) == {}
+    assert compute_fingerprint(part, "given") == {"id": "given"}
 
 
 def test_a_given_id_completes_but_does_not_hide_ones_own() -> None:
-    assert fingerprint(Named({"model": "m"}), "given") == {"model": "m", "id": "given"}
+    assert compute_fingerprint(Named({"model": "m"}), "given") == {"model": "m", "id": "given"}
     with pytest.raises(FingerprintError, match="called 'given', but it says that it is"):
-        fingerprint(Named({**OWN, "id": "own"}), "given")
-    assert fingerprint(Named({**OWN, "id": "own"}), "own") == {**OWN, "id": "own"}
+        compute_fingerprint(Named({**OWN, "id": "own"}), "given")
+    assert compute_fingerprint(Named({**OWN, "id": "own"}), "own") == {**OWN, "id": "own"}
 
 
 def test_a_sequence_states_a_digest_of_its_prompt_templates() -> None:
     def of(text: str) -> dict[str, Any]:
-        return fingerprint(
+        return compute_fingerprint(
             ChatPromptTemplate.from_messages([("system", text), ("human", "{q}")]) | TracedModel()
         )
 
@@ -184,7 +186,7 @@ def test_a_sequence_states_a_digest_of_its_prompt_templates() -> None:
     assert of("Be brief.") == of("Be brief.")
     assert of("Be brief.")["prompt_digest"] != of("Be long.")["prompt_digest"]
     made_by_code = ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today")
-    assert fingerprint(made_by_code | TracedModel())["unnamed"] == ["ChatPromptTemplate"]
+    assert compute_fingerprint(made_by_code | TracedModel())["unnamed"] == ["ChatPromptTemplate"]
 
 
 @pytest.mark.parametrize(
@@ -288,10 +290,10 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
 
 def test_tools_make_another_generator_of_a_model() -> None:
     model = TracedModel(responses=["x"])
-    plain, bound = fingerprint(model), fingerprint(model.bind(tools=[TOOL]))
+    plain, bound = compute_fingerprint(model), compute_fingerprint(model.bind(tools=[TOOL]))
     assert {key for key in bound if bound[key] != plain[key]} == {"tools_digest"}
-    assert fingerprint(model.bind(tools=[TOOL])) == bound
-    other = fingerprint(model.bind(tools=[TOOL], tool_choice="look_up"))
+    assert compute_fingerprint(model.bind(tools=[TOOL])) == bound
+    other = compute_fingerprint(model.bind(tools=[TOOL], tool_choice="look_up"))
     assert other["tools_digest"] != bound["tools_digest"]
     assert compare_fingerprints("generator", bound, bound) == "matched"
     for calibrated in (plain, other):
@@ -305,7 +307,7 @@ def test_tools_make_another_generator_of_a_model() -> None:
 
 
 def test_an_id_vouches_for_the_tools_unless_the_records_describe_the_model() -> None:
-    bound = fingerprint(TracedModel(responses=["x"]).bind(tools=[TOOL]), "mine")
+    bound = compute_fingerprint(TracedModel(responses=["x"]).bind(tools=[TOOL]), "mine")
     assert compare_fingerprints("generator", {"id": "mine"}, bound) == "matched"
     assert compare_fingerprints("generator", {"id": "mine", "model": bound["model"]}, bound) == "unverified"
 
@@ -315,12 +317,14 @@ def test_a_format_that_is_a_class_goes_by_its_name() -> None:
         """A format."""
 
     model = TracedModel(responses=["x"])
-    assert fingerprint(model.bind(response_format=Town)) == fingerprint(model.bind(response_format=Town))
-    assert "tools_digest" in fingerprint(model.bind(response_format=Town))
+    assert compute_fingerprint(model.bind(response_format=Town)) == compute_fingerprint(
+        model.bind(response_format=Town)
+    )
+    assert "tools_digest" in compute_fingerprint(model.bind(response_format=Town))
 
 
 def test_a_model_made_late_is_not_made_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without a key it cannot be made; who it will be is not settled anyway.
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     late = init_chat_model("openai:gpt-4o-mini", configurable_fields="any")
-    assert fingerprint(late) == {}
+    assert compute_fingerprint(late) == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.experiments import compare
 
@@ -27,7 +27,7 @@ SAID = [
 @pytest.mark.filterwarnings(f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}")
 def test_what_the_page_says_is_what_the_recording_shows() -> None:
     report = compare(
-        recording(),
+        load_recording(),
         alpha=0.2,
         methods=["conditional", "marginal"],
         features="bins(mean_score, 5)",

@@ -15,7 +15,7 @@ from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, PromptKindError
 from langchain_cfc.records import PromptRecord
-from langchain_cfc.verifiers._prompts import messages_to_text, prompt_kind
+from langchain_cfc.verifiers._prompts import classify_prompt, messages_to_text
 from tests.chat_model.parts import Ask, every_way
 from tests.runnable.parts import TEXTS, N, ScriptedModel, Serve, both_ways, chain_of, records
 
@@ -55,7 +55,7 @@ def calibrated_on(*kinds: str) -> CalibrationArtifact:
     ],
 )
 def test_every_prompt_has_a_kind(prompt: Any, kind: str) -> None:
-    assert prompt_kind(prompt) == kind
+    assert classify_prompt(prompt) == kind
 
 
 def test_an_artifact_states_the_kinds_of_its_prompts() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import read_records
-from langchain_cfc.sampling.models import packages_of
+from langchain_cfc.sampling.models import list_required_packages
 
 from .cli.running import run
 from .pages import INSTRUCTION, hosted_model
@@ -31,7 +31,7 @@ COLLECT = SHELL[1]
 
 @pytest.fixture
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with serving(hosted_model(list(recording()))) as url:
+    with serving(hosted_model(list(load_recording()))) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield
@@ -62,7 +62,7 @@ def shell(command: str, folder: Path) -> str:
 
 def test_the_extras_are_installed_before_they_are_needed() -> None:
     (name,) = re.findall(r"--model (\S+)", COLLECT)
-    needed = {"collect", *packages_of(name).values()}
+    needed = {"collect", *list_required_packages(name).values()}
     assert "openai" in needed
     first, *_ = SHELL
     installed = re.findall(r"pip install -q '\.\[(.*?)\]'", first)

@@ -18,10 +18,10 @@ from langchain_cfc.demo.replay import (
     RecordedMetadata,
     RecordedScores,
     ReplayChatModel,
-    prompt_key,
+    compute_prompt_key,
 )
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.sampling import DrawnCandidate
 
@@ -51,7 +51,7 @@ RECORDS = [record(number) for number in range(1, 40)]
 def replayed(**fields: Any) -> CFCRunnable:
     artifact = calibrate(RECORDS, alpha=0.25, features="1", set_rule="unique(all)", provenance=PROVENANCE)
     parts: dict[str, Any] = {
-        "generator": ReplayChatModel.of(RECORDS, PROVENANCE),
+        "generator": ReplayChatModel.from_records(RECORDS, PROVENANCE),
         "verifier": RecordedScores(PROVENANCE),
         "answer": RecordedAnswers(RECORDS, PROVENANCE),
         "metadata": RecordedMetadata(RECORDS),
@@ -60,19 +60,19 @@ def replayed(**fields: Any) -> CFCRunnable:
 
 
 def test_candidates_come_in_their_recorded_order_and_start_again() -> None:
-    model = ReplayChatModel.of(RECORDS)
+    model = ReplayChatModel.from_records(RECORDS)
     drawn = [model.invoke("question 7").text for _ in range(2 * N)]
     assert drawn == ["right 7", "wrong 7", "wrong too 7"] * 2
 
 
 def test_prompts_do_not_disturb_each_other() -> None:
-    model = ReplayChatModel.of(RECORDS)
+    model = ReplayChatModel.from_records(RECORDS)
     drawn = [model.invoke(f"question {number}").text for number in (1, 2, 1, 2)]
     assert drawn == ["right 1", "right 2", "wrong 1", "wrong 2"]
 
 
 def test_the_same_prompt_is_found_however_it_is_written() -> None:
-    model = ReplayChatModel.of(RECORDS)
+    model = ReplayChatModel.from_records(RECORDS)
     for prompt in (
         "question 3",
         [HumanMessage("question 3")],
@@ -80,19 +80,19 @@ def test_the_same_prompt_is_found_however_it_is_written() -> None:
         StringPromptValue(text="question 3"),
     ):
         assert model.invoke(prompt).text.endswith(" 3")
-    chain = ChatPromptTemplate.from_template("question {number}") | ReplayChatModel.of(RECORDS)
+    chain = ChatPromptTemplate.from_template("question {number}") | ReplayChatModel.from_records(RECORDS)
     assert chain.invoke({"number": 3}).text == "right 3"
 
 
 def test_a_prompt_that_was_not_recorded_has_nothing_to_replay() -> None:
     with pytest.raises(DrawError, match=r"this prompt was not recorded.*question 99"):
-        ReplayChatModel.of(RECORDS).invoke("question 99")
+        ReplayChatModel.from_records(RECORDS).invoke("question 99")
     with pytest.raises(DrawError, match=f"{N} of {N} candidates could not be drawn"):
         replayed().invoke("question 99")
 
 
 def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
-    model = ReplayChatModel.of(RECORDS)
+    model = ReplayChatModel.from_records(RECORDS)
     assert model.find_record([HumanMessage("question 7")]) is RECORDS[6]
     with pytest.raises(DrawError, match=r"near it: 'question 3', 'question \d+', 'question \d+'$"):
         model.find_record("question 3x")
@@ -100,7 +100,7 @@ def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
     long = [record(1).model_copy(update={"id": str(k), "input": f"{k} " * 20_000}) for k in range(300)]
     before = time.process_time()
     with pytest.raises(DrawError) as failure:
-        ReplayChatModel.of(long).find_record("5 " * 30_000)
+        ReplayChatModel.from_records(long).find_record("5 " * 30_000)
     assert time.process_time() - before < 2.0
     assert len(str(failure.value)) < 600
 
@@ -128,15 +128,15 @@ def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:
 
 
 def test_replayed_parts_say_what_was_recorded() -> None:
-    assert fingerprint(ReplayChatModel.of(RECORDS, PROVENANCE)) == {"id": "recorded-model"}
-    assert fingerprint(RecordedScores(PROVENANCE)) == {"id": "recorded-judge"}
-    assert fingerprint(RecordedAnswers(RECORDS, PROVENANCE)) == {"id": "upper"}
-    for part in (ReplayChatModel.of(RECORDS), RecordedScores(), RecordedAnswers(RECORDS)):
-        assert fingerprint(part) == {}
+    assert compute_fingerprint(ReplayChatModel.from_records(RECORDS, PROVENANCE)) == {"id": "recorded-model"}
+    assert compute_fingerprint(RecordedScores(PROVENANCE)) == {"id": "recorded-judge"}
+    assert compute_fingerprint(RecordedAnswers(RECORDS, PROVENANCE)) == {"id": "upper"}
+    for part in (ReplayChatModel.from_records(RECORDS), RecordedScores(), RecordedAnswers(RECORDS)):
+        assert compute_fingerprint(part) == {}
 
 
 def test_scores_of_strangers_are_unknown() -> None:
-    recorded = DrawnCandidate("right 1", ReplayChatModel.of(RECORDS).invoke("question 1"))
+    recorded = DrawnCandidate("right 1", ReplayChatModel.from_records(RECORDS).invoke("question 1"))
     verifier = RecordedScores()
     assert verifier("question 1", [recorded]) == [1 / 40]
     for stranger in (DrawnCandidate("right 1"), DrawnCandidate("right 1", AIMessage("right 1"))):
@@ -182,7 +182,7 @@ def test_two_images_with_one_text_are_two_prompts() -> None:
         PromptRecord(id=name, input=illustrated(pixels), candidates=(candidates[name],))
         for name, pixels in (("cat", "aaaa"), ("rocket", "bbbb"))
     ]
-    model = ReplayChatModel.of(records)
+    model = ReplayChatModel.from_records(records)
     assert [model.invoke(illustrated(pixels)).text for pixels in ("bbbb", "aaaa")] == ["rocket", "cat"]
     metadata = RecordedMetadata(one.model_copy(update={"metadata": {"name": one.id}}) for one in records)
     assert metadata(illustrated("bbbb")) == {"name": "rocket"}
@@ -203,7 +203,7 @@ def test_parts_are_found_again_in_the_form_that_a_chat_model_is_given(block: dic
     # Chat models convert some blocks to LangChain's standard form before they see them.
     asked = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, block]}]
     record = PromptRecord(id="a", input=asked, candidates=(Candidate(text="it", score=0.5, correct=True),))
-    assert ReplayChatModel.of([record]).invoke(asked).text == "it"
+    assert ReplayChatModel.from_records([record]).invoke(asked).text == "it"
 
 
 def test_a_record_that_holds_no_messages_cannot_be_replayed() -> None:
@@ -211,7 +211,7 @@ def test_a_record_that_holds_no_messages_cannot_be_replayed() -> None:
         id="a", input=[{"no": "message"}], candidates=(Candidate(text="it", score=0.5, correct=True),)
     )
     with pytest.raises(InputError, match="only text, messages and JSON objects can be replayed"):
-        ReplayChatModel.of([record])
+        ReplayChatModel.from_records([record])
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_record_that_holds_no_messages_cannot_be_replayed() -> None:
     ],
 )
 def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
-    assert prompt_key(one) == prompt_key(other)
+    assert compute_prompt_key(one) == compute_prompt_key(other)
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
     ],
 )
 def test_keys_differ_for_different_prompts(one: Any, other: Any) -> None:
-    assert prompt_key(one) != prompt_key(other)
+    assert compute_prompt_key(one) != compute_prompt_key(other)
 
 
 def test_a_text_that_looks_like_an_object_is_not_one() -> None:
     # A known limit, written down here: the key of an object is its JSON, and a text may be the same JSON.
-    assert prompt_key('{"a":1}') == prompt_key({"a": 1})
+    assert compute_prompt_key('{"a":1}') == compute_prompt_key({"a": 1})

@@ -60,7 +60,7 @@ def test_the_parts_of_a_plan_are_what_they_have_always_been() -> None:
     # Written down once: with other hashes, artifacts saved before would not recognise their own records.
     assert [PLAN.part(f"p{row}", None) for row in range(10)] == GOLDEN_PARTS
     assert [PLAN.part("any", f"c{row}") for row in range(10)] == GOLDEN_CLUSTER_PARTS
-    assert PLAN.sketch(["p0", "p1"]) == GOLDEN_SKETCH
+    assert PLAN.compute_sketch(["p0", "p1"]) == GOLDEN_SKETCH
     assert digest_ids(["p0", "p1"]) == GOLDEN_DIGEST
 
 
@@ -161,31 +161,31 @@ def test_the_one_of_a_cluster_is_chosen_by_lot() -> None:
 
 def test_the_sketch_is_made_of_the_smallest_hashes_and_of_no_id() -> None:
     ids = [f"id {row}" for row in range(1000)]
-    sketch = PLAN.sketch(ids)
+    sketch = PLAN.compute_sketch(ids)
     assert len(sketch) == SKETCH_SIZE == 256
-    assert sketch == tuple(sorted(PLAN.sketch([one])[0] for one in ids)[:256])
-    assert sketch == PLAN.sketch(reversed(ids))
+    assert sketch == tuple(sorted(PLAN.compute_sketch([one])[0] for one in ids)[:256])
+    assert sketch == PLAN.compute_sketch(reversed(ids))
     assert all(len(one) == 16 and int(one, 16) >= 0 for one in sketch)
-    assert PLAN.sketch(ids[:3]) != split_plan(1, fit=0.25, test=0.3).sketch(ids[:3])
-    assert PLAN.sketch([]) == ()
+    assert PLAN.compute_sketch(ids[:3]) != split_plan(1, fit=0.25, test=0.3).compute_sketch(ids[:3])
+    assert PLAN.compute_sketch([]) == ()
 
 
 def test_ids_of_the_sketch_are_met_and_no_others() -> None:
     ids = [f"id {row}" for row in range(1000)]
-    sketch = PLAN.sketch(ids)
-    met = [one for one in ids if PLAN.meets(sketch, [one])]
+    sketch = PLAN.compute_sketch(ids)
+    met = [one for one in ids if PLAN.has_overlap(sketch, [one])]
     assert len(met) == 256
-    assert not PLAN.meets(sketch, [f"new {row}" for row in range(1000)])
-    assert PLAN.meets(sketch, ["new", *ids])
-    assert not PLAN.meets(sketch, [])
-    assert not split_plan(1, fit=0.25, test=0.3).meets(sketch, ids)
+    assert not PLAN.has_overlap(sketch, [f"new {row}" for row in range(1000)])
+    assert PLAN.has_overlap(sketch, ["new", *ids])
+    assert not PLAN.has_overlap(sketch, [])
+    assert not split_plan(1, fit=0.25, test=0.3).has_overlap(sketch, ids)
 
 
 def test_a_shared_hundredth_is_met_as_often_as_stated() -> None:
     # A share p of the ids misses the sketch with probability about (1 - p)^256; here p = 0.01.
     ids = [f"id {row}" for row in range(10_000)]
-    sketch = PLAN.sketch(ids)
-    missed = sum(not PLAN.meets(sketch, ids[start::100]) for start in range(100))
+    sketch = PLAN.compute_sketch(ids)
+    missed = sum(not PLAN.has_overlap(sketch, ids[start::100]) for start in range(100))
     # The hundred shares are drawn without replacement: their misses vary less than independent ones.
     assert agree(missed, 100, (1 - 0.01) ** 256)
 

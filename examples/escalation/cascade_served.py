@@ -18,7 +18,7 @@ from two_models import CHEAP, STRONG
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.certificates.bounds import upper_bound
-from langchain_cfc.verifiers.self_consistency import normalised
+from langchain_cfc.verifiers.self_consistency import normalise_answer
 
 DELTA = 0.05
 
@@ -78,7 +78,7 @@ def _served(result: object, cheap_digest: str, correct: set[str]) -> Served:
         return Served("person", None)
     # Every result says whose promise it carries.
     tier = "cheap" if result.guarantee.artifact_digest == cheap_digest else "strong"
-    return Served(tier, any(normalised(answer) in correct for answer in result.answers))
+    return Served(tier, any(normalise_answer(answer) in correct for answer in result.answers))
 
 
 def _correct() -> dict[str, set[str]]:
@@ -86,7 +86,7 @@ def _correct() -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for record in (*CHEAP.records, *STRONG.records):
         labelled = [str(one.text) for one in record.candidates if one.correct]
-        found[record.id] |= {normalised(text) for text in (*record.reference, *labelled)}
+        found[record.id] |= {normalise_answer(text) for text in (*record.reference, *labelled)}
     return found
 
 

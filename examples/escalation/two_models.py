@@ -69,7 +69,7 @@ class Tier:
     def parts(self) -> dict[str, Any]:
         """What `CFCRunnable` takes beside an artifact."""
         if self.model is None:
-            replayed = ReplayChatModel.of(self.records, self.provenance)
+            replayed = ReplayChatModel.from_records(self.records, self.provenance)
             # One draw after the other, so that candidates keep the places they were recorded in.
             return {
                 "generator": replayed,

@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.sampling import DrawnCandidate
 
@@ -33,8 +33,8 @@ def generator() -> Runnable[Any, Any]:
 def model() -> BaseChatModel:
     """The model named above. It has to say how probable its words were, for that makes the score."""
     if MODEL == "recorded":
-        facts = recording()
-        return RecordedModel.of(facts, facts.provenance)
+        facts = load_recording()
+        return RecordedModel.from_records(facts, facts.provenance)
     from langchain_openai import ChatOpenAI
 
     return ChatOpenAI(model=MODEL, temperature=0.7, logprobs=True)

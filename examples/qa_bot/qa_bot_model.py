@@ -16,8 +16,8 @@ from typing import Any
 from qa_bot_store import FOLDER, same_question
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.demo import FEATURES, recording
-from langchain_cfc.demo.replay import recorded_parts
+from langchain_cfc.demo import FEATURES, load_recording
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.records import Records
 from langchain_cfc.verifiers import SequenceProbability
 
@@ -60,9 +60,9 @@ class Bot:
 
 def recorded() -> Bot:
     """The recording that the package ships: no key, no network, no model."""
-    records = recording()
+    records = load_recording()
     artifact = calibrated("recorded", records, FEATURES)
-    chain = CFCRunnable(artifact=artifact, **recorded_parts(records))
+    chain = CFCRunnable(artifact=artifact, **make_replay_parts(records))
     one_at_a_time = threading.Lock()  # recorded candidates keep their slots only so
 
     def decide(question: str, alpha: str) -> CFCResult:
@@ -143,7 +143,7 @@ def _parts(artifact: CalibrationArtifact, records: Records) -> tuple[dict[str, s
 
 def main() -> None:
     """Print what each level does on the recorded questions held out."""
-    records = recording()
+    records = load_recording()
     artifact = calibrated("recorded", records, FEATURES)
     print("promised  kept  answered  flagged  distinct answers")
     for alpha in ALPHAS:

@@ -33,7 +33,7 @@ def recorded(path: Path = RECORDS) -> ModelAndProbability:
     model = {name: value for name, value in (chain or {}).items() if name != "id"} | {"prompt_digest": None}
     prompted = [record.model_copy(update={"input": messages(record.input)}) for record in source]
     return (
-        ReplayChatModel.of(prompted, Provenance(n=N, generator=model)),
+        ReplayChatModel.from_records(prompted, Provenance(n=N, generator=model)),
         RecordedScores(Provenance(n=N, verifier=dict(SequenceProbability().fingerprint)), output="sequence"),
     )
 

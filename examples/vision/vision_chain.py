@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableLambda
 from vision_questions import cutting, read_address
 
-from langchain_cfc.verifiers.self_consistency import normalised
+from langchain_cfc.verifiers.self_consistency import normalise_answer
 
 
 def with_images(messages: Any) -> list[BaseMessage]:
@@ -70,4 +70,4 @@ def short_answer(text: str) -> str:
     Returns:
         The normalised answer.
     """
-    return normalised(text.replace("×", "x")).replace(" x ", "x")
+    return normalise_answer(text.replace("×", "x")).replace(" x ", "x")

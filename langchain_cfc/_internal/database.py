@@ -41,50 +41,50 @@ class Database:
         except (NoSuchModuleError, ArgumentError) as error:
             msg = f"{self.name} is not a usable database: {error}"
             raise StoreError(msg) from error
-        if self.embedded:
+        if self.is_sqlite:
             _check_one_name(self.path)
             event.listen(self.engine, "connect", _configure)
 
     @property
-    def embedded(self) -> bool:
+    def is_sqlite(self) -> bool:
         """Whether the database is an SQLite file."""
         return self._url.get_backend_name() == "sqlite"
 
     @property
-    def without_nul(self) -> bool:
+    def rejects_nul(self) -> bool:
         """Whether texts cannot contain the character U+0000, as in PostgreSQL."""
-        return not self.embedded
+        return not self.is_sqlite
 
     @property
     def path(self) -> Path:
         """The path of the SQLite file."""
         return Path(str(self._url.database))
 
-    def tables(self) -> set[str]:
+    def list_tables(self) -> set[str]:
         """Return the names of the tables."""
-        with self.reading() as connection:
+        with self.begin_read() as connection:
             return set(inspect(connection).get_table_names())
 
-    def create(self, tables: MetaData) -> None:
+    def create_tables(self, tables: MetaData) -> None:
         """Create the tables that do not exist yet."""
-        if self.embedded:
-            with self.explained("write"), self.engine.connect() as connection:
+        if self.is_sqlite:
+            with self.explain_errors("write"), self.engine.connect() as connection:
                 # A permanent setting of the file, so only once the file is known to be a store.
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        with self.writing() as connection:
+        with self.begin_write() as connection:
             tables.create_all(connection)
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def begin_read(self) -> Iterator[Connection]:
         """Open a connection for reading."""
-        with self.explained("read"), self.engine.connect() as connection:
+        with self.explain_errors("read"), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def snapshot(self) -> Iterator[Connection]:
+    def begin_snapshot(self) -> Iterator[Connection]:
         """Open a connection that sees one state of the database, regardless of concurrent writes."""
-        with self.reading() as connection:
-            if self.embedded:
+        with self.begin_read() as connection:
+            if self.is_sqlite:
                 # The driver begins transactions only for writes.
                 connection.exec_driver_sql("BEGIN")
                 yield connection
@@ -93,9 +93,9 @@ class Database:
 
     def check_pages(self, *, thoroughly: bool = False) -> None:
         """Check an SQLite file, `thoroughly` including indexes; PostgreSQL's server has its own checksums."""
-        if not self.embedded:
+        if not self.is_sqlite:
             return
-        with self.reading() as connection:
+        with self.begin_read() as connection:
             pragma = "integrity_check" if thoroughly else "quick_check"
             found = [str(row[0]) for row in connection.exec_driver_sql(f"PRAGMA {pragma}(3)")]
         if found != ["ok"]:
@@ -103,19 +103,19 @@ class Database:
             raise StoreError(msg)
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def begin_write(self) -> Iterator[Connection]:
         """Open a transaction that is durably committed at the end, or rolled back after an error."""
-        with self.explained("write"), self.engine.begin() as connection:
+        with self.explain_errors("write"), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def uncommitted(self) -> Iterator[Connection]:
+    def begin_uncommitted(self) -> Iterator[Connection]:
         """Open a transaction that is rolled back at the end unless it was committed."""
-        with self.explained("write"), self.engine.connect() as connection:
+        with self.explain_errors("write"), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def explained(self, what: str) -> Iterator[None]:
+    def explain_errors(self, what: str) -> Iterator[None]:
         """Convert the database's errors to a StoreError that says where it failed and what was kept."""
         try:
             yield
@@ -130,9 +130,9 @@ class Database:
             raise StoreError(msg) from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Lock the store for this run; a StoreError if another run holds the lock."""
-        if not self.embedded:
+        if not self.is_sqlite:
             with self._advisory_lock():
                 yield
             return
@@ -153,7 +153,7 @@ class Database:
 
     @contextmanager
     def _advisory_lock(self) -> Iterator[None]:
-        with self.explained("lock"), self.engine.connect() as connection:
+        with self.explain_errors("lock"), self.engine.connect() as connection:
             # The server detects a dead client by keepalives, and releases its lock.
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))

@@ -45,17 +45,17 @@ def select_held_out(
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
-    if plan.meets(facts.sketch, labelled.names):
+    if plan.has_overlap(facts.sketch, labelled.names):
         _check_usable(artifact, labelled, part)
         labelled = labelled.take(plan.rows(labelled)[part])
         which = HELD_OUT_PART
-        if plan.meets(facts.sketch, labelled.names):
+        if plan.has_overlap(facts.sketch, labelled.names):
             msg = (
                 "records of the held-out part carry ids of calibration records: their clusters have "
                 "changed since calibration"
             )
             raise OverlapError(msg)
-    labelled = plan.fair(labelled.take(plan.one_per_cluster(labelled)))
+    labelled = plan.draw_fair_sample(labelled.take(plan.one_per_cluster(labelled)))
     if len(labelled) == 0:
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)

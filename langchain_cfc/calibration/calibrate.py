@@ -176,8 +176,8 @@ def _calibrate(
     )
     steps = {alpha: config.level_steps(alpha) for alpha in alphas}
     fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas
-    levels, arrays = fit_levels(data, config, sorted(fitted, key=float), plan.stays(labelled))
-    fair = plan.fair(labelled)
+    levels, arrays = fit_levels(data, config, sorted(fitted, key=float), plan.flag_fair_sample(labelled))
+    fair = plan.draw_fair_sample(labelled)
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=_creation_time(),

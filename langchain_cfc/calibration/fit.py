@@ -381,7 +381,7 @@ class CalibrationPrompts:
         order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        fair = self.plan.stays(self.labelled)
+        fair = self.plan.flag_fair_sample(self.labelled)
         parts = self.plan.rows(self.labelled)
         used = {name: rows if self._keeps_weights(name) else rows[fair[rows]] for name, rows in parts.items()}
         return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
@@ -455,7 +455,7 @@ class CalibrationPrompts:
                 for name, members in ids.items()
                 if members or name != "certification"
             },
-            sketch=list(self.plan.sketch(sketched)),
+            sketch=list(self.plan.compute_sketch(sketched)),
             attainable_coverage=float(np.average(data.reachable, weights=data.labelled.weights)),
             groups=data.groups,
             certification_size=len(ids["certification"]),

@@ -12,7 +12,7 @@ from rich.markup import escape
 from langchain_cfc._internal.plugins import FACTORY, load_object
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, emit_json, err, failures_explained, out
-from langchain_cfc.demo.replay import recorded_parts
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable
@@ -93,10 +93,10 @@ def show_result(console: Console, result: CFCResult) -> None:
 
 
 def _replayed(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
-    from langchain_cfc.demo import recording
+    from langchain_cfc.demo import load_recording
 
-    source = recording() if str(path) == "demo" else read_records(path)
-    parts = recorded_parts(source, () if artifact.combination is None else artifact.combination.names)
+    source = load_recording() if str(path) == "demo" else read_records(path)
+    parts = make_replay_parts(source, () if artifact.combination is None else artifact.combination.names)
     # A prompt that is not there is no matter of candidates that could not be drawn.
     parts["generator"].find_record(prompt)
     return parts

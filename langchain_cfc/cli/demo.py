@@ -22,7 +22,7 @@ from langchain_cfc.cli._format import (
     track_progress,
     verdict,
 )
-from langchain_cfc.demo import Demo, run_demo
+from langchain_cfc.demo import DemoResult, run_demo
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
 
@@ -64,7 +64,7 @@ def demo(
     raise typer.Exit(EXIT_NO if seen.report.contradicted else 0)
 
 
-def show_report(console: Console, seen: Demo) -> None:
+def show_report(console: Console, seen: DemoResult) -> None:
     """Print what was promised and what happened.
 
     Args:
@@ -100,7 +100,7 @@ def show_report(console: Console, seen: Demo) -> None:
         console.print(f"[yellow]note:[/] {escape(note)}\n")
 
 
-def _show_prompts(console: Console, seen: Demo) -> None:
+def _show_prompts(console: Console, seen: DemoResult) -> None:
     """Three answered and two abstained prompts: the first by hash of their names, not the best ones."""
     console.rule("Three answered, two abstained")
     mixed = sorted(seen.served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest())
@@ -111,7 +111,7 @@ def _show_prompts(console: Console, seen: Demo) -> None:
         _show_prompt(console, record, result)
 
 
-def _show_next(console: Console, seen: Demo, path: Path) -> None:
+def _show_next(console: Console, seen: DemoResult, path: Path) -> None:
     question = next(record.input for record, result in seen.served if not result.abstained)
     name, command = escape(str(path)), _command()
     console.rule()

@@ -39,7 +39,7 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
-from langchain_cfc.sampling.models import packages_of
+from langchain_cfc.sampling.models import list_required_packages
 
 _MIN_SPARE_PROMPTS = 8
 
@@ -262,11 +262,11 @@ def _explain_failures(status: CollectionStatus) -> str:
     tried = status.failed + status.labelled
     share = status.failed / tried
     return (
-        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and what is calibrated without "
-        "them speaks of the others only. Where prompts like these fail when serving as well, the promise "
-        "holds for those that are answered. Where they are answered, at worst all of them are misses: of a "
-        f"promised coverage c only {1 - share:.3f} c is sure over all prompts. Retry them (--retry-failed), "
-        "and look for what they have in common (langchain-cfc status)"
+        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and a calibration without them "
+        "covers the other prompts only. If such prompts fail in serving as well, the guarantee holds for "
+        "those that are answered. If they are answered, at worst all of them are misses: of a guaranteed "
+        f"coverage c only {1 - share:.3f} c is certain over all prompts. Retry them (--retry-failed), and "
+        "look for what they have in common (langchain-cfc status)"
     )
 
 
@@ -275,15 +275,15 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
 
     What deceives the one deceives the other: a wrong candidate with the best score is labelled correct, the
     records show a verifier that is better than it is, and the guarantee is about what the judge believes. In
-    terms of `langchain_cfc.labelers.true_coverage`, its mistakes are not independent, so that only
+    terms of `langchain_cfc.labelers.bound_true_coverage`, its mistakes are not independent, so that only
     `true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
     """
     shared = sorted(_named_models(verifier) & _named_models(labeler))
     if not shared:
         return None
     return (
-        f"{', '.join(shared)} both scores and labels: what is promised then is what this model believes, and "
-        "its agreement with itself. Label with another model, by matching, or by people"
+        f"{', '.join(shared)} both scores and labels: the guarantee is then about what this model believes, "
+        "and measures its agreement with itself. Label with another model, by matching, or by people"
     )
 
 
@@ -297,7 +297,9 @@ def check_packages(model: str | None = None) -> None:
     Raises `MissingExtraError`, whose message names the command that installs all missing packages.
     """
     needed = {"filelock": "collect", "sqlalchemy": "collect"}
-    check_installed({**needed, **(packages_of(model) if model is not None else {})}, "a collection")
+    check_installed(
+        {**needed, **(list_required_packages(model) if model is not None else {})}, "a collection"
+    )
 
 
 # Seconds between two lines if there is no terminal; shorter runs print none.

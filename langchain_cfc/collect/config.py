@@ -22,7 +22,7 @@ from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
-from langchain_cfc.sampling import SamplingName, resolved
+from langchain_cfc.sampling import SamplingName, resolve_generator
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -98,7 +98,7 @@ class ComponentTable(_Table):
         """Create the component; raises `InputError` if that fails."""
         if self.model is None:
             return load_object(self.factory, self.arguments)
-        model = resolved(self.model, self.model_arguments)
+        model = resolve_generator(self.model, self.model_arguments)
         return load_object(self.factory, {**self.arguments, "model": model})
 
 
@@ -139,7 +139,7 @@ class GeneratorTable(_Table):
     def create(self) -> Any:
         """Create the generator; raises `InputError` if that fails."""
         if self.model is not None:
-            return resolved(self.model, self.arguments)
+            return resolve_generator(self.model, self.arguments)
         return load_object(str(self.factory), self.arguments)
 
 

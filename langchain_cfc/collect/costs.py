@@ -227,7 +227,7 @@ class Budget:
         """Raise `CollectionError` if there is a limit and a model did not report its tokens."""
         if self.is_limited and usage.unreported:
             msg = (
-                f"{usage.unreported} of {usage.answered} answers do not say how many tokens they took, so "
+                f"{usage.unreported} of {usage.answered} answers do not say how many tokens they used, so "
                 "the budget cannot be kept: let the model report its usage, or set no limit"
             )
             raise CollectionError(msg)

@@ -33,17 +33,18 @@ from langchain_cfc.execution import (
     Progress,
     Steps,
     Target,
-    acomplete,
-    tagged,
-    with_call_limits,
+    add_tags,
+    apply_limits,
+    arun_flow,
 )
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.labelers import Labeler, LabelerInput, Labelling, Reads
+from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
 from langchain_cfc.records import Example, Provenance
-from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolved
+from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolve_generator
 from langchain_cfc.sampling.description import Description
+from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers.base import ByFirst, ByOne
+from langchain_cfc.verifiers.base import CandidateScorer
 
 # Interfaces
 
@@ -291,7 +292,7 @@ class StageCalls:
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         timeout = self._policy.timeout
-        with await within.aheld():
+        with await within.apermit():
             for limiter in self._policy.rate_limiters:
                 await limiter.aacquire()
             self._unsettled += 1
@@ -425,7 +426,7 @@ class Components:
         answer: Answer extractor, from text to answer; None without one.
         metadata: Metadata function of the prompt, as in serving; None to use the dataset's metadata alone.
         sampling: How candidates are drawn, see `CFCRunnable`.
-        reads: What the labeler is shown if there is an extractor, see `Labelling`.
+        reads: What the labeler is shown if there is an extractor, see `CandidateLabeling`.
         generator_id: Name of the generator in the records, if it cannot name itself.
         verifier_id: Name of the verifier, likewise.
         labeler_id: Name of the labeler, likewise.
@@ -470,13 +471,13 @@ class LocalExecutor:
         if not isinstance(components.n, int) or components.n < 1:  # type: ignore[redundant-expr]  # files hold anything
             msg = f"n is {components.n!r}; expected a whole number of candidates, at least 1"
             raise InputError(msg)
-        generator = resolved(components.generator)
+        generator = resolve_generator(components.generator)
         verifier: Any = components.verifier
         if isinstance(verifier, Mapping):
             verifier = VerifierEnsemble(verifier)
         self._n = components.n
-        self._scoring = ByFirst(verifier) if isinstance(verifier, VerifierEnsemble) else ByOne(verifier)
-        self._labelling = Labelling(components.labeler, components.reads)
+        self._scorer = CandidateScorer(verifier)
+        self._labelling = CandidateLabeling(components.labeler, components.reads)
         self._sampler = Sampler(generator, components.sampling)
         self._description = Description(components.answer, components.metadata)
         self._limiter = limiter
@@ -484,18 +485,18 @@ class LocalExecutor:
         self._config: RunnableConfig = config or {}
         provenance = Provenance(
             n=components.n,
-            generator=fingerprint(generator, components.generator_id),
-            verifier=fingerprint(verifier, components.verifier_id),
-            labeler=fingerprint(components.labeler, components.labeler_id),
+            generator=compute_fingerprint(generator, components.generator_id),
+            verifier=compute_fingerprint(verifier, components.verifier_id),
+            labeler=compute_fingerprint(components.labeler, components.labeler_id),
             answer=None
             if components.answer is None
-            else fingerprint(components.answer, components.answer_id),
+            else compute_fingerprint(components.answer, components.answer_id),
         )
         self._configuration = {
             **provenance.model_dump(include={"n", "generator", "verifier", "labeler", "answer"}),
             "sampling": components.sampling,
             "reads": components.reads,
-            "metadata": None if components.metadata is None else fingerprint(components.metadata),
+            "metadata": None if components.metadata is None else compute_fingerprint(components.metadata),
         }
 
     @property
@@ -506,30 +507,31 @@ class LocalExecutor:
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, except for those that the journal holds."""
         recorder = UsageRecorder()
-        config = self._sampler.witnessed(self._config, recorder)
-        keeper = _JournalKeeper(journal, recorder)
-        steps = self._sampler.draws(example.input, self._n, config, Progress(), recorder, keeper=keeper)
+        store = _JournalStore(journal, recorder)
+        steps = self._sampler.draw_steps(
+            example.input, self._n, self._config, Progress(), recorder, store=store
+        )
         return await self._run(steps, recorder, journal)
 
     async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Score the candidates of a prompt."""
         recorder = UsageRecorder()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
-        steps = self._scoring.scored(given, tagged(recorder.heard_in(self._config), "cfc:verifier"))
+        steps = self._scorer.score(given, add_tags(add_handler(self._config, recorder), "cfc:verifier"))
         return await self._run(steps, recorder, journal)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label the candidates of a prompt, extract their answers and compute its metadata."""
         recorder = UsageRecorder()
-        steps = self._label_steps(example, draws, recorder.heard_in(self._config))
+        steps = self._label_steps(example, draws, add_handler(self._config, recorder))
         return await self._run(steps, recorder, journal)
 
     async def _run(self, steps: Steps[Any], recorder: UsageRecorder, journal: Journal) -> Outcome:
         calls = None if self._retry_policy is None else StageCalls(self._retry_policy, journal)
         result: Any
         try:
-            with with_call_limits(CallLimits(self._limiter, attempts=calls), self._config):
-                result = await acomplete(steps)
+            with apply_limits(CallLimits(self._limiter, attempts=calls), self._config):
+                result = await arun_flow(steps)
         except StoreError:  # an error of the journal, not of the prompt
             raise
         except CFCError as error:
@@ -542,29 +544,29 @@ class LocalExecutor:
     def _label_steps(
         self, example: Example, draws: Sequence[DrawnCandidate], config: RunnableConfig
     ) -> Steps[Labels]:
-        metadata = yield from self._description.metadata(example.input, config)
-        answers = yield from self._description.answers(draws, config)
-        extracted = answers if self._description.extracts else None
+        metadata = yield from self._description.describe_prompt(example.input, config)
+        answers = yield from self._description.extract_answers(draws, config)
+        extracted = answers if self._description.has_extractor else None
         given = LabelerInput(
             id=example.id, prompt=example.input, reference=example.reference, candidates=list(draws)
         )
-        labels = yield from self._labelling.labels(given, extracted, config)
+        labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
 
 
-class _JournalKeeper:
+class _JournalStore:
     """Passes a sampler's candidates to a journal, with their usage."""
 
     def __init__(self, journal: Journal, recorder: UsageRecorder) -> None:
         self._journal = journal
         self._recorder = recorder
 
-    def known(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
+    def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
         """Return the candidates that were drawn for the same prepared input."""
         # An object that LangChain cannot serialize is written with its address, and never matches.
         return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
 
-    def keep(self, slot: int, draw: DrawnCandidate) -> None:
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
         """Store a candidate."""
         self._journal.save_draw(slot, draw, Usage.from_recorder(self._recorder))
 

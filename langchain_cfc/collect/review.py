@@ -59,8 +59,13 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
-from langchain_cfc.labelers import Agreement, compare_labels, true_coverage, true_coverage_at_worst
-from langchain_cfc.labelers.human import MARK, Sheet, read_sheet, written
+from langchain_cfc.labelers import (
+    Agreement,
+    bound_true_coverage,
+    bound_true_coverage_at_worst,
+    compare_labels,
+)
+from langchain_cfc.labelers.human import TEXT_MARK, Sheet, format_value, read_sheet
 from langchain_cfc.records import Candidate, PromptRecord
 from langchain_cfc.records.batches import check_records
 from langchain_cfc.verifiers._prompts import read_prompt
@@ -113,10 +118,10 @@ def write_review(
         raise InputError(msg)
     table = io.StringIO(newline="")
     lines = csv.writer(table)
-    lines.writerow([*(MARK + name for name in COLUMNS), "correct"])
+    lines.writerow([*(TEXT_MARK + name for name in COLUMNS), "correct"])
     for record in sample:
         cells = _sheet_row(record, _hash_to_int(str(seed), "slot", record.id) % len(record.candidates))
-        lines.writerow([*(MARK + cell for cell in cells), ""])
+        lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
     with atomic_writer(target) as file:
         # With a byte order mark, because some programs need it to recognize UTF-8.
         file.write(table.getvalue().encode("utf-8-sig"))
@@ -124,7 +129,7 @@ def write_review(
 
 def format_candidate(candidate: Candidate) -> str:
     """Return the text of a candidate on a sheet; canonical JSON if it is structured."""
-    return written(candidate.message if candidate.text is None else candidate.text)
+    return format_value(candidate.message if candidate.text is None else candidate.text)
 
 
 def _sample_records(records: Iterable[PromptRecord], k: int, seed: str) -> list[PromptRecord]:
@@ -167,13 +172,13 @@ def _sheet_row(record: PromptRecord, slot: int) -> tuple[str, str, str, str]:
 
 
 def _contradiction_error(record: PromptRecord, text: str) -> InputError:
-    msg = f"record {record.id!r} labels the candidate {text!r:.80} both correct and wrong: settle it first"
+    msg = f"record {record.id!r} labels the candidate {text!r:.80} both correct and wrong: choose one label"
     return InputError(msg)
 
 
 def _format_cell(value: Any) -> str:
     """Return as much of an input or a reference as a cell holds."""
-    text = "" if value is None else written(value)
+    text = "" if value is None else format_value(value)
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(_CUT)] + _CUT
 
 
@@ -349,7 +354,7 @@ def _find_labels(
     met, recorded = set(), 0
     for record in check_records(records):
         recorded = len(record.candidates)
-        name = record.id if sheet.by == "id" else written(record.input)
+        name = record.id if sheet.by == "id" else format_value(record.input)
         if name not in names:
             continue
         met.add(name)
@@ -399,11 +404,11 @@ def _adjust_coverage(
 
 
 def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
-    independent, _ = true_coverage(
+    independent, _ = bound_true_coverage(
         coverage, error_on_wrong=min(error_on_wrong, _NEARLY_1), error_on_correct=0.0, largest_set=n
     )
     # Only the product e0 W counts, which is f n.
-    at_worst, _ = true_coverage_at_worst(
+    at_worst, _ = bound_true_coverage_at_worst(
         coverage,
         error_on_wrong=min(flattering, _NEARLY_1),
         error_on_correct=0.0,

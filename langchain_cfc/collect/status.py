@@ -206,8 +206,8 @@ class EarlyWarnings:
         if self._models and not models <= self._models:
             new, known = ", ".join(sorted(models - self._models)), ", ".join(sorted(self._models))
             yield (
-                f"another model drew than before: {new}, after {known}. If that was not meant to be, the "
-                "records are no sample of what will serve"
+                f"another model drew than before: {new}, after {known}. Unless this is intended, the "
+                "records are not a sample of what will serve"
             )
         self._models |= models
 
@@ -243,5 +243,5 @@ class EarlyWarnings:
         else:
             yield (
                 f"the verifier does not tell correct from wrong candidates, as far as can be seen ({seen}): "
-                "answer sets will be large and abstentions many. Try another, or combine several"
+                "expect large answer sets and many abstentions. Try another verifier, or combine several"
             )

@@ -1,4 +1,4 @@
-"""Recorded candidates served as if a model drew them, to see the whole path at work without one."""
+"""Serve recorded candidates as if a model drew them, to run the whole path without a model."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
+from langchain_cfc.execution.langgraph_compat import is_generated_block_id
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers._prompts import read_prompt
@@ -31,9 +32,8 @@ _COMPARED, _MOST_COMPARED = 200, 5_000
 class ReplayChatModel(BaseChatModel):
     """Answers a recorded prompt with its recorded candidates, one after the other, by request slot.
 
-    Candidates keep their slots when the draws run one after the other (`max_concurrency` 1).
-
-    `of` makes it of records.
+    Candidates keep their slots when the draws run one after the other (`max_concurrency` 1). Made by
+    `from_records`.
 
     Attributes:
         fingerprint: That of the model which was recorded.
@@ -41,13 +41,15 @@ class ReplayChatModel(BaseChatModel):
 
     fingerprint: dict[str, Any]
 
-    # Private, for LangChain and this package look through all public fields of a model, again and again.
+    # Private, because LangChain and this package search all public fields of a model, again and again.
     _records: Mapping[str, PromptRecord] = PrivateAttr(default_factory=dict)
     _served: dict[str, int] = PrivateAttr(default_factory=lambda: defaultdict(int))
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> ReplayChatModel:
+    def from_records(
+        cls, records: Iterable[PromptRecord], provenance: Provenance | None = None
+    ) -> ReplayChatModel:
         """Make a model that replays these records.
 
         Args:
@@ -59,7 +61,7 @@ class ReplayChatModel(BaseChatModel):
         """
         by_input: dict[str, PromptRecord] = {}
         for record in records:
-            first = by_input.setdefault(prompt_key(record.input), record)
+            first = by_input.setdefault(compute_prompt_key(record.input), record)
             if first is not record:
                 msg = (
                     f"records {first.id!r} and {record.id!r} have the same input: which to replay is not "
@@ -69,38 +71,31 @@ class ReplayChatModel(BaseChatModel):
             if any(candidate.text is None for candidate in record.candidates):
                 msg = f"record {record.id!r} holds candidates that are no text; only texts can be replayed"
                 raise InputError(msg)
-        generator = provenance.generator if provenance is not None else None
-        made = cls(fingerprint=dict(generator or {}))
-        made._records = by_input
-        return made
+        model = cls(fingerprint=_get_stated(provenance, "generator"))
+        model._records = by_input
+        return model
 
     def find_record(self, prompt: Any) -> PromptRecord:
-        """Find what was recorded for a prompt.
-
-        Args:
-            prompt: Text, messages or a JSON object.
-
-        Returns:
-            The record of this very prompt.
+        """Return what was recorded for a prompt (text, messages or a JSON object).
 
         Raises:
             DrawError: If the recording does not hold it; the message names the recorded prompts that are
                 most like it.
         """
-        key = prompt_key(prompt)
+        key = compute_prompt_key(prompt)
         if key in self._records:
             return self._records[key]
         # Comparing takes time with the square of the length.
         starts = [known[:_COMPARED] for known in itertools.islice(self._records, _MOST_COMPARED)]
         nearest = get_close_matches(key[:_COMPARED], starts, n=3, cutoff=0.0)
         msg = (
-            f"this prompt was not recorded, so there is nothing to replay: {_quoted(key)}. Recorded prompts "
-            f"near it: {', '.join(map(_quoted, nearest)) or 'none'}"
+            f"this prompt was not recorded, so there is nothing to replay: {_quote(key)}. Recorded prompts "
+            f"near it: {', '.join(map(_quote, nearest)) or 'none'}"
         )
         raise DrawError(msg)
 
     def __repr__(self) -> str:
-        """How many prompts it can replay."""
+        """State how many prompts it can replay."""
         return f"ReplayChatModel({len(self._records)} prompts)"
 
     @property
@@ -115,7 +110,7 @@ class ReplayChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         del stop, run_manager, kwargs
-        key, record = prompt_key(messages), self.find_record(messages)
+        key, record = compute_prompt_key(messages), self.find_record(messages)
         with self._lock:
             slot = self._served[key] % len(record.candidates)
             self._served[key] += 1
@@ -126,7 +121,7 @@ class ReplayChatModel(BaseChatModel):
 
 
 class RecordedScores:
-    """The verifier of replayed candidates: their recorded scores.
+    """Verifier of replayed candidates: returns their recorded scores.
 
     Args:
         provenance: The records' header; its verifier becomes the fingerprint.
@@ -134,12 +129,11 @@ class RecordedScores:
     """
 
     def __init__(self, provenance: Provenance | None = None, *, output: str | None = None) -> None:
-        verifier = provenance.verifier if provenance is not None else None
-        self.fingerprint: dict[str, Any] = dict(verifier or {})
+        self.fingerprint = _get_stated(provenance, "verifier")
         self._output = output
 
     def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        """One recorded score per candidate.
+        """Return one recorded score per candidate.
 
         Raises:
             VerifierError: If a candidate does not come from a `ReplayChatModel`.
@@ -157,11 +151,10 @@ class RecordedScores:
 
 
 class RecordedAnswers:
-    """The answer extractor of replayed candidates: the answers recorded for their texts."""
+    """Answer extractor of replayed candidates: returns the answers recorded for their texts."""
 
     def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
-        answer = provenance.answer if provenance is not None else None
-        self.fingerprint: dict[str, Any] = dict(answer or {})
+        self.fingerprint = _get_stated(provenance, "answer")
         self._answers: dict[str, str] = {}
         for candidate in (candidate for record in records for candidate in record.candidates):
             first = self._answers.setdefault(str(candidate.text), candidate.answer_key)
@@ -170,7 +163,7 @@ class RecordedAnswers:
                 raise InputError(msg)
 
     def __call__(self, text: str) -> str:
-        """The answer recorded for this text.
+        """Return the answer recorded for this text.
 
         Raises:
             KeyError: If the text was not recorded.
@@ -179,18 +172,18 @@ class RecordedAnswers:
 
 
 class RecordedMetadata:
-    """The metadata function of replayed prompts: the metadata recorded for them."""
+    """Metadata function of replayed prompts: returns the metadata recorded for them."""
 
     def __init__(self, records: Iterable[PromptRecord]) -> None:
-        self._metadata = {prompt_key(record.input): dict(record.metadata) for record in records}
+        self._metadata = {compute_prompt_key(record.input): dict(record.metadata) for record in records}
 
     def __call__(self, prompt: Any) -> dict[str, Any]:
-        """The metadata recorded for this prompt; nothing for a prompt that was not recorded."""
-        return self._metadata.get(prompt_key(prompt), {})
+        """Return the metadata recorded for this prompt; nothing for a prompt that was not recorded."""
+        return self._metadata.get(compute_prompt_key(prompt), {})
 
 
-def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
-    """What `CFCRunnable` takes beside an artifact, to serve a recording as if a model drew it.
+def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what `CFCRunnable` takes besides an artifact, to serve a recording as if a model drew it.
 
     Args:
         source: Labelled records with text inputs, and their header; the labels play no role.
@@ -199,7 +192,7 @@ def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, An
 
     Returns:
         Generator, verifier, answer extractor and metadata function, all by name. Candidates are drawn one
-        after the other, for they keep their slots only so.
+        after the other, because only then they keep their slots.
 
     Raises:
         InputError: If the records cannot be replayed; see the parts.
@@ -207,11 +200,10 @@ def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, An
     records, provenance = list(source), source.provenance
     scored: dict[str, Any] = {"verifier": RecordedScores(provenance)}
     if outputs:
-        said = (provenance.verifier if provenance is not None else None) or {}
         combined = {name: RecordedScores(output=name) for name in outputs}
-        scored = {"verifier": combined, "verifier_id": said.get("id")}
+        scored = {"verifier": combined, "verifier_id": _get_stated(provenance, "verifier").get("id")}
     return {
-        "generator": ReplayChatModel.of(records, provenance),
+        "generator": ReplayChatModel.from_records(records, provenance),
         **scored,
         "answer": RecordedAnswers(records, provenance),
         "metadata": RecordedMetadata(records),
@@ -219,8 +211,13 @@ def recorded_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, An
     }
 
 
-def prompt_key(prompt: Any) -> str:
-    """Return the text by which a prompt is found again.
+def _get_stated(provenance: Provenance | None, part: str) -> dict[str, Any]:
+    """Return the fingerprint of a part in a header; empty where there is none."""
+    return dict(getattr(provenance, part, None) or {})
+
+
+def compute_prompt_key(prompt: Any) -> str:
+    """Return a text that is equal for equal prompts, by which a record is found.
 
     A text and the single human message that a chat model makes of it have the same key. Everything that a
     model is shown counts: two prompts with one text and different images have different keys.
@@ -237,18 +234,18 @@ def prompt_key(prompt: Any) -> str:
     content = read_prompt(prompt, "only text, messages and JSON objects can be replayed", InputError)
     if content.kind != "messages":
         return content.text
-    identities = [_identity(message) for message in content.messages]
+    identities = [_describe_message(message) for message in content.messages]
     return json.dumps(identities, sort_keys=True, ensure_ascii=False, default=repr)
 
 
-def _identity(message: BaseMessage) -> dict[str, Any]:
+def _describe_message(message: BaseMessage) -> dict[str, Any]:
     """Return all that a model is shown of a message.
 
-    Content is compared as LangChain's standard blocks, for chat models are handed some blocks in that form,
+    Content is compared as LangChain's standard blocks, because chat models get some blocks in that form,
     whatever form they were recorded in. Ids that LangChain makes up while it converts them are left out.
     """
     blocks = [
-        {key: value for key, value in block.items() if key != "id" or not str(value).startswith("lc_")}
+        {key: value for key, value in block.items() if key != "id" or not is_generated_block_id(value)}
         for block in message.content_blocks
     ]
     shown = {
@@ -261,5 +258,5 @@ def _identity(message: BaseMessage) -> dict[str, Any]:
     return {"type": message.type, "content": blocks, **stated}
 
 
-def _quoted(prompt: str) -> str:
+def _quote(prompt: str) -> str:
     return repr(shorten(prompt, 100, placeholder="..."))

@@ -1,119 +1,144 @@
-"""Runs that no graph around them streams or stores.
+"""What this package relies on in LangChain and LangGraph that is not part of their public interface.
 
-LangGraph hands its streams and its checkpointer to whatever runs below a node. By tags it can be told to
-leave models out, but not graphs that draw candidates, such as agents, nor functions that bear the name of the
-node.
+Every private name is used here and nowhere else, so that an incompatible release breaks one module. Methods
+with a leading underscore that LangChain asks subclasses to override or to call (`_generate`,
+`_call_with_config` and the like) are its interface for subclasses and stay with the subclasses.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
-from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.runnables.graph import Graph
-
-from langchain_cfc.verifiers import VerifierEnsemble
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackHandler,
+    BaseCallbackManager,
+    CallbackManagerForLLMRun,
+)
+from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.utils.utils import LC_ID_PREFIX
 
 # Keeps LangGraph from streaming the tokens and messages of models.
 NOSTREAM = "nostream"
-# Of what a graph hands down, what code may ask for: the store and the context of its run.
-_OPEN = "__pregel_runtime"
-_PLACE = {"checkpoint_ns", "checkpoint_id", "checkpoint_map"}
+# Of the settings that a graph hands down, the one that code may ask for: the store and context of its run.
+_RUNTIME = "__pregel_runtime"
+_CHECKPOINT_KEYS = {"checkpoint_ns", "checkpoint_id", "checkpoint_map"}
+# Where `init_chat_model` keeps the settings of a model that is made at each call.
+_DEFERRED_SETTINGS = "_default_config"
 
 
 def detached_from_graph(config: RunnableConfig) -> RunnableConfig:
-    """The same config without the streams and the checkpointer of a graph around it.
+    """Detach child runs from an enclosing LangGraph run: drop its stream handlers and its checkpointer.
 
-    Args:
-        config: Config of child runs.
-
-    Returns:
-        The config; graphs that run under it are graphs by themselves.
+    LangGraph hands both to whatever runs below a node. Tags can tell it to leave models out, but not graphs
+    that draw candidates, such as agents, nor functions that bear the name of the node. Graphs that run under
+    the returned config are graphs of their own.
     """
     changes: dict[str, Any] = {}
     if settings := config.get("configurable"):
-        changes["configurable"] = {name: value for name, value in settings.items() if _is_own(name)}
+        changes["configurable"] = {
+            name: value
+            for name, value in settings.items()
+            if name == _RUNTIME or not (name in _CHECKPOINT_KEYS or name.startswith("__pregel_"))
+        }
     callbacks = config.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager) and any(map(_is_stream, callbacks.handlers)):
-        heard = callbacks.copy()
-        heard.set_handlers([one for one in callbacks.handlers if not _is_stream(one)])
-        changes["callbacks"] = heard
+        without_streams = callbacks.copy()
+        without_streams.set_handlers([one for one in callbacks.handlers if not _is_stream(one)])
+        changes["callbacks"] = without_streams
     return {**config, **changes} if changes else config  # type: ignore[typeddict-item]  # as above
 
 
-def _is_own(name: str) -> bool:
-    return name == _OPEN or not (name in _PLACE or name.startswith("__pregel_"))
-
-
 def _is_stream(handler: BaseCallbackHandler) -> bool:
-    """Whether a handler is one of LangGraph's streams, of which no name is public."""
+    """Return whether a handler is one of LangGraph's streams, of which no name is public."""
     return type(handler).__module__.startswith("langgraph.")
 
 
-def serving_graph(
-    decides: Runnable[Any, Any], *, generator: Runnable[Any, Any], verifier: Any, n: int
-) -> Graph:
-    """Draw, score, decide.
+def get_deferred_settings(part: Any) -> dict[str, Any] | None:
+    """Return the settings of a model that is made at each call (`init_chat_model`); None for other parts."""
+    if not isinstance(part, Runnable) or not hasattr(part, "__dict__"):
+        return None
+    settings = vars(part).get(_DEFERRED_SETTINGS)
+    return settings if isinstance(settings, dict) else None
 
-    Args:
-        decides: The runnable that turns scores into a set or an abstention.
-        generator: What it draws from.
-        verifier: What scores the candidates.
-        n: Number of candidates.
 
-    Returns:
-        The graph from input to result.
+def copy_with_deferred_settings(part: Runnable[Any, Any], settings: Mapping[str, Any]) -> Runnable[Any, Any]:
+    """Return a copy of a model that is made at each call, with other settings."""
+    copy = object.__new__(type(part))
+    vars(copy).update({**vars(part), _DEFERRED_SETTINGS: settings})
+    return copy
+
+
+def get_tracing_params(
+    model: BaseChatModel, /, stop: list[str] | None = None, **kwargs: Any
+) -> LangSmithParams:
+    """Return what a chat model states about itself for tracing."""
+    return model._get_ls_params(stop=stop, **kwargs)  # noqa: SLF001 - the documented hook for tracing
+
+
+def convert_model_input(model: BaseChatModel, given: Any) -> PromptValue:
+    """Convert what a chat model is invoked with, as the model does."""
+    return model._convert_input(given)  # noqa: SLF001 - every chat model converts its input like this
+
+
+def make_message_id(run_id: UUID) -> str:
+    """Return the id that LangChain gives to the message of a run."""
+    return f"{LC_ID_PREFIX}-{run_id}"
+
+
+def is_generated_block_id(block_id: Any) -> bool:
+    """Return whether LangChain made up the id of a content block while it converted the block."""
+    return str(block_id).startswith("lc_")
+
+
+class DelegatingChatModel(BaseChatModel):
+    """A chat model that hands each call to another one and may change the results.
+
+    Attributes:
+        model: The other chat model.
     """
-    graph = Graph()
-    asked = graph.add_node(decides.get_input_schema())
-    drawn = graph.add_node(generator)
-    scored = graph.add_node(_named(verifier))
-    decided = graph.add_node(decides)
-    result = graph.add_node(decides.get_output_schema())
-    graph.add_edge(asked, drawn, f"{n} draws")
-    graph.add_edge(drawn, scored)
-    graph.add_edge(scored, decided)
-    graph.add_edge(decided, result)
-    return graph
 
+    model: BaseChatModel
 
-def fallback_graph(
-    either: Runnable[Any, Any], first: Runnable[Any, Any], fallback: Runnable[Any, Any]
-) -> Graph:
-    """Ask the first, and where it abstains the fallback.
+    def change_result(self, result: ChatResult) -> ChatResult:
+        """Change what the other model returned."""
+        return result
 
-    Args:
-        either: The runnable that does so.
-        first: What is asked first.
-        fallback: What is asked on abstention.
+    @property
+    def _llm_type(self) -> str:
+        return self.model._llm_type  # noqa: SLF001 - one chat model speaks for another
 
-    Returns:
-        The graph from input to result.
-    """
-    graph = Graph()
-    asked = graph.add_node(either.get_input_schema())
-    answered = graph.add_node(first)
-    escalated = graph.add_node(fallback)
-    result = graph.add_node(either.get_output_schema())
-    graph.add_edge(asked, answered)
-    graph.add_edge(answered, result, "answered", conditional=True)
-    graph.add_edge(answered, escalated, "abstained", conditional=True)
-    graph.add_edge(escalated, result)
-    return graph
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return dict(self.model._identifying_params)  # noqa: SLF001 - as above
 
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        return get_tracing_params(self.model, stop, **kwargs)
 
-def _named(verifier: Any) -> Runnable[Any, Any]:
-    """A verifier as a node with a readable name."""
-    if isinstance(verifier, Runnable):
-        return verifier
-    name = (
-        " + ".join(verifier.names)
-        if isinstance(verifier, VerifierEnsemble)
-        else getattr(verifier, "__name__", None)
-    )
-    return RunnableLambda(lambda given: given, name=name or type(verifier).__name__)
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return self.change_result(
+            self.model._generate(messages, stop=stop, run_manager=run_manager, **kwargs)  # noqa: SLF001 - as above
+        )
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return self.change_result(
+            await self.model._agenerate(messages, stop=stop, run_manager=run_manager, **kwargs)  # noqa: SLF001 - as above
+        )

@@ -1,7 +1,7 @@
-"""How many calls may run at once, and until when: one bound for everything that a prompt sets off.
+"""Limits on how many calls run at once and until when, shared by everything that a prompt sets off.
 
 LangChain's `max_concurrency` holds for one `batch` at a time. Where batches nest, as n draws do inside a
-batch of prompts, the numbers multiply: 8 prompts of 8 draws are 64 requests in flight. Here draws and
+batch of prompts, the numbers multiply: 8 prompts of 8 draws are 64 requests in flight. Here the draws and the
 verification of all prompts acquire permits from the same `ConcurrencyLimiter`, in threads or on an event
 loop.
 """
@@ -34,124 +34,121 @@ T = TypeVar("T")
 
 RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChainRun
 
-# Where a config carries the limit that the prompts of a batch share. The runnable takes it out again.
+# Where a config carries the limiter that the prompts of a batch share. The runnable takes it out again.
 _SHARED = "__cfc_limit"
-# What names a run and not its children.
+# Keys of a config that name one run, not its children.
 _OF_ONE_RUN = {"run_name", "run_id"}
 _TOO_LATE = "the time for this prompt was over before a call could start"
 
 
 class ConcurrencyLimiter:
-    """At most `size` calls at once, first come first served, for threads and event loops alike.
+    """Grants at most `size` permits at once, first come first served, to threads and event loops alike.
 
     Args:
-        size: Number of places, at least 1.
+        size: Number of permits, at least 1.
 
     Raises:
         InputError: If it is no whole number of at least 1.
     """
 
     def __init__(self, size: int) -> None:
-        # Of no place at all, or of half a place, one would wait for ever.
+        # With no permit at all, or half a permit, callers would wait for ever.
         if not isinstance(size, int) or size < 1:  # type: ignore[redundant-expr]  # configs hold anything
             msg = f"max_concurrency is {size!r}: expected a whole number of at least 1, or None for no limit"
             raise InputError(msg)
         self.size = size
         self._free = size
         self._waiting: deque[_Waiter] = deque()
-        # Re-entrant: a task that is never resumed gives its place back when it is collected, and that may
-        # happen anywhere, in here too.
+        # Re-entrant: a task that is never resumed releases its permit when it is garbage-collected, which may
+        # happen anywhere, also while this lock is held.
         self._lock = threading.RLock()
 
-    def take(self, deadline: float | None = None) -> None:
-        """Take a place; whoever has one gives it back.
+    def acquire(self, deadline: float | None = None) -> None:
+        """Acquire a permit; pair with `release()`.
 
         Args:
-            deadline: When to stop waiting for one, in `time.monotonic()` seconds; None waits for ever.
+            deadline: When to stop waiting, in `time.monotonic()` seconds; None waits for ever.
 
         Raises:
-            ServingTimeoutError: If none became free in time.
+            ServingTimeoutError: If no permit became free in time.
         """
         gate = threading.Lock()
         gate.acquire()
         waiter = _Waiter(gate.release)
+        left = -1 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
         try:
-            came = self._taken(waiter) or gate.acquire(timeout=_patience(deadline))
+            granted = self._acquire_or_enqueue(waiter) or gate.acquire(timeout=left)
         except BaseException:
             self._withdraw(waiter)
             raise
-        if not came:
+        if not granted:
             self._withdraw(waiter)
             raise ServingTimeoutError(_TOO_LATE)
 
-    async def atake(self) -> None:
-        """The same on an event loop, where waiting ends by cancellation."""
+    async def aacquire(self) -> None:
+        """Acquire a permit on an event loop, where waiting ends by cancellation."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         waiter = _Waiter(partial(_wake, loop, woken))
         try:
-            if not self._taken(waiter):
+            if not self._acquire_or_enqueue(waiter):
                 await woken
         except BaseException:
             self._withdraw(waiter)
             raise
 
-    def give_back(self) -> None:
-        """Give a place to the next who waits, or leave it free."""
+    def release(self) -> None:
+        """Hand a permit to the next waiter, or leave it free."""
         with self._lock:
             while self._waiting:
-                if self._waiting.popleft().given():
+                if self._waiting.popleft().grant():
                     return
             self._free += 1
 
-    def _taken(self, waiter: _Waiter) -> bool:
-        """Whether a place was free and is taken now; otherwise the waiter stands in line."""
+    def _acquire_or_enqueue(self, waiter: _Waiter) -> bool:
+        """Take a free permit and return True, or put the waiter in line."""
         with self._lock:
             if self._free:
                 self._free -= 1
-                waiter.has_place = True
+                waiter.has_permit = True
             else:
                 self._waiting.append(waiter)
-            return waiter.has_place
+            return waiter.has_permit
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """Stop waiting; a place that was given meanwhile goes to the next."""
+        """Stop waiting; a permit that was granted meanwhile goes to the next waiter."""
         with self._lock:
-            if waiter.has_place:
-                self.give_back()
+            if waiter.has_permit:
+                self.release()
                 return
-            with suppress(ValueError):  # of a closed loop, and passed over already
+            with suppress(ValueError):  # its loop is closed, and it was passed over already
                 self._waiting.remove(waiter)
 
 
 class _Waiter:
-    """Someone who waits for a place.
-
-    Args:
-        wake: How to wake it; raises a RuntimeError if its event loop is closed.
-    """
+    """A caller that waits for a permit; `wake` raises a RuntimeError if its event loop is closed."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
-        self.has_place = False
+        self.has_permit = False
         self._wake = wake
 
-    def given(self) -> bool:
-        """Give it a place; False if nobody is there any more to take it."""
+    def grant(self) -> bool:
+        """Grant it the permit; return False if its event loop is closed."""
         try:
             self._wake()
         except RuntimeError:
             return False
-        self.has_place = True
+        self.has_permit = True
         return True
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
     try:
-        here = asyncio.get_running_loop() is loop
+        is_same_loop = asyncio.get_running_loop() is loop
     except RuntimeError:
-        here = False
-    if here:
-        # From another thread it takes a turn of the loop, and a byte through a socket to set it off.
+        is_same_loop = False
+    if is_same_loop:
+        # From another thread this takes a turn of the loop, and a byte through a socket to start it.
         _resolve(woken)
     else:
         loop.call_soon_threadsafe(_resolve, woken)
@@ -162,144 +159,134 @@ def _resolve(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-def _patience(deadline: float | None) -> float:
-    """Seconds until then, as locks want them."""
-    return -1 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-
-
-class Attempts(Protocol):
-    """How calls are made where one that fails may be made again: offline, where nobody waits."""
+class RetryingCaller(Protocol):
+    """Makes calls that may be repeated after failures: offline, where no user waits."""
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        """Call as often as need be, each time in a place within the bounds.
+        """Call until it succeeds or attempts run out, each time with a permit.
 
-        Returns:
-            What was returned, or the exception of the last call.
+        Returns the result, or the exception of the last call.
         """
 
 
 @dataclass(frozen=True)
 class CallLimits:
-    """What calls must keep to.
+    """The limits that calls must keep to.
 
     Attributes:
-        limit: Where they take their places; None where there is no limit.
-        deadline: When none may start any more, in `time.monotonic()` seconds.
-        occupied: Limits of which the calls around hold a place.
-        attempts: How calls are made on an event loop that may be made again; None where each is made once,
-            as it is in threads. What goes on inside a call is repeated with it, not by itself.
+        limiter: Where calls acquire their permits; None where there is no limit.
+        deadline: When no call may start any more, in `time.monotonic()` seconds.
+        occupied: Limiters of which the enclosing calls hold a permit.
+        attempts: How calls on an event loop are repeated; None where each is made once, as it is in threads.
+            Calls made inside a call are repeated with it, not by themselves.
     """
 
-    limit: ConcurrencyLimiter | None = None
+    limiter: ConcurrencyLimiter | None = None
     deadline: float | None = None
     occupied: frozenset[ConcurrencyLimiter] = frozenset()
-    attempts: Attempts | None = None
+    attempts: RetryingCaller | None = None
 
     @property
-    def free(self) -> bool:
-        """Whether there is nothing to keep to."""
-        return self.limit is None and self.deadline is None
+    def is_unlimited(self) -> bool:
+        """Whether there is neither a limiter nor a deadline."""
+        return self.limiter is None and self.deadline is None
 
-    def held(self) -> AbstractContextManager[None]:
-        """Hold a place, within the deadline: `with bounds().held():`.
-
-        Raises:
-            ServingTimeoutError: If none became free in time.
-        """
-        self.check()
-        if self.limit is None:
-            return nullcontext()
-        self.limit.take(self.deadline)
-        return _Held(self, self.limit)
-
-    async def aheld(self) -> AbstractContextManager[None]:
-        """The same on an event loop: `with await bounds().aheld():`."""
-        # No `async with`: as an async generator it would not hear that its task is never resumed, and
-        # would keep the place for good.
-        self.check()
-        if self.limit is None:
-            return nullcontext()
-        await self.limit.atake()
-        return _Held(self, self.limit)
-
-    def check(self) -> None:
-        """Refuse to start anything after the deadline.
+    def permit(self) -> AbstractContextManager[None]:
+        """Acquire a permit for a block: `with current_limits().permit():`.
 
         Raises:
-            ServingTimeoutError: If it has passed.
+            ServingTimeoutError: If none became free before the deadline.
         """
+        self.check_deadline()
+        if self.limiter is None:
+            return nullcontext()
+        self.limiter.acquire(self.deadline)
+        return _Permit(self, self.limiter)
+
+    async def apermit(self) -> AbstractContextManager[None]:
+        """Acquire a permit on an event loop: `with await current_limits().apermit():`."""
+        # No `async with`: as an async generator it would not notice that its task is never resumed, and would
+        # keep the permit for good.
+        self.check_deadline()
+        if self.limiter is None:
+            return nullcontext()
+        await self.limiter.aacquire()
+        return _Permit(self, self.limiter)
+
+    def check_deadline(self) -> None:
+        """Raise a `ServingTimeoutError` if the deadline has passed."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise ServingTimeoutError(_TOO_LATE)
 
-    def within(self, around: CallLimits) -> CallLimits:
-        """The same for a prompt that is served inside a call of another.
+    def nest_in(self, outer: CallLimits) -> CallLimits:
+        """Return these limits for a prompt that is served inside a call of another prompt.
 
-        Of a limit that the calls around hold a place of, no further one is taken: all may be held like that.
+        A limiter of which the outer calls hold a permit grants no further one: all permits may be held so.
         """
-        limit = around.limit if self.limit in around.occupied else self.limit
-        deadlines = [one for one in (self.deadline, around.deadline) if one is not None]
+        limiter = outer.limiter if self.limiter in outer.occupied else self.limiter
+        deadlines = [one for one in (self.deadline, outer.deadline) if one is not None]
         return CallLimits(
-            limit, min(deadlines, default=None), around.occupied, self.attempts or around.attempts
+            limiter, min(deadlines, default=None), outer.occupied, self.attempts or outer.attempts
         )
 
 
-class _Held(AbstractContextManager[None]):
-    """A place that is held; what goes on inside a call does so one after the other, in that place.
+class _Permit(AbstractContextManager[None]):
+    """An acquired permit; calls made inside the block run one after the other under it.
 
-    To take further places while holding one would stand still as soon as all are held like that.
+    Acquiring further permits while holding one would deadlock as soon as all are held like that.
     """
 
-    # No generator: one is held for every call.
-    def __init__(self, around: CallLimits, limit: ConcurrencyLimiter) -> None:
-        self._around = around
-        self._limit = limit
+    # No generator: one is made for every call.
+    def __init__(self, limits: CallLimits, limiter: ConcurrencyLimiter) -> None:
+        self._limits = limits
+        self._limiter = limiter
         self._token: Token[CallLimits] | None = None
 
     def __enter__(self) -> None:
-        around, limit = self._around, self._limit
+        limits, limiter = self._limits, self._limiter
         try:
-            around.check()
+            limits.check_deadline()
         except BaseException:
-            limit.give_back()
+            limiter.release()
             raise
-        self._token = _BOUNDS.set(
-            CallLimits(ConcurrencyLimiter(1), around.deadline, around.occupied | {limit})
+        self._token = _LIMITS.set(
+            CallLimits(ConcurrencyLimiter(1), limits.deadline, limits.occupied | {limiter})
         )
 
     def __exit__(self, *exception: object) -> None:
         try:
-            _reset(_BOUNDS, self._token)
+            _reset(_LIMITS, self._token)
         finally:
-            self._limit.give_back()
+            self._limiter.release()
 
 
-_NONE = CallLimits()
-_BOUNDS: ContextVar[CallLimits] = ContextVar("langchain_cfc_bounds", default=_NONE)
+_NO_LIMITS = CallLimits()
+_LIMITS: ContextVar[CallLimits] = ContextVar("langchain_cfc_bounds", default=_NO_LIMITS)
 
 
-def bounds() -> CallLimits:
-    """The bounds of the prompt that is being served here."""
-    return _BOUNDS.get()
+def current_limits() -> CallLimits:
+    """Return the limits of the prompt that is being served here."""
+    return _LIMITS.get()
 
 
 @contextmanager
-def with_call_limits(by: CallLimits, config: RunnableConfig | None = None) -> Iterator[None]:
-    """Serve under bounds, handed on to threads and tasks that are started meanwhile.
+def apply_limits(limits: CallLimits, config: RunnableConfig | None = None) -> Iterator[None]:
+    """Serve under limits, which threads and tasks started meanwhile inherit.
 
-    Args:
-        by: The bounds.
-        config: Of the runs that are started meanwhile, which LangChain merges into the config of each; by
-            default the one that it has now.
+    LangChain merges `config` into the config of runs started meanwhile; by default the one that it has now.
     """
     inherited = var_child_runnable_config.get() if config is None else config
     shared = None if inherited is None else _without_shared(inherited)
-    with setting(_BOUNDS, by.within(bounds())), setting(var_child_runnable_config, shared):
+    with (
+        set_context_variable(_LIMITS, limits.nest_in(current_limits())),
+        set_context_variable(var_child_runnable_config, shared),
+    ):
         yield
 
 
 @contextmanager
-def setting(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Set a context variable for a while."""
+def set_context_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable for the duration of a block."""
     token = variable.set(value)
     try:
         yield
@@ -308,83 +295,60 @@ def setting(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def _reset(variable: ContextVar[T], token: Token[T] | None) -> None:
-    # A task that is never resumed ends where it is collected, and that is another context.
+    # A task that is never resumed ends where it is garbage-collected, and that is another context.
     if token is not None:
         with suppress(ValueError):
             variable.reset(token)
 
 
-def sharing_limit(
+def share_limiter(
     config: RunnableConfig | Sequence[RunnableConfig] | None, size: int
 ) -> list[RunnableConfig]:
-    """The configs of a batch, whose prompts share one limit where the batch has a `max_concurrency`.
-
-    Args:
-        config: Config of the batch, or one per prompt.
-        size: Number of prompts.
-
-    Returns:
-        One config per prompt.
-    """
+    """Return one config per prompt of a batch; with `max_concurrency`, they share one limiter."""
     configs = get_config_list(config, size)
     most = configs[0].get("max_concurrency") if configs else None
     if most is None:
         return configs
-    limit = ConcurrencyLimiter(most)
-    return [{**one, "configurable": {**(one.get("configurable") or {}), _SHARED: limit}} for one in configs]
+    limiter = ConcurrencyLimiter(most)
+    return [{**one, "configurable": {**(one.get("configurable") or {}), _SHARED: limiter}} for one in configs]
 
 
 @contextmanager
-def bounded_by(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
-    """Keep to a config's `max_concurrency` where no limit holds yet; `child` is for the runs inside."""
-    with with_call_limits(CallLimits(limit_of(config)), child or config):
+def apply_config_limits(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
+    """Apply a config's `max_concurrency` where no limiter holds yet; `child` is for the runs inside."""
+    with apply_limits(CallLimits(find_limiter(config)), child or config):
         yield
 
 
-def child_of(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
-    """The config of child runs.
+def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
+    """Return the config of child runs, with further tags.
 
-    Args:
-        config: Config of the run.
-        run_manager: Of the run.
-        *tags: What the child runs are tagged with on top.
-
-    Returns:
-        The config. Where nobody listens it hands on no callbacks, for to tell each child whom to tell, and of
-        which run, costs more than all else here; the flow must then run under it (`bounded`), or LangChain
-        adds them again.
+    Without handlers it hands on no callbacks, because managing them for each child costs more than all else
+    here; the flow must then run under it (`apply_limits`), or LangChain adds them again.
     """
-    heard = run_manager.get_child() if run_manager.handlers else None
-    # What is empty is left out: LangChain copies it at every turn.
+    callbacks = run_manager.get_child() if run_manager.handlers else None
+    # Empty values are left out, because LangChain copies them at every turn.
     rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
-    return tagged(RunnableConfig(**{**rest, "callbacks": heard}), *tags)  # type: ignore[typeddict-item]
+    return add_tags(RunnableConfig(**{**rest, "callbacks": callbacks}), *tags)  # type: ignore[typeddict-item]
 
 
-def tagged(config: RunnableConfig, *tags: str) -> RunnableConfig:
-    """A config with further tags.
+def add_tags(config: RunnableConfig, *tags: str) -> RunnableConfig:
+    """Return a config with further tags.
 
     LangChain's `merge_configs` would take in again what the surrounding run was configured with.
     """
     return {**config, "tags": [*(config.get("tags") or []), *tags]}
 
 
-def limit_of(config: RunnableConfig) -> ConcurrencyLimiter | None:
-    """The limit that a config sets.
+def find_limiter(config: RunnableConfig) -> ConcurrencyLimiter | None:
+    """Return the limiter that holds for one prompt's config.
 
-    Args:
-        config: Config of one prompt.
-
-    Returns:
-        Inside a call of another prompt that one's, for its `max_concurrency` was inherited from there; that
-        of the batch; else one of this prompt's own.
+    Inside a call of another prompt it is that prompt's, because `max_concurrency` was inherited from there;
+    then that of the batch; else a limiter of this prompt's own.
     """
-    return bounds().limit or _limit_in(config)
-
-
-def _limit_in(config: RunnableConfig) -> ConcurrencyLimiter | None:
     shared: ConcurrencyLimiter | None = (config.get("configurable") or {}).get(_SHARED)
     most = config.get("max_concurrency")
-    return shared or (None if most is None else ConcurrencyLimiter(most))
+    return current_limits().limiter or shared or (None if most is None else ConcurrencyLimiter(most))
 
 
 def _without_shared(config: RunnableConfig) -> RunnableConfig:
@@ -394,45 +358,34 @@ def _without_shared(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": {key: value for key, value in configurable.items() if key != _SHARED}}
 
 
-def in_time(run: Callable[[], T], seconds: float) -> T:
-    """Call in another thread, and stop waiting for it after some time.
+def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
+    """Call in another thread and return the result, or raise a `ServingTimeoutError` after some seconds.
 
-    A thread cannot be stopped: what it is at then goes on to its end, but the bounds let no further call
-    of it start.
-
-    Args:
-        run: What to call.
-        seconds: How long to wait, above 0.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        ServingTimeoutError: If it took longer.
+    A thread cannot be stopped: its current call goes on to its end, but the limits let no further one start.
     """
     executor = ContextThreadPoolExecutor(1)
     try:
         future = executor.submit(run)
-        # Waited for first, for a TimeoutError of its own says nothing of this one's time.
+        # Waited for first, because a TimeoutError raised by the call itself says nothing about this timeout.
         if not wait([future], min(seconds, threading.TIMEOUT_MAX)).done:
-            raise _timed_out(seconds)
+            raise _timeout_error(seconds)
         return future.result()
     finally:
         executor.shutdown(wait=False)
 
 
-async def ain_time(awaited: Awaitable[T], seconds: float | None) -> T:
-    """Await, and cancel it after some time; None waits for ever."""
+async def arun_with_timeout(awaitable: Awaitable[T], seconds: float | None) -> T:
+    """Await, and cancel it with a `ServingTimeoutError` after some seconds; None waits for ever."""
     if seconds is None:
-        return await awaited
-    task = asyncio.ensure_future(awaited)
+        return await awaitable
+    task = asyncio.ensure_future(awaitable)
     try:
         return await asyncio.wait_for(task, seconds)
     except asyncio.TimeoutError:
-        if not task.cancelled():  # its own
+        if not task.cancelled():  # the task's own error
             raise
-        raise _timed_out(seconds) from None
+        raise _timeout_error(seconds) from None
 
 
-def _timed_out(seconds: float) -> ServingTimeoutError:
+def _timeout_error(seconds: float) -> ServingTimeoutError:
     return ServingTimeoutError(f"the prompt was not decided within {seconds:g} seconds; nothing was answered")

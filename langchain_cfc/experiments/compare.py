@@ -326,7 +326,7 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
     draws, correct = pool.draws, pool.correct
     edges = np.linspace(0.0, 1.0, _BINS + 1)
     found = compute_auroc(draws.scores, correct)
-    distinct = draws.measured.get("distinct_answers")
+    distinct = draws.precomputed.get("distinct_answers")
     return DataFacts(
         prompts=len(draws),
         correct_candidates=float(correct.mean()),

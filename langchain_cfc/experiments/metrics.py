@@ -107,7 +107,7 @@ def make_property_groups(draws: CandidateBatch) -> tuple[Groups, ...]:
 
     These are equal-frequency bins of every statistic, and the categories of every metadata key that has few.
     """
-    texts = [f"bins({name}, {BINS})" for name in draws.measured if not name.startswith("meta(")]
+    texts = [f"bins({name}, {BINS})" for name in draws.precomputed if not name.startswith("meta(")]
     found = []
     for text in [*texts, *list_category_terms(draws, MOST_CATEGORIES)]:
         with suppress(FeatureError):  # nearly all prompts are alike
@@ -280,7 +280,7 @@ def compute_slab_bins(draws: CandidateBatch) -> IntArray | None:
 
     Places are bins of equal frequency over these prompts; None where no statistic varies.
     """
-    spreads = [(values, float(values.std())) for values in draws.measured.values()]
+    spreads = [(values, float(values.std())) for values in draws.precomputed.values()]
     columns = [(values - values.mean()) / sd for values, sd in spreads if sd > 0.0]
     if not columns:
         return None

@@ -658,7 +658,7 @@ def _list_runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...
 def _take_slots(drawn: LabelledBatch, budget: int) -> LabelledBatch:
     """Return the prompts with their first candidates only, and with what was measured on all."""
     fewer = drawn.keep_first_candidates(budget)
-    return replace(fewer, draws=replace(fewer.draws, measured=drawn.draws.measured))
+    return replace(fewer, draws=replace(fewer.draws, precomputed=drawn.draws.precomputed))
 
 
 def _make_split(pool: Pool, size: int = SIZES[-1]) -> Split:

@@ -297,4 +297,4 @@ def name_records_in_errors(ids: Sequence[str]) -> Iterator[None]:
         if error.row is None:
             raise
         name = f"record {ids[error.row]!r}"
-        raise error.naming(name) from error
+        raise error.with_name(name) from error

@@ -118,8 +118,8 @@ class Statistic:
         Raises:
             FeatureError: If answers are needed and missing, or a prompt's metadata has no such number.
         """
-        if self.text in draws.measured:
-            return draws.measured[self.text]
+        if self.text in draws.precomputed:
+            return draws.precomputed[self.text]
         if self.key is None:
             return STATISTICS[self.name](draws)
         numbers = [_metadata_number(row, entries, self.key) for row, entries in enumerate(draws.metadata)]
@@ -141,7 +141,7 @@ def precompute_statistics(draws: CandidateBatch) -> CandidateBatch:
     values_of = {name: measure(draws) for name, measure in available.items()}
     for values in values_of.values():
         values.flags.writeable = False  # shared between all maps
-    return replace(draws, measured=values_of)
+    return replace(draws, precomputed=values_of)
 
 
 def get_metadata(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:

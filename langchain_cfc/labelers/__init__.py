@@ -1,72 +1,72 @@
-"""Labelers: offline, whether each candidate is correct, given the reference of the record.
+"""Labelers: offline, they say whether each candidate is correct, given the reference of the record.
 
-Importing this package loads nothing; each name below is loaded when it is first used.
+Importing this package loads nothing; each name is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 from langchain_cfc._internal.lazy import make_lazy
 
-# Type checkers know this name; to import it would cost as much as all the rest here.
+# Type checkers know this name; importing it would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.labelers.agreement import (
         Agreement,
         Kappa,
+        bound_true_coverage,
+        bound_true_coverage_at_worst,
         compare_labels,
-        true_coverage,
-        true_coverage_at_worst,
     )
-    from langchain_cfc.labelers.base import BaseLabeler, Labeler, LabelerInput, Labelling, Reads
+    from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
     from langchain_cfc.labelers.human import HumanLabels
     from langchain_cfc.labelers.judge import JudgeLabels
-    from langchain_cfc.labelers.matching import NormalisedMatch, normal_form
+    from langchain_cfc.labelers.matching import NormalisedMatch, compute_normal_form
     from langchain_cfc.labelers.multiple_choice import MultipleChoice
-    from langchain_cfc.labelers.numeric import NumericMatch, final_number
+    from langchain_cfc.labelers.numeric import NumericMatch, find_final_number
     from langchain_cfc.labelers.patterns import JsonField, PatternMatch
 
 __all__ = [
     "Agreement",
     "BaseLabeler",
+    "CandidateLabeling",
     "HumanLabels",
     "JsonField",
     "JudgeLabels",
     "Kappa",
     "Labeler",
     "LabelerInput",
-    "Labelling",
     "MultipleChoice",
     "NormalisedMatch",
     "NumericMatch",
     "PatternMatch",
     "Reads",
+    "bound_true_coverage",
+    "bound_true_coverage_at_worst",
     "compare_labels",
-    "final_number",
-    "normal_form",
-    "true_coverage",
-    "true_coverage_at_worst",
+    "compute_normal_form",
+    "find_final_number",
 ]
 
 _HOMES = {
     "Agreement": "agreement",
     "BaseLabeler": "base",
+    "CandidateLabeling": "base",
     "HumanLabels": "human",
     "JsonField": "patterns",
     "JudgeLabels": "judge",
     "Kappa": "agreement",
     "Labeler": "base",
     "LabelerInput": "base",
-    "Labelling": "base",
     "MultipleChoice": "multiple_choice",
     "NormalisedMatch": "matching",
     "NumericMatch": "numeric",
     "PatternMatch": "patterns",
     "Reads": "base",
+    "bound_true_coverage": "agreement",
+    "bound_true_coverage_at_worst": "agreement",
     "compare_labels": "agreement",
-    "final_number": "numeric",
-    "normal_form": "matching",
-    "true_coverage": "agreement",
-    "true_coverage_at_worst": "agreement",
+    "compute_normal_form": "matching",
+    "find_final_number": "numeric",
 }
 
 __getattr__, __dir__ = make_lazy(globals(), _HOMES)

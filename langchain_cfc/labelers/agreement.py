@@ -62,10 +62,10 @@ from langchain_cfc.errors import InputError
 
 @dataclass(frozen=True)
 class Kappa:
-    """Cohen's kappa with its interval.
+    """Cohen's kappa with a confidence interval.
 
     Attributes:
-        value: 1 for labels that always agree, 0 for such as agree as often as by chance; at least -1.
+        value: 1 for labels that always agree, 0 for labels that agree as often as by chance; at least -1.
         low: Lower end of its interval.
         high: Upper end.
         confidence: Confidence level of the two-sided interval; approximate, and too short where either side
@@ -80,7 +80,7 @@ class Kappa:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A judge's labels beside those of people, who are taken to be right.
+    """A judge's labels compared with those of people, which are taken to be right.
 
     Attributes:
         correct_called_correct: Number of correct candidates that the judge calls correct.
@@ -102,12 +102,12 @@ class Agreement:
     @property
     def error_on_correct(self) -> float | None:
         """Share of the correct candidates that are called wrong, e1; None without any."""
-        return _share(self.correct_called_wrong, self.correct_called_correct)
+        return _compute_share(self.correct_called_wrong, self.correct_called_correct)
 
     @property
     def error_on_wrong(self) -> float | None:
         """Share of the wrong candidates that are called correct, e0; None without any."""
-        return _share(self.wrong_called_correct, self.wrong_called_wrong)
+        return _compute_share(self.wrong_called_correct, self.wrong_called_wrong)
 
 
 def compare_labels(
@@ -121,8 +121,8 @@ def compare_labels(
     Args:
         judge: N labels, True where the judge calls the candidate correct.
         people: N labels of the same candidates.
-        prompts: What prompt each candidate is from, by its id; without it all are taken for independent,
-            which several of one prompt are not: the interval would be too short.
+        prompts: The id of each candidate's prompt; without it all candidates are taken as independent, which
+            several of one prompt are not: the interval would be too short.
         confidence: Confidence level of the interval, in (0, 1).
 
     Returns:
@@ -136,7 +136,7 @@ def compare_labels(
     >>> found.error_on_wrong, found.kappa.value
     (0.3333333333333333, 0.5)
     """
-    _check(judge, people, prompts, confidence)
+    _check_labels(judge, people, prompts, confidence)
     pairs = list(zip(judge, people, strict=True))
     counts = Counter(pairs)
     names: Sequence[Hashable] = range(len(pairs)) if prompts is None else prompts
@@ -146,18 +146,19 @@ def compare_labels(
         wrong_called_correct=counts[True, False],
         wrong_called_wrong=counts[False, False],
         n_prompts=len(set(names)),
-        kappa=_kappa(pairs, names, confidence),
+        kappa=_compute_kappa(pairs, names, confidence),
     )
 
 
-def true_coverage(
+def bound_true_coverage(
     labelled: float, *, error_on_wrong: float, error_on_correct: float, largest_set: int
 ) -> tuple[float, float]:
-    """What labelled coverage says of true coverage, for mistakes that are independent.
+    """Bound true coverage given labelled coverage, for mistakes that are independent.
 
     It holds where, given which candidates are correct and whatever the set is made from (scores and features
     among it), distinct answers are labelled independently of one another. A judge that is fooled by the same
-    kind of answer as the verifier breaks this; `true_coverage_at_worst` needs nothing of the kind. It holds
+    kind of answer as the verifier breaks this; `bound_true_coverage_at_worst` needs nothing of the kind. It
+    holds
     for *covered or flagged* like for coverage, and within a group by the rates there.
 
     Args:
@@ -176,7 +177,7 @@ def true_coverage(
     Raises:
         InputError: If a number lies outside of its range.
 
-    >>> ends = true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
+    >>> ends = bound_true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
     >>> [round(end, 3) for end in ends]
     [0.889, 0.947]
     """
@@ -190,7 +191,7 @@ def true_coverage(
     return max(0.0, low), min(1.0, labelled / (1.0 - error_on_correct))
 
 
-def true_coverage_at_worst(
+def bound_true_coverage_at_worst(
     labelled: float,
     *,
     error_on_wrong: float,
@@ -198,10 +199,10 @@ def true_coverage_at_worst(
     wrong_per_prompt: float,
     correct_per_prompt: float,
 ) -> tuple[float, float]:
-    """What labelled coverage says of true coverage, whatever the mistakes depend on.
+    """Bound true coverage given labelled coverage, whatever the mistakes depend on.
 
     Args:
-        labelled: As in `true_coverage`.
+        labelled: As in `bound_true_coverage`.
         error_on_wrong: Share of all wrong candidates that are labelled correct, e0, in [0, 1).
         error_on_correct: Share of all correct ones that are labelled wrong, e1, in [0, 1).
         wrong_per_prompt: Mean number of wrong candidates per prompt, at least 0.
@@ -232,7 +233,7 @@ def _check_shares(labelled: float, error_on_wrong: float, error_on_correct: floa
             raise InputError(msg)
 
 
-def _check(
+def _check_labels(
     judge: Sequence[bool], people: Sequence[bool], prompts: Sequence[Hashable] | None, confidence: float
 ) -> None:
     sizes = {len(judge), len(people), len(judge if prompts is None else prompts)}
@@ -251,11 +252,11 @@ def _check(
         raise InputError(msg)
 
 
-def _share(part: int, rest: int) -> float | None:
+def _compute_share(part: int, rest: int) -> float | None:
     return part / (part + rest) if part + rest else None
 
 
-def _kappa(
+def _compute_kappa(
     pairs: Sequence[tuple[bool, bool]], prompts: Sequence[Hashable], confidence: float
 ) -> Kappa | None:
     size = len(pairs)
@@ -271,8 +272,8 @@ def _kappa(
         shares = (truths[call] + calls[truth]) / size
         error = (call == truth) - observed - (1.0 - kappa) * (shares - 2.0 * expected)
         sums[prompt] += error / (1.0 - expected)
-    deviation = _deviation(list(sums.values()), size)
-    low, high = _interval(kappa, NormalDist().inv_cdf(0.5 + confidence / 2.0) * deviation)
+    deviation = _compute_deviation(list(sums.values()), size)
+    low, high = _compute_interval(kappa, NormalDist().inv_cdf(0.5 + confidence / 2.0) * deviation)
     # What none of the prompts showed may still happen, to a share `unseen` of them.
     unseen = 1.0 - ((1.0 - confidence) / 2.0) ** (1.0 / len(sums))
     low = min(low, kappa - unseen * observed / (1.0 - expected))
@@ -280,16 +281,16 @@ def _kappa(
     return Kappa(kappa, max(-1.0, low), min(1.0, high), confidence)
 
 
-def _interval(kappa: float, half: float) -> tuple[float, float]:
-    """Kappa less and plus so much, on the scale of its inverse hyperbolic tangent."""
+def _compute_interval(kappa: float, half: float) -> tuple[float, float]:
+    """Return kappa minus and plus `half`, on the scale of its inverse hyperbolic tangent."""
     if abs(kappa) >= 1.0:
         return kappa, kappa
     centre, half = math.atanh(kappa), half / (1.0 - kappa**2)
     return math.tanh(centre - half), math.tanh(centre + half)
 
 
-def _deviation(sums: Sequence[float], size: int) -> float:
-    """Standard error, from the sums over prompts; infinite where there is one prompt only."""
+def _compute_deviation(sums: Sequence[float], size: int) -> float:
+    """Return the standard error from the sums over prompts; infinite where there is one prompt only."""
     if len(sums) == 1:
         return math.inf
     return math.sqrt(len(sums) / (len(sums) - 1) * math.fsum(one * one for one in sums)) / size

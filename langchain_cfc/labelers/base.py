@@ -1,4 +1,4 @@
-"""What a labeler is, and what it returns.
+"""What a labeler is, what it returns, and how it labels the candidates of a prompt.
 
 A labeler is the paper's A(X, y): offline it says of each candidate of a prompt whether it is correct, given
 the reference of the record. Like a verifier it is set-wise: it sees the prompt, its reference and all n
@@ -7,26 +7,24 @@ candidates, and returns n booleans.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import LabelerError
-from langchain_cfc.execution import Call, FlowRunnable, Steps, Target, by_name, described, tagged
-from langchain_cfc.sampling import DrawnCandidate, without_streaming_and_cache
-from langchain_cfc.verifiers.base import plain
+from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct
+from langchain_cfc.sampling import DrawnCandidate, make_silent_call
+from langchain_cfc.verifiers.base import list_values, to_python_scalar
 
 
-class _Given(TypedDict):
+class _RequiredInput(TypedDict):
     prompt: Any
     reference: Any
     candidates: list[DrawnCandidate]
 
 
-class LabelerInput(_Given, total=False):
+class LabelerInput(_RequiredInput, total=False):
     """What a labeler that is a Runnable is invoked with.
 
     `prompt` is the input of the record, `reference` the JSON value that its labels are made with (None where
@@ -50,94 +48,30 @@ _HINT = "a labeler returns True or False for each candidate, True where it is co
 class BaseLabeler(FlowRunnable[LabelerInput, list[bool]]):
     """A labeler that is a Runnable, written as one flow for the sync and the async path.
 
-    What it calls takes its places within the bounds of the prompt that is labelled, call by call.
+    A subclass implements `flow(given, config)`, a generator that returns n booleans, True where the candidate
+    is correct, for a `LabelerInput`. The calls of the flow acquire permits within the limits of the prompt
+    that is labelled, call by call. An unusable reference, or a candidate that cannot be labelled, is a
+    `LabelerError`.
 
     Attributes:
-        fingerprint: What it says of itself, see `langchain_cfc.fingerprints`.
+        fingerprint: What it states about itself, see `langchain_cfc.fingerprints`.
     """
 
     fingerprint: Mapping[str, Any]
 
-    @abstractmethod
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """Label all candidates of a prompt.
 
-        Args:
-            given: The prompt with its reference and its n candidates.
-            config: Config for whatever is called.
-
-        Returns:
-            n booleans, True where the candidate is correct.
-
-        Raises:
-            LabelerError: If the reference cannot be used, or a candidate cannot be labelled.
-        """
-
-    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """The same under the name that all flows have."""
-        return self.labelled(given, config)
-
-
-def labeler_call(labeler: Labeler) -> Call:
-    """A labeler as a call with a `LabelerInput`.
-
-    Args:
-        labeler: A Runnable on `LabelerInput`, or a function `(prompt, reference, candidates) -> labels`,
-            plain or async.
-
-    Returns:
-        The call, whose failures are `LabelerError`s.
-
-    Raises:
-        LabelerError: If it is neither.
-    """
-    if isinstance(labeler, Runnable):
-        return labelling("labeler", labeler)
-    if not callable(labeler):
+def make_labeler_call(labeler: Labeler) -> Call:
+    """Make a call with a `LabelerInput` of a labeler; raise a `LabelerError` if it is none."""
+    if not isinstance(labeler, Runnable) and not callable(labeler):
         msg = f"got a {type(labeler).__name__} as labeler: {_HINT}"
         raise LabelerError(msg)
-    return labelling("labeler", by_name(labeler, ("prompt", "reference", "candidates")))
+    return make_silent_call("labeler", labeler, LabelerError, keys=("prompt", "reference", "candidates"))
 
 
-def labelling(part: str, target: Target) -> Call:
-    """A call whose failures are `LabelerError`s; what a model in it says is kept from streams.
-
-    Args:
-        part: What it is, for messages.
-        target: What to call.
-    """
-    silent = without_streaming_and_cache(target, fresh=False) if isinstance(target, Runnable) else target
-    return Call(part, silent, LabelerError)
-
-
-def checked_labels(labels: Any, n: int) -> list[bool]:
-    """Refuse whatever is not one boolean per candidate.
-
-    Args:
-        labels: What a labeler returned.
-        n: Number of candidates.
-
-    Returns:
-        n booleans.
-
-    Raises:
-        LabelerError: If there are not exactly n labels, or one is no boolean: 1 and "true" are none.
-    """
-    values: list[Any] | None = None
-    cause: Exception | None = None
-    # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
-    if not isinstance(labels, (Mapping, AbstractSet, str, bytes, bytearray)):
-        try:
-            values = [plain(value) for value in labels]
-        except Exception as error:  # noqa: BLE001 - a labeler that yields its labels may fail only here
-            cause = error
-    if values is None:
-        reason = f" ({described(cause)})" if cause is not None else ""
-        msg = f"the labeler returned {type(labels).__name__} instead of {n} labels{reason}: {_HINT}"
-        raise LabelerError(msg) from cause
-    if len(values) != n:
-        msg = f"the labeler returned {len(values)} labels for {n} candidates: {_HINT}"
-        raise LabelerError(msg)
+def check_labels(labels: Any, n: int) -> list[bool]:
+    """Return n labels; raise a `LabelerError` unless there are n booleans: 1 and "true" are none."""
+    values = list_values(labels, n, "the labeler", what="labels", hint=_HINT, failure=LabelerError)
+    values = [to_python_scalar(value) for value in values]
     for slot, value in enumerate(values):
         if not isinstance(value, bool):
             msg = f"the label of candidate {slot} is {value!r:.80}: {_HINT}"
@@ -148,7 +82,7 @@ def checked_labels(labels: Any, n: int) -> list[bool]:
 Reads: TypeAlias = Literal["answer", "text"]
 
 
-class Labelling:
+class CandidateLabeling:
     """Asks a labeler about the candidates of a prompt.
 
     Candidates of one answer have one label: otherwise a set of distinct answers could not say what it holds.
@@ -163,13 +97,13 @@ class Labelling:
     """
 
     def __init__(self, labeler: Labeler, reads: Reads = "answer") -> None:
-        self._call = labeler_call(labeler)
+        self._call = make_labeler_call(labeler)
         self._reads = reads
 
-    def labels(
+    def label_candidates(
         self, given: LabelerInput, answers: Sequence[str] | None, config: RunnableConfig
     ) -> Steps[list[bool]]:
-        """Whether each candidate is correct.
+        """Return whether each candidate is correct.
 
         Args:
             given: Prompt, reference and all candidates.
@@ -182,28 +116,29 @@ class Labelling:
         Raises:
             LabelerError: If the labeler fails, or returns anything but one boolean for each that it is shown.
         """
-        shown, places = self._shown(given["candidates"], answers)
-        asked: LabelerInput = {**given, "candidates": shown}
-        found = yield from self._call.one(asked, tagged(config, "cfc:labeler"))
-        labels = checked_labels(found, len(shown))
-        return [labels[place] for place in places]
-
-    def _shown(
-        self, draws: Sequence[DrawnCandidate], answers: Sequence[str] | None
-    ) -> tuple[list[DrawnCandidate], list[int]]:
-        """What the labeler sees, and for each candidate the place of its own in that."""
+        draws = given["candidates"]
         if answers is None:
-            return list(draws), list(range(len(draws)))
-        distinct = list(dict.fromkeys(answers))
-        if self._reads == "answer":
-            shown = [DrawnCandidate(answer) for answer in distinct]
-        else:
-            shown = [draws[answers.index(answer)] for answer in distinct]
-        return shown, [distinct.index(answer) for answer in answers]
+            return (yield from self._ask(given, draws, config))
+
+        def ask(distinct: list[str]) -> Steps[list[bool]]:
+            if self._reads == "answer":
+                shown = [DrawnCandidate(answer) for answer in distinct]
+            else:
+                shown = [draws[answers.index(answer)] for answer in distinct]
+            return self._ask(given, shown, config)
+
+        return (yield from map_distinct(answers, ask))
+
+    def _ask(
+        self, given: LabelerInput, shown: Sequence[DrawnCandidate], config: RunnableConfig
+    ) -> Steps[list[bool]]:
+        asked: LabelerInput = {**given, "candidates": list(shown)}
+        labels = yield from self._call.invoke_one(asked, add_tags(config, "cfc:labeler"))
+        return check_labels(labels, len(shown))
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of its pairs, as `object_pairs_hook` of a JSON reader.
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of its pairs, as `object_pairs_hook` of a JSON reader.
 
     Raises:
         ValueError: If a key stands twice in it.

@@ -1,11 +1,11 @@
-"""A labeler out of a judge that sees the reference: a model, a function, or an evaluator of openevals."""
+"""A labeler made of a judge that sees the reference: a model, a function, or an evaluator of openevals."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.utils import is_async_callable
@@ -14,17 +14,9 @@ from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import VerifierInput, combined_fingerprint
-from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
+from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
 
 Judge: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
-
-
-class _Reading(TypedDict):
-    """How the judge's results are read: as shares of its range."""
-
-    key: str | None
-    range: tuple[float, float]
-    higher_is_better: bool
 
 
 class JudgeLabels(BaseLabeler):
@@ -36,8 +28,8 @@ class JudgeLabels(BaseLabeler):
     "candidate": text}`. All may be async. What the judge returns is read as `from_evaluator` of
     `langchain_cfc.verifiers` reads it.
 
-    A judge makes mistakes, and what is calibrated on its labels promises what the judge calls correct. Have
-    people label a sample, `compare_labels`, and see `true_coverage`.
+    A judge makes mistakes, and a guarantee that was calibrated on its labels is about what the judge calls
+    correct. Have people label a sample, `compare_labels`, and see `bound_true_coverage`.
 
     Args:
         judge: A function or Runnable, plain or async, that returns True or False; or a number, with one of
@@ -47,7 +39,7 @@ class JudgeLabels(BaseLabeler):
             range, so that 0 stands for False.
         key: See `from_evaluator`.
         range: The smallest and the largest number that the judge gives; True and False are the ends.
-        reference: The keyword for the reference, where the judge takes keywords; None keeps it back.
+        reference: The keyword for the reference, where the judge takes keywords; None does not pass it.
 
     Raises:
         InputError: If both limits are given, one lies outside of the range, or the judge cannot be called.
@@ -65,14 +57,15 @@ class JudgeLabels(BaseLabeler):
     ) -> None:
         self.name = "judge-labels"
         self._judge = judge
-        self._reading: _Reading = {"key": key, "range": range, "higher_is_better": False}
+        self._make_verifier = partial(from_evaluator, key=key, range=range, higher_is_better=False)
         self._keyword = reference
         self._at_most = at_most is not None
-        self._limit = _limit(at_least, at_most, range)
-        # What cannot be asked is refused here, and not with the first prompt.
-        self._asking(None)
+        self._limit = _scale_limit(at_least, at_most, range)
+        # An unusable judge is refused here, and not with the first prompt.
+        self._make_evaluator(None)
+        rule = "as it says" if at_most is None else f"at most {at_most!r}"
         settings = {
-            "correct": _said(at_least, at_most),
+            "correct": rule if at_least is None else f"at least {at_least!r}",
             "key": key or "its only one",
             "range": f"{range[0]!r} to {range[1]!r}",
             "reference": reference or "kept back",
@@ -80,32 +73,33 @@ class JudgeLabels(BaseLabeler):
         self.fingerprint = combined_fingerprint(self.name, settings, {"judge": judge})
 
     def __repr__(self) -> str:
-        """What is called correct."""
+        """State what is called correct."""
         return f"JudgeLabels(correct: {self.fingerprint['correct']})"
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One judgement per distinct text."""
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """Ask the judge about each distinct text."""
         asked = VerifierInput(prompt=given["prompt"], candidates=given["candidates"])
         try:
-            shares = yield from self._asking(given["reference"]).scored(asked, config)
+            shares = yield from self._make_evaluator(given["reference"]).flow(asked, config)
         except VerifierError as error:
             raise LabelerError(str(error)) from error
         return [self._is_correct(share) for share in shares]
 
-    def _asking(self, reference: Any) -> Evaluated:
-        """The judge about one prompt, whose reference it is told."""
+    def _make_evaluator(self, reference: Any) -> EvaluatorVerifier:
+        """Make a verifier that gives the judge the reference of one prompt."""
         judge = self._judge
         if isinstance(judge, Runnable):
-            return from_evaluator(RunnableLambda(partial(_with, reference)) | judge, **self._reading)
+            return self._make_verifier(RunnableLambda(partial(_add_reference, reference)) | judge)
         if not callable(judge):
             msg = f"expected a judge, a function or Runnable, got a {type(judge).__name__}"
             raise InputError(msg)
         if not _takes_outputs(judge):
-            # No closure, for those cannot be pickled.
-            told = partial(_ajudged if is_async_callable(judge) else _judged, judge, reference)
-            return from_evaluator(told, **self._reading)
-        arguments = None if self._keyword is None else partial(_keywords, self._keyword, reference)
-        return from_evaluator(judge, arguments=arguments, **self._reading)
+            # No closure, because closures cannot be pickled.
+            function = _ajudge if is_async_callable(judge) else _judge
+            return self._make_verifier(partial(function, judge, reference))
+        keyword = self._keyword
+        arguments = None if keyword is None else partial(_make_keywords, keyword, reference)
+        return self._make_verifier(judge, arguments=arguments)
 
     def _is_correct(self, share: float) -> bool:
         if self._limit is not None:
@@ -119,14 +113,8 @@ class JudgeLabels(BaseLabeler):
         raise LabelerError(msg)
 
 
-def _said(at_least: float | None, at_most: float | None) -> str:
-    if at_least is not None:
-        return f"at least {at_least!r}"
-    return "as it says" if at_most is None else f"at most {at_most!r}"
-
-
-def _limit(at_least: float | None, at_most: float | None, ends: tuple[float, float]) -> float | None:
-    """The limit as a share of the range, by the arithmetic that numbers are turned into shares with."""
+def _scale_limit(at_least: float | None, at_most: float | None, ends: tuple[float, float]) -> float | None:
+    """Return the limit as a share of the range, by the arithmetic that makes shares of numbers."""
     if at_least is not None and at_most is not None:
         msg = "at_least= and at_most= are both given; a judge counts one way"
         raise InputError(msg)
@@ -144,22 +132,22 @@ def _takes_outputs(judge: Callable[..., Any]) -> bool:
     try:
         return "outputs" in inspect.signature(judge).parameters
     except (TypeError, ValueError):
-        # Of a function that does not say what it takes nobody could know that it wants keywords.
+        # A function that does not state its parameters cannot ask for keywords.
         return False
 
 
-def _with(reference: Any, pair: Mapping[str, Any]) -> dict[str, Any]:
+def _add_reference(reference: Any, pair: Mapping[str, Any]) -> dict[str, Any]:
     return {**pair, "reference": reference}
 
 
-def _keywords(keyword: str, reference: Any, prompt: Any) -> dict[str, Any]:
+def _make_keywords(keyword: str, reference: Any, prompt: Any) -> dict[str, Any]:
     del prompt
     return {keyword: reference}
 
 
-def _judged(judge: Callable[..., Any], reference: Any, prompt: Any, candidate: str) -> Any:
+def _judge(judge: Callable[..., Any], reference: Any, prompt: Any, candidate: str) -> Any:
     return judge(prompt, reference, candidate)
 
 
-async def _ajudged(judge: Callable[..., Awaitable[Any]], reference: Any, prompt: Any, candidate: str) -> Any:
+async def _ajudge(judge: Callable[..., Awaitable[Any]], reference: Any, prompt: Any, candidate: str) -> Any:
     return await judge(prompt, reference, candidate)

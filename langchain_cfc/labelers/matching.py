@@ -1,15 +1,14 @@
-"""What labelers that compare texts share: each distinct text is read once, and held against the reference.
+"""Labelers that compare texts with the reference, and exact match after a published normalisation.
 
-Exact match after a published normalisation, as question answering measures it.
-
-Both normalisations are of English answers, and are what the evaluation scripts of the two datasets do:
+`NormalisedMatch` is exact match as question answering measures it. Both of its normalisations are for English
+answers, and are what the evaluation scripts of the two datasets do:
 
 - `squad` (Rajpurkar et al. 2016, evaluation script of SQuAD v1.1): lower case; every ASCII punctuation sign
   is deleted; the words a, an and the become a space; white space is collapsed and trimmed.
 - `triviaqa` (Joshi et al. 2017, evaluation script of TriviaQA v1.0): the same, but punctuation becomes a
   space instead of being deleted, and the signs ‘, ’ and ´ count as punctuation as well.
 
-So "U.S.A." is "usa" to the first and "u s" to the second, for the a that stands alone then is an article.
+So "U.S.A." is "usa" to the first and "u s" to the second, because a single a is an article to it.
 Neither removes accents, or any other sign outside of ASCII. Signs of numbers are lost: to `squad` "-5" is
 "5", and "3.14" is "314"; compare numbers with `NumericMatch`.
 """
@@ -18,71 +17,72 @@ from __future__ import annotations
 
 import re
 import string
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, labelling
-from langchain_cfc.verifiers.base import combined_fingerprint, distinct_texts
+from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
+from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.verifiers.base import combined_fingerprint
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 
 
-class Matching(BaseLabeler):
-    """Compares each distinct text, or what an extractor makes of it, with the reference.
+class TextMatcher(BaseLabeler):
+    """Compares each distinct text, or the answer that an extractor finds in it, with the reference.
 
-    Args:
-        name: What it is called in traces and in its fingerprint.
-        settings: Whatever changes its labels, each as one plain value.
-        parts: By role, what the user gave it; None where it was left out. `answer` is the extractor.
+    `settings` are plain values that change its labels, `parts` by role what the user gave it (None where it
+    was left out); the part `answer` is the extractor.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
         self.name = name
         answer = parts.get("answer")
         self._settings = {"answer": "whole text" if answer is None else "extracted", **settings}
-        given = {role: part for role, part in parts.items() if part is not None}
-        self.fingerprint = combined_fingerprint(name, self._settings, given)
-        self._extract = None if answer is None else labelling("answer extractor", answer)
+        self.fingerprint = combined_fingerprint(name, self._settings, parts)
+        self._extract = None if answer is None else make_silent_call("answer extractor", answer, LabelerError)
 
     def __repr__(self) -> str:
-        """What makes a candidate correct."""
-        said = ", ".join(f"{name}: {value}" for name, value in self._settings.items())
-        return f"{type(self).__name__}({said})"
+        """State what makes a candidate correct."""
+        settings = ", ".join(f"{name}: {value}" for name, value in self._settings.items())
+        return f"{type(self).__name__}({settings})"
 
-    def _matched(
-        self, given: LabelerInput, config: RunnableConfig, is_correct: Callable[[str], bool]
-    ) -> Steps[list[bool]]:
-        """One comparison per distinct text."""
-        texts = distinct_texts(given["candidates"])
-        answers = texts if self._extract is None else (yield from self._extract.all(texts, config))
-        by_text = {text: is_correct(_checked(one)) for text, one in zip(texts, answers, strict=True)}
-        return [by_text[candidate.text] for candidate in given["candidates"]]
+    @abstractmethod
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Return the test of whether an answer is correct; an unusable reference is a `LabelerError`."""
+
+    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
+        """Return the test for one prompt; overridden where more than the reference decides."""
+        del config
+        yield from ()  # nothing is called
+        return self.read_reference(given["reference"])
+
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """Test each distinct text once."""
+        is_correct = yield from self.make_test(given, config)
+
+        def test(texts: list[str]) -> Steps[list[bool]]:
+            answers: list[Any] = texts
+            if self._extract is not None:
+                answers = yield from self._extract.invoke_cheaply(texts, config)
+            return [is_correct(_check_answer(answer)) for answer in answers]
+
+        return (yield from map_distinct([candidate.text for candidate in given["candidates"]], test))
 
 
-def _checked(answer: Any) -> str:
+def _check_answer(answer: Any) -> str:
     if isinstance(answer, str):
         return answer
     msg = f"an answer is a {type(answer).__name__}; expected text, an empty one where there is no answer"
     raise LabelerError(msg)
 
 
-def aliases(reference: Any) -> list[Any]:
-    """The values of a reference, any of which makes a candidate correct.
-
-    Args:
-        reference: One value, or a list of them.
-
-    Returns:
-        At least one value.
-
-    Raises:
-        LabelerError: If there is none.
-    """
+def list_aliases(reference: Any) -> list[Any]:
+    """Return the values of a reference, any of which is correct; raise a `LabelerError` if there are none."""
     listed = list(reference) if isinstance(reference, (list, tuple)) else [reference]
     if not listed or any(one is None for one in listed):
         msg = f"the reference is {reference!r:.80}, so nothing can be called correct: give the record one"
@@ -90,16 +90,9 @@ def aliases(reference: Any) -> list[Any]:
     return listed
 
 
-def text_aliases(reference: Any) -> list[str]:
-    """The texts of a reference.
-
-    Args:
-        reference: A text, or a list of texts.
-
-    Raises:
-        LabelerError: If it is anything else.
-    """
-    listed = aliases(reference)
+def list_text_aliases(reference: Any) -> list[str]:
+    """Return the texts of a reference; raise a `LabelerError` if it is neither a text nor a list of texts."""
+    listed = list_aliases(reference)
     for one in listed:
         if not isinstance(one, str):
             msg = f"the reference {reference!r:.80} holds a {type(one).__name__}; expected text or texts"
@@ -116,24 +109,26 @@ _PUNCTUATION: dict[Convention, dict[int, str]] = {
 }
 
 
-def normal_form(text: str, convention: Convention = "squad") -> str:
-    """An answer as one of the two datasets compares it, see the top of the module.
+def compute_normal_form(text: str, convention: Convention = "squad") -> str:
+    """Return an answer as one of the two datasets compares it, see the top of the module.
 
     Args:
         text: An answer.
-        convention: Whose.
+        convention: `squad` or `triviaqa`.
 
     Returns:
         What is compared; it may be empty.
 
-    >>> normal_form("The  Rock-'n'-Roll  Hall!"), normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
-    ('rocknroll hall', 'rock n roll hall')
+    >>> compute_normal_form("The  Rock-'n'-Roll  Hall!")
+    'rocknroll hall'
+    >>> compute_normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
+    'rock n roll hall'
     """
     bare = text.lower().translate(_PUNCTUATION[convention])
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-class NormalisedMatch(Matching):
+class NormalisedMatch(TextMatcher):
     """A candidate is correct if its normal form is that of an alias in the reference.
 
     The reference is a text, or a list of texts any of which is right. What has an empty normal form, such as
@@ -155,20 +150,15 @@ class NormalisedMatch(Matching):
         super().__init__("normalised-match", {"convention": convention}, {"answer": answer})
         self._convention: Convention = convention
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One comparison per distinct text."""
-        forms = self._forms(given["reference"])
-        return (yield from self._matched(given, config, partial(self._is_in, forms)))
-
-    def _is_in(self, forms: set[str], answer: str) -> bool:
-        return normal_form(answer, self._convention) in forms
-
-    def _forms(self, reference: Any) -> set[str]:
-        forms = {normal_form(alias, self._convention) for alias in text_aliases(reference)} - {""}
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Compare with the normal forms of the aliases."""
+        forms = {compute_normal_form(alias, self._convention) for alias in list_text_aliases(reference)} - {
+            ""
+        }
         if not forms:
             msg = (
                 f"nothing is left of the reference {reference!r:.80} once articles and punctuation are gone: "
                 "compare it with PatternMatch or MultipleChoice"
             )
             raise LabelerError(msg)
-        return forms
+        return lambda answer: compute_normal_form(answer, self._convention) in forms

@@ -1,6 +1,6 @@
-"""Which option of a multiple-choice question a candidate chooses.
+"""Find which option of a multiple-choice question a candidate chooses.
 
-Four places are looked at, and the first that names an option decides:
+Four places are searched, and the first that names an option decides:
 
 1. the whole answer is a letter (`B`, `(B)`, `b.`, `**B**`) or the text of an option;
 2. it says what its answer is: `Answer: B`, `the answer is (B)`, `the correct option is B`, `Answer: Paris`;
@@ -9,8 +9,8 @@ Four places are looked at, and the first that names an option decides:
 
 A place that names two options, such as `Answer: B ... Answer: C`, or `B. Paris` where Paris is C, names none,
 and the candidate is wrong. So is one that names none anywhere. Texts of options are compared without case,
-surrounding punctuation and emphasis. Options that a candidate discusses in any other words are not looked
-for: "not Paris but Rome" would be found to say Paris.
+surrounding punctuation and emphasis. Options that a candidate discusses in other words are not searched for:
+"not Paris but Rome" would be found to say Paris.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import LabelerInput, labelling
-from langchain_cfc.labelers.matching import Matching, Reading
-from langchain_cfc.verifiers.self_consistency import normalised
+from langchain_cfc.labelers.base import LabelerInput
+from langchain_cfc.labelers.matching import Reading, TextMatcher
+from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.verifiers.self_consistency import normalise_answer
 
 Options: TypeAlias = (
     list[str]
@@ -40,7 +40,7 @@ Options: TypeAlias = (
 _LETTERS = string.ascii_uppercase
 _MARKS = r"[\s*_\"'`(\[]*"
 _BARE = re.compile(rf"{_MARKS}([A-Za-z])[\s*_\"'`)\].,:;!]*")
-# No two repetitions of the same signs stand side by side: on a long run of them that would take for ever.
+# No two repetitions of the same signs are adjacent: on a long run of them that would take for ever.
 _SAID = r"(?i:\b(?:answer|choice|option)[\s*_]*(?:is\b(?:\s*:)?|[:=]))"
 _STATED_LETTER = re.compile(
     rf"{_SAID}{_MARKS}(?:(?i:option|choice)\b{_MARKS})?([A-Z]|(?<=\()[a-z](?=\)))(?!\w|['\u2019])"
@@ -50,17 +50,17 @@ _LEADING = re.compile(r"[\s*_(\[]*([A-Za-z])[*_]*[).:\]]+[*_]*(?:\s+(.*))?", re.
 _BRACKETED = re.compile(r"(?<!\w)\(([A-Za-z])\)")
 
 
-class MultipleChoice(Matching):
+class MultipleChoice(TextMatcher):
     """A candidate is correct if it chooses the option that the reference names.
 
-    The reference is the letter of an option, or its text where `options` are given. How a choice is read is
-    said at the top of the module.
+    The reference is the letter of an option, or its text where `options` are given. The top of the module
+    describes how a choice is read.
 
     Args:
         options: The texts of the 1 to 26 options in order, the first being A: a list or tuple for all
             prompts, or a function or Runnable, plain or async, that makes one of the prompt. Without them
             only letters are read.
-        letters: The letters that there are where no options are given.
+        letters: The letters of the options where no options are given.
         answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
 
     Raises:
@@ -73,95 +73,94 @@ class MultipleChoice(Matching):
         if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
             msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"
             raise InputError(msg)
-        listed = options if isinstance(options, (list, tuple)) else None
-        asked = None if isinstance(options, (list, tuple)) else options
+        listed, function = (options, None) if isinstance(options, (list, tuple)) else (None, options)
         self._letters = letters
-        self._options = {} if listed is None else _named(listed, InputError)
-        self._ask = None if asked is None else labelling("options function", asked)
+        self._options = {} if listed is None else _map_options(listed, InputError)
+        self._make_options = (
+            None if function is None else make_silent_call("options function", function, LabelerError)
+        )
         settings = {
             "letters": letters if options is None else "as many as options",
             "options": "none" if options is None else "own" if listed is None else " | ".join(listed),
         }
-        super().__init__("multiple-choice", settings, {"answer": answer, "options": asked})
+        super().__init__("multiple-choice", settings, {"answer": answer, "options": function})
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One choice per distinct text."""
-        options: Mapping[str, str] = self._options
-        if self._ask is not None:
-            options = _named((yield from self._ask.one(given["prompt"], config)), LabelerError)
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Compare with the letter that the reference names, given the options of all prompts."""
+        return self._read_reference(reference, self._options)
+
+    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
+        """Make the options of the prompt first, where a function makes them."""
+        if self._make_options is None:
+            return (yield from super().make_test(given, config))
+        options = yield from self._make_options.invoke_one(given["prompt"], config)
+        return self._read_reference(given["reference"], _map_options(options, LabelerError))
+
+    def _read_reference(self, reference: Any, options: Mapping[str, str]) -> Callable[[str], bool]:
         letters = "".join(options.values()) or self._letters
-        right = _right(given["reference"], letters, options)
-        return (yield from self._matched(given, config, partial(_is, right, letters, options)))
+        right = _find_right_letter(reference, letters, options)
+        return lambda answer: find_choice(answer, letters, options) == right
 
 
-def chosen(text: str, letters: str, options: Mapping[str, str]) -> str | None:
-    """The letter that an answer chooses.
+def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter that an answer chooses; None where no option is named, or two at the same place.
 
-    Args:
-        text: An answer.
-        letters: The capital letters that there are.
-        options: From the normalised text of each option to its letter; may be empty.
+    `options` maps the normalised text of each option to its letter, and may be empty.
 
-    Returns:
-        The letter; None where no option is named, or two at the same place.
-
-    >>> chosen("The answer is (b), because Lima is on the coast.", "ABC", {})
+    >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC", {})
     'B'
     """
-    for found in (_bare, _stated, _leading, _bracketed):
-        named = {letter for letter in found(text, options) if letter in letters}
+    for find in (_find_bare, _find_stated, _find_leading, _find_bracketed):
+        named = {letter for letter in find(text, options) if letter in letters}
         if named:
             return named.pop() if len(named) == 1 else None
     return None
 
 
-def _is(right: str, letters: str, options: Mapping[str, str], answer: str) -> bool:
-    return chosen(answer, letters, options) == right
-
-
-def _bare(text: str, options: Mapping[str, str]) -> set[str]:
+def _find_bare(text: str, options: Mapping[str, str]) -> set[str]:
     matched = _BARE.fullmatch(text)
-    option = options.get(normalised(text))
+    option = options.get(normalise_answer(text))
     return ({matched[1].upper()} if matched else set()) | ({option} if option else set())
 
 
-def _stated(text: str, options: Mapping[str, str]) -> set[str]:
+def _find_stated(text: str, options: Mapping[str, str]) -> set[str]:
     # What follows a statement ends with the line, or where the next one begins.
-    said = (options.get(normalised(rest)) for line in text.splitlines() for rest in _STATING.split(line)[1:])
+    rests = (rest for line in text.splitlines() for rest in _STATING.split(line)[1:])
+    said = (options.get(normalise_answer(rest)) for rest in rests)
     return {letter.upper() for letter in _STATED_LETTER.findall(text)} | {one for one in said if one}
 
 
-def _leading(text: str, options: Mapping[str, str]) -> set[str]:
+def _find_leading(text: str, options: Mapping[str, str]) -> set[str]:
     matched = _LEADING.fullmatch(text)
     if matched is None:
         return set()
-    option = options.get(normalised(matched[2] or ""))
+    option = options.get(normalise_answer(matched[2] or ""))
     return {matched[1].upper()} | ({option} if option else set())
 
 
-def _bracketed(text: str, options: Mapping[str, str]) -> set[str]:
+def _find_bracketed(text: str, options: Mapping[str, str]) -> set[str]:
     del options
     return {letter.upper() for letter in _BRACKETED.findall(text)}
 
 
-def _named(options: Any, failure: type[CFCError]) -> dict[str, str]:
-    """From the normalised text of each option to its letter."""
+def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:
+    """Map the normalised text of each option to its letter."""
     texts = list(options) if isinstance(options, (list, tuple)) else []
     if not 1 <= len(texts) <= len(_LETTERS) or not all(isinstance(text, str) for text in texts):
         msg = f"the options are {options!r:.80}; expected a list of 1 to {len(_LETTERS)} texts"
         raise failure(msg)
-    named = {normalised(text): letter for text, letter in zip(texts, _LETTERS, strict=False)}
+    named = {normalise_answer(text): letter for text, letter in zip(texts, _LETTERS, strict=False)}
     if len(named) < len(texts) or "" in named:
         msg = f"of the options {options!r:.80} one is empty, or two differ in nothing but case and signs"
         raise failure(msg)
     return named
 
 
-def _right(reference: Any, letters: str, options: Mapping[str, str]) -> str:
-    """The letter that the reference names."""
+def _find_right_letter(reference: Any, letters: str, options: Mapping[str, str]) -> str:
+    """Return the letter that the reference names."""
     named: set[str] = set()
     if isinstance(reference, str):
-        letter, option = reference.strip().upper(), options.get(normalised(reference))
+        letter, option = reference.strip().upper(), options.get(normalise_answer(reference))
         named = ({letter} if letter and letter in set(letters) else set()) | ({option} if option else set())
     if len(named) == 1:
         return named.pop()

@@ -30,16 +30,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import LabelerInput
-from langchain_cfc.labelers.matching import Matching, Reading, aliases
+from langchain_cfc.labelers.matching import Reading, TextMatcher, list_aliases
 
 _MARK = "####"
 _MINUS = r"[-\u2212\u2013]"
@@ -68,26 +64,26 @@ _LONGEST = 400
 _VULGAR = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
 
-def final_number(text: str) -> Fraction | None:
-    """The final number of a text, see the top of the module.
+def find_final_number(text: str) -> Fraction | None:
+    """Return the final number of a text, as described at the top of the module.
 
     Args:
         text: Any text.
 
     Returns:
-        The number, exactly; None where there is none, or it is written in a way that is not read.
+        The exact number; None where there is none, or it is written in a way that is not read.
 
-    >>> final_number("She pays 3 x $1,250.50 = $3,751.50."), final_number("about 1 1/2 cups")
+    >>> find_final_number("She pays 3 x $1,250.50 = $3,751.50."), find_final_number("about 1 1/2 cups")
     (Fraction(7503, 2), Fraction(3, 2))
     """
     _, marked, rest = text.rpartition(_MARK)
     found = list(_NUMBER.finditer(rest.translate(_VULGAR)))
     if not found:
         return None
-    return _value(found[0] if marked else found[-1])
+    return _read_value(found[0] if marked else found[-1])
 
 
-class NumericMatch(Matching):
+class NumericMatch(TextMatcher):
     """A candidate is correct if its final number is that of the reference.
 
     The reference is a number, a text that holds exactly one or marks its final one with `####`, or a list of
@@ -95,8 +91,8 @@ class NumericMatch(Matching):
     A float is taken as the decimal that it prints as. A candidate whose final number cannot be read is wrong.
 
     Args:
-        tolerance: Largest absolute difference that is let pass, at least 0; text such as "0.01" or "1/100",
-            or a number.
+        tolerance: Largest absolute difference that counts as equal, at least 0; text such as "0.01" or
+            "1/100", or a number.
         answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
 
     Raises:
@@ -104,20 +100,21 @@ class NumericMatch(Matching):
     """
 
     def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Reading | None = None) -> None:
-        self._tolerance = _tolerance(tolerance)
+        self._tolerance = _read_tolerance(tolerance)
         super().__init__("numeric-match", {"tolerance": str(self._tolerance)}, {"answer": answer})
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One comparison per distinct text."""
-        expected = [_expected(one) for one in aliases(given["reference"])]
-        return (yield from self._matched(given, config, partial(self._is_near, expected)))
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Compare with the numbers of the aliases."""
+        expected = [_read_reference_number(one) for one in list_aliases(reference)]
 
-    def _is_near(self, expected: list[Fraction], answer: str) -> bool:
-        found = final_number(answer)
-        return found is not None and any(abs(found - one) <= self._tolerance for one in expected)
+        def is_near(answer: str) -> bool:
+            number = find_final_number(answer)
+            return number is not None and any(abs(number - one) <= self._tolerance for one in expected)
+
+        return is_near
 
 
-def _tolerance(given: Any) -> Fraction:
+def _read_tolerance(given: Any) -> Fraction:
     try:
         tolerance = Fraction(str(given))
     except (ValueError, ZeroDivisionError):
@@ -128,10 +125,9 @@ def _tolerance(given: Any) -> Fraction:
     return tolerance
 
 
-def _expected(reference: Any) -> Fraction:
-    """The number of a reference."""
+def _read_reference_number(reference: Any) -> Fraction:
     if isinstance(reference, str):
-        number = final_number(reference)
+        number = find_final_number(reference)
         several = _MARK not in reference and len(_NUMBER.findall(reference.translate(_VULGAR))) > 1
         if number is not None and not several:
             return number
@@ -144,27 +140,27 @@ def _expected(reference: Any) -> Fraction:
     raise LabelerError(msg)
 
 
-def _value(found: re.Match[str]) -> Fraction | None:
-    """The number that was found; None where how it is written leaves it open."""
-    body = _digits(found["body"])
-    below = 1 if found["below"] is None else _whole(found["below"][1:])
-    powers = [_whole(found[part] or "0") for part in ("e", "power")]
+def _read_value(found: re.Match[str]) -> Fraction | None:
+    """Return the number of a match; None where its notation is ambiguous."""
+    body = _read_decimal(found["body"])
+    below = 1 if found["below"] is None else _read_integer(found["below"][1:])
+    powers = [_read_integer(found[part] or "0") for part in ("e", "power")]
     if body is None or not below or None in powers or found["abbreviated"] is not None:
         return None
     exponent = sum(power for power in powers if power is not None) + _SCALES[(found["scale"] or "").lower()]
     if abs(exponent) > _LONGEST:
         return None
-    size = _mixed(found["whole"], body, below) * Fraction(10) ** exponent
+    size = _join_mixed_number(found["whole"], body, below) * Fraction(10) ** exponent
     return -size if found["sign"] or found["inner"] else size
 
 
-def _mixed(whole: str | None, above: Fraction, below: int) -> Fraction:
-    """A fraction, and the whole number before it where it is less than one: `5 10/2` are two numbers."""
+def _join_mixed_number(whole: str | None, above: Fraction, below: int) -> Fraction:
+    """Add the whole number before a fraction below one; `5 10/2` are two numbers."""
     fraction = above / below
     return fraction + int(whole) if whole is not None and fraction < 1 else fraction
 
 
-def _digits(body: str) -> Fraction | None:
+def _read_decimal(body: str) -> Fraction | None:
     if len(body) > _LONGEST:
         return None
     if _PLAIN.fullmatch(body):
@@ -172,7 +168,7 @@ def _digits(body: str) -> Fraction | None:
     return Fraction(body.replace(",", "")) if _SEPARATED.fullmatch(body) else None
 
 
-def _whole(digits: str) -> int | None:
-    """The value of digits; None for too many of them, and for those of a date, `4/2025`."""
+def _read_integer(digits: str) -> int | None:
+    """Return the value of digits; None for too many of them, and for those of a date, `4/2025`."""
     plain = digits.replace("\u2212", "-")
     return int(plain) if len(plain) <= _LONGEST and not re.search("[/\u2044]", plain) else None

@@ -1,30 +1,27 @@
-"""Regular expressions: one that finds the answer in a candidate, or a reference that is one.
+"""Match candidates by regular expressions, or by a field of their JSON.
 
 Python's `re` cannot be stopped. A pattern with nested repetitions, such as `(a+)+b`, may take time that
-doubles with each further character, whatever a candidate happens to say, and nothing here bounds it. Patterns
-are trusted like code: use none that others wrote, and test yours on long texts that do not match.
+doubles with each further character of a candidate, and nothing here bounds it. Patterns are trusted like
+code: use none that others wrote, and test yours on long texts that do not match.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import LabelerInput, unique_keys
-from langchain_cfc.labelers.matching import Matching, Reading, text_aliases
+from langchain_cfc.labelers.base import reject_duplicate_keys
+from langchain_cfc.labelers.matching import Reading, TextMatcher, list_text_aliases
 
 _GROUP = "answer"
 
 
-class PatternMatch(Matching):
+class PatternMatch(TextMatcher):
     """A candidate is correct if what a pattern finds in it equals the reference, or it matches the reference.
 
     With a `pattern`, its first match is searched in the candidate. What counts is the group named `answer`,
@@ -47,7 +44,7 @@ class PatternMatch(Matching):
     def __init__(
         self, pattern: str | re.Pattern[str] | None = None, *, answer: Reading | None = None
     ) -> None:
-        self._pattern = None if pattern is None else _compiled(pattern)
+        self._pattern = None if pattern is None else _compile(pattern)
         settings = (
             {"pattern": "the reference"}
             if self._pattern is None
@@ -55,28 +52,23 @@ class PatternMatch(Matching):
         )
         super().__init__("pattern-match", settings, {"answer": answer})
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One match per distinct text."""
-        texts = text_aliases(given["reference"])
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Compare what the pattern finds with the texts of the reference, or match these as patterns."""
+        texts = list_text_aliases(reference)
         if self._pattern is None:
-            return (yield from self._matched(given, config, partial(_matches, _patterns(texts))))
-        expected = {text.strip() for text in texts}
-        return (yield from self._matched(given, config, partial(_finds, self._pattern, expected)))
+            patterns = _compile_references(texts)
+            return lambda answer: any(one.fullmatch(answer.strip()) for one in patterns)
+        pattern, expected = self._pattern, {text.strip() for text in texts}
+        group = _GROUP if _GROUP in pattern.groupindex else 0
+
+        def is_expected(answer: str) -> bool:
+            found = pattern.search(answer)
+            return found is not None and found[group] is not None and found[group].strip() in expected
+
+        return is_expected
 
 
-def _finds(pattern: re.Pattern[str], expected: set[str], answer: str) -> bool:
-    found = pattern.search(answer)
-    if found is None:
-        return False
-    said = found[_GROUP] if _GROUP in pattern.groupindex else found[0]
-    return said is not None and said.strip() in expected
-
-
-def _matches(patterns: list[re.Pattern[str]], answer: str) -> bool:
-    return any(pattern.fullmatch(answer.strip()) for pattern in patterns)
-
-
-def _patterns(references: list[str]) -> list[re.Pattern[str]]:
+def _compile_references(references: list[str]) -> list[re.Pattern[str]]:
     try:
         return [re.compile(one) for one in references]
     except re.error as error:
@@ -84,7 +76,7 @@ def _patterns(references: list[str]) -> list[re.Pattern[str]]:
         raise LabelerError(msg) from error
 
 
-def _compiled(pattern: Any) -> re.Pattern[str]:
+def _compile(pattern: Any) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except (re.error, TypeError) as error:
@@ -100,14 +92,14 @@ _FENCE = "```"
 _UNREADABLE = (ValueError, ArithmeticError, RecursionError)
 
 
-class JsonField(Matching):
+class JsonField(TextMatcher):
     """A candidate is correct if the value at a path of its JSON equals the reference.
 
-    A structured candidate (`Draw.data`) has its JSON for a text, so that both are read alike. The text may
-    stand in one fence of Markdown. Numbers are compared as numbers, exactly and by the decimals that were
-    written: 5 is 5.0, and 0.1 is not 0.1000001. Texts, booleans and null equal only their like ("5" is not 5,
-    and true is not 1), lists and objects what holds equal values. A candidate is wrong if it is no JSON (NaN
-    is none), holds a key twice in one object, or lacks the path.
+    The text of a structured candidate (`DrawnCandidate.data`) is its JSON, so that both are read alike. The
+    text may stand in one fence of Markdown. Numbers are compared as numbers, exactly and by the decimals that
+    were written: 5 is 5.0, and 0.1 is not 0.1000001. Texts, booleans and null equal only their like ("5" is
+    not 5, and true is not 1); lists and objects are equal if they hold equal values. A candidate is wrong if
+    it is no JSON (NaN is none), holds a key twice in one object, or lacks the path.
 
     Args:
         *path: Keys of objects, and positions in lists counted from 0; none for the whole value.
@@ -116,8 +108,8 @@ class JsonField(Matching):
     Raises:
         InputError: If the path holds anything but texts and whole numbers of at least 0.
 
-    >>> from langchain_cfc.sampling import Draw
-    >>> drawn = [Draw('{"total": {"value": 12.50}}'), Draw('{"total": "12.50"}')]
+    >>> from langchain_cfc.sampling import DrawnCandidate
+    >>> drawn = [DrawnCandidate('{"total": {"value": 12.50}}'), DrawnCandidate('{"total": "12.50"}')]
     >>> asked = {"prompt": "What is the total?", "reference": 12.5, "candidates": drawn}
     >>> JsonField("total", "value").invoke(asked)
     [True, False]
@@ -131,27 +123,26 @@ class JsonField(Matching):
         self._path = path
         super().__init__("json-field", {"path": json.dumps(path)}, {"answer": answer})
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One comparison per distinct text."""
-        expected = _expected(given["reference"])
-        return (yield from self._matched(given, config, partial(self._holds, expected)))
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Compare the value at the path with the reference."""
+        return partial(self._is_equal, _read_reference_json(reference))
 
-    def _holds(self, expected: Any, answer: str) -> bool:
+    def _is_equal(self, expected: Any, answer: str) -> bool:
         try:
-            found = _parsed(_unfenced(answer))
+            value = _parse(_remove_fence(answer))
         except _UNREADABLE:
             return False
         for step in self._path:
-            inside: Mapping[Any, Any] = found if isinstance(found, dict) else {}
-            if isinstance(step, int) and isinstance(found, list):
-                inside = dict(enumerate(found))
+            inside: Mapping[Any, Any] = value if isinstance(value, dict) else {}
+            if isinstance(step, int) and isinstance(value, list):
+                inside = dict(enumerate(value))
             if step not in inside:
                 return False
-            found = inside[step]
-        return _equal(found, expected)
+            value = inside[step]
+        return _equal(value, expected)
 
 
-def _unfenced(text: str) -> str:
+def _remove_fence(text: str) -> str:
     opening, _, rest = text.strip().partition("\n")
     is_fenced = opening.strip() in {_FENCE, f"{_FENCE}json"} and rest.endswith(_FENCE)
     return rest.removesuffix(_FENCE) if is_fenced else text
@@ -163,30 +154,30 @@ def _is_step(step: Any) -> bool:
     return isinstance(step, str) or (isinstance(step, int) and step >= 0)
 
 
-def _expected(reference: Any) -> Any:
-    """The reference, read like what is compared with it."""
+def _read_reference_json(reference: Any) -> Any:
+    """Parse the reference in the same way as what is compared with it."""
     if reference is None:
         msg = "the record has no reference, and no value of a candidate can be compared with none"
         raise LabelerError(msg)
     try:
-        return _parsed(json.dumps(reference, allow_nan=False))
+        return _parse(json.dumps(reference, allow_nan=False))
     except (*_UNREADABLE, TypeError) as error:
         msg = f"the reference {reference!r:.80} is no JSON: {error}"
         raise LabelerError(msg) from error
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     return json.loads(
         text,
         # Neither rounds, nor takes time to write out what 1e999999 stands for.
         parse_float=Decimal,
         parse_int=Decimal,
-        parse_constant=_refused,
-        object_pairs_hook=unique_keys,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=reject_duplicate_keys,
     )
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)
 
 

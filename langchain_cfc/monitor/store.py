@@ -293,7 +293,7 @@ class MonitorStore:
         Raises:
             StoreError: If it could not be written; then nothing was.
         """
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             if results:
                 connection.execute(self._once(_results), [_row(one) for one in results])
             if failures:
@@ -319,7 +319,7 @@ class MonitorStore:
             given.setdefault(one.id, one)
         if not given:
             return 0
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             known = {one.id: one for one in _found(connection, list(given))}
             missing = [name for name in given if name not in known]
             if missing:
@@ -362,7 +362,7 @@ class MonitorStore:
             StoreError: If the database cannot be used.
         """
         while True:
-            with self._database.writing() as connection:
+            with self._database.begin_write() as connection:
                 self._take_turn(connection)
                 seen = _evidence(connection, artifact, now)
                 results = _unseen_results(connection, artifact.digest)
@@ -394,7 +394,7 @@ class MonitorStore:
             .where(wanted)
             .order_by(_results.c.number)
         )
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             rows = connection.execute(query).all()
         labels = {
             row.id: Label(row.id, json.loads(row.correct), row.probability)
@@ -415,7 +415,7 @@ class MonitorStore:
             .where(_results.c.artifact == digest, _results.c.at >= since, _labels.c.number.is_(None))
             .order_by(_results.c.number)
         )
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             return list(connection.execute(query).scalars())
 
     def standing(self, digest: str) -> ResultCounts:
@@ -430,7 +430,7 @@ class MonitorStore:
         latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(PAGE)
         labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
         failed = select(func.count()).where(_failures.c.artifact == digest)
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             counts = {int(outcome): int(count) for outcome, count in connection.execute(outcomes)}
             rows = connection.execute(latest).all()
             since = min((row.at for row in rows), default=0.0)
@@ -465,12 +465,12 @@ class MonitorStore:
         """
         old = (_results.c.at < before) & _results.c.seen
         waiting = select(_labels.c.result).where(~_labels.c.seen)
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             connection.execute(delete(_failures).where(_failures.c.at < before))
             return connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting))).rowcount
 
     def _open(self, *, create: bool) -> None:
-        if self._database.embedded and not create and not self._database.path.is_file():
+        if self._database.is_sqlite and not create and not self._database.path.is_file():
             msg = f"there is no monitor at {self.name}"
             raise StoreError(msg)
         if create:
@@ -491,7 +491,7 @@ class MonitorStore:
         end = time.monotonic() + _PATIENCE
         while not self._known():
             try:
-                with self._database.locked():
+                with self._database.hold_lock():
                     self._make()
             except StoreError:  # noqa: PERF203 - another process is at it
                 if time.monotonic() > end:
@@ -501,26 +501,26 @@ class MonitorStore:
                 return
 
     def _make(self) -> None:
-        others = self._database.tables() - set(metadata.tables)
-        if self._known() or (others and self._database.embedded):
+        others = self._database.list_tables() - set(metadata.tables)
+        if self._known() or (others and self._database.is_sqlite):
             return
-        self._database.create(metadata)
+        self._database.create_tables(metadata)
         written = {"version": VERSION, "turn": 0, "format": FORMAT}
         rows = [{"name": name, "value": json.dumps(value)} for name, value in written.items()]
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             connection.execute(insert(_facts), rows)
 
     def _known(self) -> dict[str, Any]:
         """What the store says of itself; nothing where it is not there, or being made."""
-        if _facts.name not in self._database.tables():
+        if _facts.name not in self._database.list_tables():
             return {}
         query = select(_facts).where(_facts.c.name.in_(["format", "version"]))
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             return {name: json.loads(value) for name, value in connection.execute(query)}
 
     def _once(self, table: Any) -> Insert:
         """Insert rows, but for those that are there already."""
-        dialect: Any = sqlite if self._database.embedded else postgresql
+        dialect: Any = sqlite if self._database.is_sqlite else postgresql
         made: Insert = dialect.insert(table).on_conflict_do_nothing()
         return made
 

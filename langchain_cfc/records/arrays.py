@@ -92,7 +92,7 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
         The prompts with these scores.
     """
     # Statistics that were measured belong to the old scores.
-    return replace(labelled, draws=replace(labelled.draws, scores=scores, measured={}))
+    return replace(labelled, draws=replace(labelled.draws, scores=scores, precomputed={}))
 
 
 def _tabulate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.runnable.cfc import CFCRunnable
-from langchain_cfc.runnable.chat_arguments import served_first, served_with
+from langchain_cfc.runnable.chat_arguments import configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.chat_model import CFCChatModel
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, OrElse
 from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
@@ -16,6 +16,6 @@ __all__ = [
     "CFCRunnable",
     "OrElse",
     "ScoredCandidate",
-    "served_first",
-    "served_with",
+    "configure_chain",
+    "find_cfc_runnable",
 ]

@@ -1,4 +1,4 @@
-"""Is what serves what was calibrated?"""
+"""Check that the parts that serve are the parts that were calibrated."""
 
 from __future__ import annotations
 
@@ -8,26 +8,18 @@ from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.fingerprints import compare_fingerprints, explain_doubt, fingerprint
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint, explain_doubt
 from langchain_cfc.guarantee import Binding
 
 
-def bind(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
-    """Compare what serves with what was calibrated.
+def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
+    """Return how far the parts that serve are known to be those that were calibrated.
 
-    Args:
-        artifact: The calibration artifact.
-        parts: `generator`, `verifier` and `answer`, each with the id that the user gives it; a part is None
-            where there is none.
-
-    Returns:
-        How far they are known to be the same.
+    `parts` are `generator`, `verifier` and `answer`, each with the id that the user gives it; a part is None
+    where there is none. Warns of parts that do not state their identity.
 
     Raises:
         FingerprintError: If one of them is another.
-
-    Warns:
-        FingerprintWarning: If one of them does not say what it is.
     """
     _check_extractor(artifact, given=parts["answer"][0] is not None)
     provenance = artifact.provenance
@@ -44,21 +36,21 @@ def bind(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | Non
         extracted = bool(artifact.calibration.extracted_answers)
         if name == "answer" and part is None and calibrated[name] is None and not extracted:
             continue
-        serving = fingerprint(part, given_id)
+        serving = compute_fingerprint(part, given_id)
         if compare_fingerprints(name, calibrated[name], serving) == "unverified":
             unknown[name] = explain_doubt(calibrated[name], serving) or ""
     if unknown:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         msg = (
             f"cannot verify that {' and '.join(unknown)} are those that the artifact was calibrated for, so "
-            f"its guarantees say 'unverified' ({reasons}). {_way_out(calibrated, unknown)}"
+            f"its guarantees say 'unverified' ({reasons}). {_advise(calibrated, unknown)}"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=5)
     return "unverified" if unknown else "matched"
 
 
-def _way_out(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
-    """What to do about parts that cannot be verified."""
+def _advise(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
+    """Return what the user can do about parts that cannot be verified."""
     by_id = {name: (calibrated[name] or {}).get("id") for name in unknown}
     known = [f"{name}_id={given!r}" for name, given in by_id.items() if given is not None]
     advice = [f"If you know that they are the same, pass {', '.join(known)}"] if known else []
@@ -70,7 +62,7 @@ def _way_out(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterab
 
 
 def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
-    """Distinct answers must be told apart as in calibration, wherever the decision depends on them."""
+    """Require the extractor of calibration wherever the decision depends on distinct answers."""
     extracted = bool(artifact.calibration.extracted_answers)
     if artifact.needs_answers and extracted != given:
         named = artifact.provenance.answer if artifact.provenance is not None else None
@@ -86,36 +78,37 @@ def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
         raise FingerprintError(msg)
 
 
-def calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
-    """Return the names that the models of the calibration records gave themselves; empty if unknown."""
-    calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
-    stated = calibrated.get("model_version")
-    several = stated if isinstance(stated, (list, tuple)) else [stated]
-    return frozenset(str(name) for name in several if name is not None)
-
-
-class VersionWatch:
+class ModelVersionWatcher:
     """Warns, once for each, of models that answer under another name than when calibrated.
 
-    A served model may be replaced behind its name, a fallback or a router may answer in its stead; only the
-    responses tell. That is drift, which voids the promise slowly: it warns, and results hold the names.
-
-    Args:
-        artifact: The calibration artifact; nothing is watched where its records do not state a
-            `model_version`, or a list of them where several models draw.
+    A served model may be replaced behind its name, or a fallback or a router may answer in its place; only
+    the responses show it. That is drift, which voids the guarantee gradually: it warns, and results hold the
+    names. Nothing is watched where the artifact's records do not state a `model_version`, or a list of them
+    where several models draw.
     """
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
-        calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
-        self._calibrated = calibrated.get("model_version")
-        self._told = set(calibrated_models(artifact))
+        self._calibrated = _get_model_version(artifact)
+        self._known = set(list_calibrated_models(artifact))
 
     def check(self, served: Iterable[str]) -> None:
         """Compare the names that models gave themselves while they drew for one prompt."""
         if self._calibrated is None:
             return
         for version in served:
-            if version not in self._told:
-                self._told.add(version)
+            if version not in self._known:
+                self._known.add(version)
                 known = {"model_version": self._calibrated}
                 compare_fingerprints("generator", known, {"model_version": version})
+
+
+def list_calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
+    """Return the names that the models of the calibration records gave themselves; empty if unknown."""
+    stated = _get_model_version(artifact)
+    several = stated if isinstance(stated, (list, tuple)) else [stated]
+    return frozenset(str(name) for name in several if name is not None)
+
+
+def _get_model_version(artifact: CalibrationArtifact) -> Any:
+    generator = artifact.provenance.generator if artifact.provenance is not None else None
+    return (generator or {}).get("model_version")

@@ -20,21 +20,23 @@ from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
     Progress,
-    acomplete,
-    ain_time,
-    child_of,
-    complete,
-    in_time,
-    limit_of,
-    with_call_limits,
+    RunManager,
+    Steps,
+    apply_limits,
+    arun_flow,
+    arun_with_timeout,
+    find_limiter,
+    make_child_config,
+    run_flow,
+    run_with_timeout,
 )
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, detached_from_graph
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
-from langchain_cfc.runnable.binding import VersionWatch, bind, calibrated_models
-from langchain_cfc.runnable.policies import Answering
+from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
+from langchain_cfc.runnable.policies import AnsweringRunnable
 from langchain_cfc.runnable.result import CFCResult
-from langchain_cfc.runnable.serving import ServingPipeline, scoring
-from langchain_cfc.sampling import Sampler, SamplingName, resolved
+from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
+from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.description import Description
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import VerifierEnsemble
@@ -47,12 +49,12 @@ if TYPE_CHECKING:
 _PARTS = ("generator", "verifier", "answer", "metadata")
 
 
-class CFCRunnable(Answering[CFCResult]):
-    """A chat model or chain that answers only what it can stand behind.
+class CFCRunnable(AnsweringRunnable[CFCResult]):
+    """A chat model or chain that returns calibrated answer sets, or abstains.
 
     Invoked with whatever the generator takes, it draws the artifact's n candidates, scores them with the
     verifier, and returns a `CFCResult`: the answer set that the calibrated threshold admits, or an
-    abstention. Anything that fails raises one typed error; no answer is made up from what is left.
+    abstention. A failure raises one typed error; no answer is made from the candidates that are left.
 
     Args:
         generator: The chat model or chain that was calibrated, or a model's name such as
@@ -72,16 +74,16 @@ class CFCRunnable(Answering[CFCResult]):
             guarantee speaks of them: a correct answer that they hold is lost.
         min_agreement: How many of the n candidates must give the best answer; else the set is withheld, with
             the reason `too_little_agreement`.
-        bot: Answer or abstain by the artifact's certified policy, which settles `alpha`, `max_answers` and
-            `min_agreement`; results then carry both promises, about the sets and about wrong answers.
+        bot: Answer or abstain by the artifact's certified policy, which fixes `alpha`, `max_answers` and
+            `min_agreement`; results then carry both guarantees, about the sets and about wrong answers.
         max_concurrency: Most calls of generator and verifier at once, over all prompts and threads that this
             runnable serves. A config's `max_concurrency` holds for its own call or batch in the same way.
         timeout: Seconds that a prompt may take.
         generator_id: What the records call the generator (`id` in their provenance), for generators that
-            cannot say themselves.
+            do not state it themselves.
         verifier_id: The same for the verifier.
         answer_id: The same for the answer extractor.
-        show_rejected: Whether results hold the texts of rejected candidates. Off by default, for whatever
+        show_rejected: Whether results hold the texts of rejected candidates. Off by default, because whatever
             streams or stores a result would then pass them on.
         on_abstain: `return` returns an abstention as a result, which `or_else` acts on; `raise` raises an
             `AbstentionError` that holds it, for code that handles errors, such as `with_fallbacks`.
@@ -95,11 +97,11 @@ class CFCRunnable(Answering[CFCResult]):
 
     Warns:
         FingerprintWarning: If the artifact names a generator, verifier or extractor and the part given does
-            not say what it is.
+            not state its identity.
         SamplingWarning: If a model that caches or streams is out of reach.
     """
 
-    # Frozen, for what was checked at construction must be what serves.
+    # Frozen, because what was checked at construction must be what serves.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
     generator: Any
@@ -120,12 +122,12 @@ class CFCRunnable(Answering[CFCResult]):
     show_rejected: bool = False
     on_abstain: Literal["return", "raise"] = "return"
 
-    _server: ServingPipeline = PrivateAttr()
-    _limit: ConcurrencyLimiter | None = PrivateAttr()
+    _pipeline: ServingPipeline = PrivateAttr()
+    _limiter: ConcurrencyLimiter | None = PrivateAttr()
 
     @property
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
-        """What comes out, for schemas."""
+        """The output type, for schemas."""
         return CFCResult
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
@@ -162,7 +164,7 @@ class CFCRunnable(Answering[CFCResult]):
                 "the message states no guarantee: it is not an answer of a CFCRunnable, or a fallback gave it"
             )
             raise InputError(msg)
-        guarantee = self._server.guarantees.get(stated["alpha"])
+        guarantee = self._pipeline.guarantees.get(stated["alpha"])
         if guarantee is None or stated["artifact_digest"] != self.artifact.digest:
             msg = (
                 f"the message was answered under alpha = {stated['alpha']} of the artifact "
@@ -194,7 +196,7 @@ class CFCRunnable(Answering[CFCResult]):
     @field_validator("generator", mode="before")
     @classmethod
     def _is_runnable(cls, generator: Any) -> Any:
-        return resolved(generator)
+        return resolve_generator(generator)
 
     @field_validator("verifier", mode="before")
     @classmethod
@@ -215,9 +217,9 @@ class CFCRunnable(Answering[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
-        policy = self._policy()
-        scored_by = scoring(self.verifier, artifact)
-        binding = bind(
+        policy = self._read_policy()
+        scorer = make_scorer(self.verifier, artifact)
+        binding = check_binding(
             artifact,
             {
                 "generator": (self.generator, self.generator_id),
@@ -225,30 +227,31 @@ class CFCRunnable(Answering[CFCResult]):
                 "answer": (self.answer, self.answer_id),
             },
         )
-        self._limit = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
-        self._server = ServingPipeline(
+        self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
+        self._pipeline = ServingPipeline(
             artifact=artifact,
-            # Where the records say who answered, `VersionWatch` compares with that.
-            sampler=Sampler(self.generator, self.sampling, watches_model=not calibrated_models(artifact)),
-            scoring=scored_by,
+            # Where the records say who answered, `ModelVersionWatcher` compares with that.
+            sampler=Sampler(
+                self.generator, self.sampling, watches_model=not list_calibrated_models(artifact)
+            ),
+            scorer=scorer,
             description=Description(self.answer, self.metadata),
-            guarantees=self._guarantees(policy, binding),
-            versions=VersionWatch(artifact),
+            guarantees=self._make_guarantees(policy, binding),
+            versions=ModelVersionWatcher(artifact),
             policy=policy,
             show_rejected=self.show_rejected,
         )
 
     def __repr_args__(self) -> Any:
-        """Parts by their kind alone: headers, addresses and bodies of a model may hold secrets."""
+        """Show parts by their name alone: headers, addresses and bodies of a model may hold secrets."""
         for name, value in super().__repr_args__():
-            yield name, _kind(value) if name in _PARTS else value
+            yield name, _get_name(value) if name in _PARTS else value
 
     @field_serializer(*_PARTS)
     def _dump_part(self, part: Any) -> str | None:
-        return _kind(part)
+        return _get_name(part)
 
-    def _policy(self) -> AnswerPolicy:
-        """Which sets are answered."""
+    def _read_policy(self) -> AnswerPolicy:
         if self.min_agreement is not None and self.min_agreement > self.artifact.n:
             msg = f"min_agreement is {self.min_agreement}, but only {self.artifact.n} candidates are drawn"
             raise InputError(msg)
@@ -263,51 +266,51 @@ class CFCRunnable(Answering[CFCResult]):
             raise InputError(msg)
         return certificate.policy
 
-    def _guarantees(self, policy: AnswerPolicy, binding: Binding) -> dict[str, Guarantee]:
-        """What is promised at each level that may be asked for."""
+    def _make_guarantees(self, policy: AnswerPolicy, binding: Binding) -> dict[str, Guarantee]:
+        """Return the guarantee at each level that may be asked for."""
         if self.bot:
-            return {self._level(None): self.artifact.bot_guarantee(binding)}
-        promises = {alpha: self.artifact.guarantee(alpha, binding) for alpha in self.artifact.alphas}
+            return {self._resolve_level(None): self.artifact.bot_guarantee(binding)}
+        guarantees = {alpha: self.artifact.guarantee(alpha, binding) for alpha in self.artifact.alphas}
         if policy == AnswerPolicy():
-            return promises
-        return {alpha: restrict_to_policy(promise, policy) for alpha, promise in promises.items()}
+            return guarantees
+        return {alpha: restrict_to_policy(guarantee, policy) for alpha, guarantee in guarantees.items()}
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is promised about an answer set at this runnable's level, as every result carries it."""
-        return self._server.guarantees[self._level(None)]
+        """The guarantee of an answer set at this runnable's level, as every result carries it."""
+        return self._pipeline.guarantees[self._resolve_level(None)]
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
-        """Generator, verifier and decision; see `Runnable.get_graph`."""
-        del config  # the parts are what they are, whatever it says
+        """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""
+        del config  # the graph does not depend on it
         # Drawing is rare, and its modules cost a tenth of the import.
-        from langchain_cfc.execution.langgraph_compat import serving_graph
+        from langchain_cfc.runnable._drawing import draw_serving_graph
 
-        return serving_graph(self, generator=self.generator, verifier=self.verifier, n=self.artifact.n)
+        return draw_serving_graph(self, generator=self.generator, verifier=self.verifier, n=self.artifact.n)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, checked like a new one: what was compared once must be what serves."""
-        fields = self._fields()
+        """Return a copy, checked like a new one: what was compared once must be what serves."""
+        fields = self._get_fields()
         copied = copy.deepcopy(fields) if deep else fields
         return type(self)(**{**copied, **(update or {})})
 
     def __copy__(self) -> Self:
-        """The same as `model_copy`."""
+        """Return `model_copy()`."""
         return self.model_copy()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """The same as `model_copy(deep=True)`."""
-        return type(self)(**copy.deepcopy(self._fields(), memo))
+        """Return `model_copy(deep=True)`."""
+        return type(self)(**copy.deepcopy(self._get_fields(), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it was made of; it is checked again where it is made again."""
-        return partial(type(self), **self._fields()), ()
+        """Pickle the fields; the copy is checked again when it is made from them."""
+        return partial(type(self), **self._get_fields()), ()
 
-    def _fields(self) -> dict[str, Any]:
+    def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> CFCResult:  # noqa: A002 - LangChain's name
-        """Answer or abstain.
+        """Return the answer set of a prompt, or an abstention.
 
         Args:
             input: The prompt, of the kind that the calibration prompts have: a text, messages or an object.
@@ -331,7 +334,7 @@ class CFCRunnable(Answering[CFCResult]):
         return self._call_with_config(self._serve, input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> CFCResult:  # noqa: A002 - LangChain's name
-        """The same as `invoke`, asynchronously."""
+        """Return the answer set of a prompt, asynchronously; see `invoke`."""
         return await self._acall_with_config(self._aserve, input, config, **kwargs)
 
     def _serve(
@@ -341,12 +344,10 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        child = detached_from_graph(child_of(config, run_manager, NOSTREAM))
-        steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
-        with with_call_limits(self._bounds(config), child):
-            if self.timeout is None:
-                return self._returned(complete(steps))
-            return self._returned(in_time(partial(complete, steps), self.timeout))
+        steps, child = self._start(prompt, run_manager, config, alpha)
+        with apply_limits(self._make_limits(config), child):
+            run = partial(run_flow, steps)
+            return self._finish(run() if self.timeout is None else run_with_timeout(run, self.timeout))
 
     async def _aserve(
         self,
@@ -355,17 +356,24 @@ class CFCRunnable(Answering[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        child = detached_from_graph(child_of(config, run_manager, NOSTREAM))
-        steps = self._server.serve(prompt, self._level(alpha), child, Progress(run_manager))
-        with with_call_limits(self._bounds(config), child):
-            return self._returned(await ain_time(acomplete(steps), self.timeout))
+        steps, child = self._start(prompt, run_manager, config, alpha)
+        with apply_limits(self._make_limits(config), child):
+            return self._finish(await arun_with_timeout(arun_flow(steps), self.timeout))
 
-    def _returned(self, result: CFCResult) -> CFCResult:
+    def _start(
+        self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
+    ) -> tuple[Steps[CFCResult], RunnableConfig]:
+        """Return the flow that serves a prompt, and the config under which it runs."""
+        child = detached_from_graph(make_child_config(config, run_manager, NOSTREAM))
+        steps = self._pipeline.serve(prompt, self._resolve_level(alpha), child, Progress(run_manager))
+        return steps, child
+
+    def _finish(self, result: CFCResult) -> CFCResult:
         if result.abstained and self.on_abstain == "raise":
             raise AbstentionError(result)
         return result
 
-    def _level(self, alpha: Level | None) -> str:
+    def _resolve_level(self, alpha: Level | None) -> str:
         if not self.bot:
             return self.artifact.level(self.alpha if alpha is None else alpha)
         certified = self.artifact.certified_policy.certificate.alpha
@@ -376,13 +384,13 @@ class CFCRunnable(Answering[CFCResult]):
             raise InputError(msg)
         return certified
 
-    def _bounds(self, config: RunnableConfig) -> CallLimits:
+    def _make_limits(self, config: RunnableConfig) -> CallLimits:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        return CallLimits(self._limit or limit_of(config), deadline)
+        return CallLimits(self._limiter or find_limiter(config), deadline)
 
 
-def _kind(part: Any) -> str | None:
-    """What a part is called in the code: a function by its name, anything else by its class."""
+def _get_name(part: Any) -> str | None:
+    """Return what a part is called in the code: a function by its name, anything else by its class."""
     if part is None:
         return None
     return str(getattr(part, "__name__", None) or type(part).__name__)

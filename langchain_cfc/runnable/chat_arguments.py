@@ -1,4 +1,4 @@
-"""How the arguments of a call, such as tools, reach the models inside a chain."""
+"""Pass the arguments of a call, such as tools, to the models inside a chain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.fingerprints import fingerprint, is_identified
+from langchain_cfc.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.runnable.policies import OrElse
 from langchain_cfc.thresholds import Level
@@ -19,13 +19,13 @@ AnyRunnable: TypeAlias = Runnable[Any, Any]
 Arguments: TypeAlias = Mapping[str, Any]
 
 
-def served_with(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
-    """A chain at another level, or whose models get further arguments.
+def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
+    """Return a copy of a chain at another level, or whose models get further arguments.
 
     Args:
         chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
         alpha: Error level; None leaves it as it is.
-        arguments: Of each call of the models that answer: of a sequence the last that can be reached.
+        arguments: For each call of the models that answer: in a sequence the last that can be reached.
 
     Returns:
         The copy; generators are compared with what was calibrated once more.
@@ -34,15 +34,15 @@ def served_with(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -
         InputError: If nothing in the chain takes them, or the level is not the artifact's.
         FingerprintError: If they make the generator another than the calibrated one.
     """
-    served = _with(chain, alpha, arguments)
+    served = _configure(chain, alpha, arguments)
     if served is None:
         names = [*(["alpha"] if alpha is not None else []), *arguments]
         raise InputError(_unreachable("chain", "CFCRunnable", chain, names))
     return served
 
 
-def served_first(chain: Any) -> CFCRunnable | None:
-    """The `CFCRunnable` of a chain that is asked first; None where none can be seen."""
+def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
+    """Return the `CFCRunnable` of a chain that is asked first; None where none can be seen."""
     if isinstance(chain, CFCRunnable):
         return chain
     inner: list[Any] = []
@@ -54,35 +54,35 @@ def served_first(chain: Any) -> CFCRunnable | None:
         inner = [chain.runnable]
     elif isinstance(chain, RunnableSequence):
         inner = chain.steps
-    return next((found for part in inner if (found := served_first(part)) is not None), None)
+    return next((found for part in inner if (found := find_cfc_runnable(part)) is not None), None)
 
 
-def _with(part: Any, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
+def _configure(part: Any, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
     """The same part, what answers in it called with further arguments; None where nothing takes them."""
-    for kind, changed in _CHANGED.items():
+    for kind, configure in _CONFIGURE.items():
         if isinstance(part, kind):
-            return changed(part, alpha, arguments)
-    return _model(part, arguments)
+            return configure(part, alpha, arguments)
+    return _bind_model(part, arguments)
 
 
-def _runnable(served: CFCRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
+def _configure_cfc_runnable(served: CFCRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
     changes: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
     if arguments:
-        changes["generator"] = _with(served.generator, None, arguments)
+        changes["generator"] = _configure(served.generator, None, arguments)
         if changes["generator"] is None:
             raise InputError(_unreachable("generator", "chat model", served.generator, [*arguments]))
-        if not _is_covered_by_id(served, changes["generator"]):
+        if not _does_id_cover(served, changes["generator"]):
             changes["generator_id"] = None
     return served.model_copy(update=changes)
 
 
-def _is_covered_by_id(served: CFCRunnable, changed: AnyRunnable) -> bool:
+def _does_id_cover(served: CFCRunnable, changed: AnyRunnable) -> bool:
     """Whether the id given to a generator still vouches for it when it is called with further arguments.
 
     The id was given to the generator without them. It covers the changed one if the fingerprints are equal,
     or if the records state whatever differs, so that it is compared.
     """
-    before, after = fingerprint(served.generator), fingerprint(changed)
+    before, after = compute_fingerprint(served.generator), compute_fingerprint(changed)
     if not is_identified(before) or not is_identified(after):
         return False
     provenance = served.artifact.provenance
@@ -91,19 +91,19 @@ def _is_covered_by_id(served: CFCRunnable, changed: AnyRunnable) -> bool:
     return different <= calibrated.keys()
 
 
-def _or_else(chain: OrElse, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
-    first = _with(chain.first, alpha, arguments)
+def _configure_or_else(chain: OrElse, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
+    first = _configure(chain.first, alpha, arguments)
     if first is None:
         return None
     # A level belongs to the artifact that holds it, but whoever answers instead has the same tools, if any.
-    second = _with(chain.fallback, None, arguments) if arguments else None
+    second = _configure(chain.fallback, None, arguments) if arguments else None
     return chain.model_copy(update={"first": first, "fallback": chain.fallback if second is None else second})
 
 
-def _binding(
+def _configure_binding(
     binding: RunnableBindingBase[Any, Any], alpha: Level | None, arguments: Arguments
 ) -> AnyRunnable | None:
-    bound = _with(binding.bound, alpha, arguments)
+    bound = _configure(binding.bound, alpha, arguments)
     if bound is None:
         return None
     # What is bound outside would overrule the call.
@@ -111,28 +111,28 @@ def _binding(
     return binding.model_copy(update={"bound": bound, "kwargs": kwargs})
 
 
-def _fallbacks(
+def _configure_fallbacks(
     chain: RunnableWithFallbacks[Any, Any], alpha: Level | None, arguments: Arguments
 ) -> AnyRunnable | None:
-    every = [_with(one, alpha, arguments) for one in chain.runnables]
+    every = [_configure(one, alpha, arguments) for one in chain.runnables]
     if None in every:
         return None
     return chain.model_copy(update={"runnable": every[0], "fallbacks": every[1:]})
 
 
-def _sequence(
+def _configure_sequence(
     sequence: RunnableSequence[Any, Any], alpha: Level | None, arguments: Arguments
 ) -> AnyRunnable | None:
     """The last step that takes them is the one that answers; a model before it writes a query."""
     steps = sequence.steps
     for position in reversed(range(len(steps))):
-        changed = _with(steps[position], alpha, arguments)
+        changed = _configure(steps[position], alpha, arguments)
         if changed is not None:
             return RunnableSequence(*steps[:position], changed, *steps[position + 1 :], name=sequence.name)
     return None
 
 
-def _model(model: Any, arguments: Arguments) -> AnyRunnable | None:
+def _bind_model(model: Any, arguments: Arguments) -> AnyRunnable | None:
     # A model that is configured per call would be bound as it is by default.
     if isinstance(model, DynamicRunnable) or not hasattr(model, "bind_tools"):
         return None
@@ -140,12 +140,12 @@ def _model(model: Any, arguments: Arguments) -> AnyRunnable | None:
     return bound
 
 
-_CHANGED: dict[Any, Callable[[Any, Level | None, Arguments], AnyRunnable | None]] = {
-    CFCRunnable: _runnable,
-    OrElse: _or_else,
-    RunnableBindingBase: _binding,
-    RunnableWithFallbacks: _fallbacks,
-    RunnableSequence: _sequence,
+_CONFIGURE: dict[Any, Callable[[Any, Level | None, Arguments], AnyRunnable | None]] = {
+    CFCRunnable: _configure_cfc_runnable,
+    OrElse: _configure_or_else,
+    RunnableBindingBase: _configure_binding,
+    RunnableWithFallbacks: _configure_fallbacks,
+    RunnableSequence: _configure_sequence,
 }
 
 

@@ -1,14 +1,13 @@
-"""`CFCChatModel`: a chain that answers or abstains, wherever a chat model is expected.
+"""`CFCChatModel`: a chain that answers or abstains, with the interface of a chat model.
 
-It draws, scores and decides as the chain inside does, and says the decision as one message. What a chat model
-is called with beyond its messages, such as tools, goes to the model that draws the candidates.
+It draws, scores and decides as the chain inside does, and returns the decision as one message. What a chat
+model is called with beyond its messages, such as tools, goes to the model that draws the candidates.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
@@ -33,12 +32,12 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langchain_core.utils.utils import LC_ID_PREFIX
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from langchain_cfc.execution.langgraph_compat import NOSTREAM
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.runnable.chat_arguments import Arguments, served_first, served_with
+from langchain_cfc.execution import set_context_variable
+from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
+from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.thresholds import Level
 
@@ -49,18 +48,18 @@ PROVIDER = "langchain-cfc"
 # What LangChain passes to a chat model for tracing alone, and takes out again before it generates.
 _FOR_TRACING = {"ls_structured_output_format", "structured_output_format"}
 # Config of the runs below a stream that is being asked for its decision.
-_STREAMING: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
-# Chains made for arguments of calls are kept, for an agent binds the same few tools over and over.
-_KEPT = 16
+_STREAM_CONFIG: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
+# How many chains made for arguments of calls are cached: an agent binds the same few tools again and again.
+_CACHE_SIZE = 16
 
 
 class CFCChatModel(BaseChatModel):
-    """A chat model that says only what its chain can stand behind.
+    """A chat model that returns the best calibrated answer of its chain, or abstains in words.
 
     It is invoked with messages and returns one: the best answer of the chain's set, or an abstention in
     words. The decision is in `response_metadata["cfc"]`, as plain data, with what identifies its guarantee;
-    `CFCRunnable.guarantee_of(message)` returns all of that. Streams hold exactly one chunk, for nothing is
-    decided before the last candidate is scored.
+    `CFCRunnable.guarantee_of(message)` returns the whole guarantee. Streams hold exactly one chunk, because
+    nothing is decided before the last candidate is scored.
 
     Generator, verifier and metadata function get the messages as they are, images included. A chain that was
     calibrated on texts gets the text of one human message; a conversation that a text would not hold, such as
@@ -102,7 +101,7 @@ class CFCChatModel(BaseChatModel):
     streaming: bool = False
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
 
-    _made: dict[str, tuple[Runnable[Any, Any], Runnable[Any, Any]]] = PrivateAttr(default_factory=dict)
+    _chains: dict[str, tuple[Runnable[Any, Any], Runnable[Any, Any]]] = PrivateAttr(default_factory=dict)
 
     @property
     def _llm_type(self) -> str:
@@ -111,10 +110,10 @@ class CFCChatModel(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         """What traces show: names and numbers, no prompt and no key."""
-        served = served_first(self.chain)
+        served = find_cfc_runnable(self.chain)
         if served is None:
             return {}
-        known = fingerprint(served.generator)
+        known = compute_fingerprint(served.generator)
         return {
             "model_name": known.get("model"),
             "n": served.artifact.n,
@@ -124,15 +123,15 @@ class CFCChatModel(BaseChatModel):
         }
 
     def __repr_args__(self) -> Any:
-        """The same, for LangChain writes what it cannot serialise as its `repr`."""
+        """Show the same as traces, because LangChain writes what it cannot serialise as its `repr`."""
         return self._identifying_params.items()
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        """What LangChain's tracers note: the generator's model, under a provider that has no price list."""
+        """Return what tracers record: the generator's model, under a provider that has no price list."""
         params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
-        served = served_first(self.chain)
-        given = self._arguments(stop, kwargs)
-        known = fingerprint(served.generator.bind(**given)) if served is not None else {}
+        served = find_cfc_runnable(self.chain)
+        given = self._merge_arguments(stop, kwargs)
+        known = compute_fingerprint(served.generator.bind(**given)) if served is not None else {}
         if known.get("model") is not None:
             params["ls_model_name"] = known["model"]
         if known.get("temperature") is not None:
@@ -173,12 +172,12 @@ class CFCChatModel(BaseChatModel):
         }
         if tool_choice is not None:
             given["tool_choice"] = tool_choice
-        # Now rather than at the first call, for whatever is refused.
-        self._chain_for(None, {name: given[name] for name in given.keys() - _FOR_TRACING})
+        # What cannot be served is refused now rather than at the first call.
+        self._get_chain(None, {name: given[name] for name in given.keys() - _FOR_TRACING})
         return self.bind(**given)
 
-    # LangChain's `stream` does not tell `_stream` the run that it is in, and the draws would be runs on their
-    # own, out of sight of its callbacks. So the run's id is chosen here, and `_stream` is told in passing.
+    # LangChain's `stream` does not pass its run to `_stream`, and the draws would be runs of their own that
+    # its callbacks do not see. So the run's id is chosen here, and passed to `_stream` in a context variable.
 
     def stream(
         self,
@@ -188,11 +187,11 @@ class CFCChatModel(BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> Iterator[AIMessageChunk]:
-        """The decision as the one chunk of a stream; arguments are those of `invoke`."""
+        """Stream the decision as one chunk; arguments are those of `invoke`."""
         given = ensure_config(config)
         manager, run_id = get_callback_manager_for_config(given), given.get("run_id") or uuid4()
         chunks = super().stream(input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs)
-        with _streaming(_below(manager, run_id)):
+        with set_context_variable(_STREAM_CONFIG, _make_child_config(manager, run_id)):
             decided = next(chunks)
         yield _with_usage(decided)
         yield from chunks
@@ -205,13 +204,13 @@ class CFCChatModel(BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[AIMessageChunk]:
-        """The same as `stream`, asynchronously."""
+        """Stream the decision as one chunk, asynchronously."""
         given = ensure_config(config)
         manager, run_id = get_async_callback_manager_for_config(given), given.get("run_id") or uuid4()
         chunks = super().astream(
             input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs
         )
-        with _streaming(_below(manager, run_id)):
+        with set_context_variable(_STREAM_CONFIG, _make_child_config(manager, run_id)):
             decided = await anext(chunks)
         yield _with_usage(decided)
         async for chunk in chunks:
@@ -224,11 +223,11 @@ class CFCChatModel(BaseChatModel):
         return _result_with_usage(super().generate(*args, **kwargs))
 
     async def agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
-        """The same as `generate`, asynchronously."""
+        """Generate for several prompts, asynchronously."""
         return _result_with_usage(await super().agenerate(*args, **kwargs))
 
     def _should_stream(self, *, async_api: bool, run_manager: LLMRun | None = None, **kwargs: Any) -> bool:
-        """Not inside a call that is no stream: `_generate` knows its run, and tells whoever listens."""
+        """Do not stream inside `_generate`, which knows its run and notifies listeners itself."""
         return run_manager is None and super()._should_stream(async_api=async_api, **kwargs)
 
     def _generate(
@@ -238,11 +237,11 @@ class CFCChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        listened = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
-        chain, config = self._call(stop, run_manager, kwargs)
-        message = self._said(chain.invoke(messages, config), run_manager)
-        if run_manager is not None and listened:
-            chunk = ChatGenerationChunk(message=_chunk(message))
+        has_listeners = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
+        chain, config = self._prepare_call(stop, run_manager, kwargs)
+        message = self._make_message(chain.invoke(messages, config), run_manager)
+        if run_manager is not None and has_listeners:
+            chunk = _make_chunk(message)
             run_manager.on_llm_new_token(chunk.text, chunk=chunk)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -253,11 +252,11 @@ class CFCChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        listened = super()._should_stream(async_api=True, run_manager=run_manager, **kwargs)
-        chain, config = self._call(stop, run_manager, kwargs)
-        message = self._said(await chain.ainvoke(messages, config), run_manager)
-        if run_manager is not None and listened:
-            chunk = ChatGenerationChunk(message=_chunk(message))
+        has_listeners = super()._should_stream(async_api=True, run_manager=run_manager, **kwargs)
+        chain, config = self._prepare_call(stop, run_manager, kwargs)
+        message = self._make_message(await chain.ainvoke(messages, config), run_manager)
+        if run_manager is not None and has_listeners:
+            chunk = _make_chunk(message)
             await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -268,9 +267,8 @@ class CFCChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        chain, config = self._call(stop, run_manager, kwargs)
-        message = self._said(chain.invoke(messages, config), run_manager)
-        yield ChatGenerationChunk(message=_chunk(message))
+        chain, config = self._prepare_call(stop, run_manager, kwargs)
+        yield _make_chunk(self._make_message(chain.invoke(messages, config), run_manager))
 
     async def _astream(
         self,
@@ -279,50 +277,53 @@ class CFCChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        chain, config = self._call(stop, run_manager, kwargs)
-        message = self._said(await chain.ainvoke(messages, config), run_manager)
-        yield ChatGenerationChunk(message=_chunk(message))
+        chain, config = self._prepare_call(stop, run_manager, kwargs)
+        yield _make_chunk(self._make_message(await chain.ainvoke(messages, config), run_manager))
 
-    def _call(
+    def _prepare_call(
         self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
     ) -> tuple[Runnable[Any, Any], RunnableConfig | None]:
-        """The chain that serves a call, and the config under which it does."""
-        given = self._arguments(stop, kwargs)
-        # How a decision is delivered is no business of the draws.
+        """Return the chain that serves a call, and the config under which it runs."""
+        given = self._merge_arguments(stop, kwargs)
+        # How a decision is delivered does not concern the draws.
         alpha, _ = given.pop("alpha", None), given.pop("stream", None)
-        config = _STREAMING.get() if run_manager is None else _below(run_manager, run_manager.run_id)
-        return self._chain_for(alpha, given), config
+        config = (
+            _STREAM_CONFIG.get()
+            if run_manager is None
+            else _make_child_config(run_manager, run_manager.run_id)
+        )
+        return self._get_chain(alpha, given), config
 
-    def _arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
-        """The arguments of a call, and for what it leaves open those of this model."""
+    def _merge_arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
+        """Return the arguments of a call, completed by those of this model."""
         own = {"stop": stop or self.stop, "temperature": self.temperature, "max_tokens": self.max_tokens}
         return {**{name: value for name, value in own.items() if value is not None}, **kwargs}
 
-    def _chain_for(self, alpha: Level | None, arguments: Arguments) -> Runnable[Any, Any]:
-        """The chain at a level, its generator called with further arguments."""
+    def _get_chain(self, alpha: Level | None, arguments: Arguments) -> Runnable[Any, Any]:
+        """Return the chain at a level, its generator called with further arguments."""
         if alpha is None and not arguments:
             return self.chain
         try:
             key = json.dumps([alpha, arguments], sort_keys=True)
         except TypeError:
-            # Such as a class: there is no saying whether two calls mean the same.
-            return served_with(self.chain, alpha, arguments)
-        made_of, made = self._made.get(key, (None, None))
+            # Such as a class: whether two calls mean the same is unknown.
+            return configure_chain(self.chain, alpha, arguments)
+        base, chain = self._chains.get(key, (None, None))
         # A copy of this model may hold another chain and still what was made of the first.
-        if made is None or made_of is not self.chain:
-            made = served_with(self.chain, alpha, arguments)
-            latest = list(self._made.items())[1 - _KEPT :]
-            self._made = {**dict(latest), key: (self.chain, made)}
-        return made
+        if chain is None or base is not self.chain:
+            chain = configure_chain(self.chain, alpha, arguments)
+            latest = list(self._chains.items())[1 - _CACHE_SIZE :]
+            self._chains = {**dict(latest), key: (self.chain, chain)}
+        return chain
 
-    def _said(self, found: Any, run_manager: LLMRun | None) -> AIMessage:
-        """Return the message of a run as callbacks may see it: under its own id, and without its usage.
+    def _make_message(self, result: Any, run_manager: LLMRun | None) -> AIMessage:
+        """Return the message of a run as callbacks may see it: with the run's id, and without its usage.
 
         Usage is kept in the decision, from where `_with_usage` takes it once callbacks have been called.
         """
-        message = Answer(abstain_message=self.abstain_message).to_message(found)
+        message = Answer(abstain_message=self.abstain_message).to_message(result)
         changes: dict[str, Any] = {
-            "id": None if run_manager is None else f"{LC_ID_PREFIX}-{run_manager.run_id}",
+            "id": None if run_manager is None else make_message_id(run_manager.run_id),
             "usage_metadata": None,
         }
         if message.usage_metadata is not None:
@@ -352,19 +353,19 @@ def _result_with_usage(result: LLMResult) -> LLMResult:
     return result.model_copy(update={"generations": generations})
 
 
-def _chunk(message: AIMessage) -> AIMessageChunk:
-    """A message as the only chunk of a stream."""
-    whole = message.model_dump(exclude={"type"})
-    return AIMessageChunk(**{**whole, "chunk_position": "last"})
+def _make_chunk(message: AIMessage) -> ChatGenerationChunk:
+    """Return a message as the only chunk of a stream."""
+    fields = {**message.model_dump(exclude={"type"}), "chunk_position": "last"}
+    return ChatGenerationChunk(message=AIMessageChunk(**fields))
 
 
-def _below(manager: LLMRun | BaseCallbackManager, run_id: UUID) -> RunnableConfig:
-    """Config of runs below that of a chat model, which stream into no graph.
+def _make_child_config(manager: LLMRun | BaseCallbackManager, run_id: UUID) -> RunnableConfig:
+    """Return the config of runs below that of a chat model, which stream into no graph.
 
-    LangChain's managers of model runs have no `get_child`, for its own models have no children.
+    LangChain's managers of model runs have no `get_child`, because its own models have no children.
     """
-    asynchronous = isinstance(manager, (AsyncCallbackManager, AsyncCallbackManagerForLLMRun))
-    parent = (AsyncCallbackManagerForChainRun if asynchronous else CallbackManagerForChainRun)(
+    is_async = isinstance(manager, (AsyncCallbackManager, AsyncCallbackManagerForLLMRun))
+    parent = (AsyncCallbackManagerForChainRun if is_async else CallbackManagerForChainRun)(
         run_id=run_id,
         handlers=manager.handlers,
         inheritable_handlers=manager.inheritable_handlers,
@@ -372,13 +373,3 @@ def _below(manager: LLMRun | BaseCallbackManager, run_id: UUID) -> RunnableConfi
         inheritable_metadata=manager.inheritable_metadata,
     )
     return RunnableConfig(callbacks=parent.get_child(), tags=[NOSTREAM])
-
-
-@contextmanager
-def _streaming(below: RunnableConfig) -> Iterator[None]:
-    """Tell `_stream` the config of its runs."""
-    token = _STREAMING.set(below)
-    try:
-        yield
-    finally:
-        _STREAMING.reset(token)

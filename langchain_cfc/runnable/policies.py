@@ -1,4 +1,4 @@
-"""What to do with an answer set: say the best answer or abstain in words, or ask someone else."""
+"""What to do with a result: answer or abstain in words, or ask a fallback."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from langchain_cfc.errors import AbstentionError, ServingError
 from langchain_cfc.execution import (
     Step,
     Steps,
-    acomplete,
-    bounded_by,
-    child_of,
-    complete,
-    sharing_limit,
-    tagged,
+    add_tags,
+    apply_config_limits,
+    arun_flow,
+    make_child_config,
+    run_flow,
+    share_limiter,
 )
 from langchain_cfc.runnable.result import CFCResult
 
@@ -35,13 +35,13 @@ Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 ABSTAIN_MESSAGE = "I do not know."
 
 
-class Answering(RunnableSerializable[Any, Output]):
-    """Something that answers or abstains, with what is usually done next."""
+class AnsweringRunnable(RunnableSerializable[Any, Output]):
+    """A runnable that answers or abstains, with what is usually done next."""
 
     def as_answer(
         self, *, abstain_message: str = ABSTAIN_MESSAGE, text: bool = False
     ) -> Runnable[Any, AIMessage | str]:
-        """The best answer, or the abstention in words.
+        """Return a chain that says the best answer, or the abstention in words.
 
         Args:
             abstain_message: What is said on abstention.
@@ -54,20 +54,20 @@ class Answering(RunnableSerializable[Any, Output]):
         return self | Answer(abstain_message=abstain_message, text=text)
 
     def or_else(self, fallback: Runnable[Any, Any] | Callable[[Any], Any]) -> OrElse:
-        """Ask someone else where this abstains: a stronger model, a search tool, a person.
+        """Return a chain that asks a fallback where this abstains: a stronger model, a search tool, a person.
 
-        Errors are raised as ever; `with_fallbacks` is for them. An abstention is a result and no error, so
+        Errors are raised as usual; `with_fallbacks` is for them. An abstention is a result and no error, so
         `with_fallbacks` does not see it, unless `on_abstain="raise"` makes an error of it.
 
         Args:
             fallback: Asked with the same prompt. Another `CFCRunnable` answers under its own artifact, which
                 must have been calibrated on prompts on which this one abstains: by its abstentions this one
-                chooses the prompts, and with an artifact for all prompts the two together may keep far less
-                than either promises. Anything else answers without any.
+                selects the prompts, and with an artifact for all prompts the two together may have far less
+                coverage than either guarantees. Anything else answers without a guarantee.
 
         Returns:
             A chain that returns the result of this, or what the fallback returns; a fallback that returns
-            None raises a `ServingError`, for that is no answer.
+            None raises a `ServingError`, because None is no answer.
         """
         return OrElse(first=self, fallback=fallback)
 
@@ -75,28 +75,28 @@ class Answering(RunnableSerializable[Any, Output]):
 
     def batch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
         """Serve several prompts; see `Runnable.batch`."""
-        return super().batch(inputs, sharing_limit(config, len(inputs)), **kwargs)
+        return super().batch(inputs, share_limiter(config, len(inputs)), **kwargs)
 
     async def abatch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
         """Serve several prompts; see `Runnable.abatch`."""
-        return await super().abatch(inputs, sharing_limit(config, len(inputs)), **kwargs)
+        return await super().abatch(inputs, share_limiter(config, len(inputs)), **kwargs)
 
     def batch_as_completed(  # type: ignore[override]  # LangChain's two overloads in one
         self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
     ) -> Iterator[tuple[int, Any]]:
         """Serve several prompts; see `Runnable.batch_as_completed`."""
-        yield from super().batch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs)
+        yield from super().batch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs)
 
     async def abatch_as_completed(  # type: ignore[override]  # as above
         self, inputs: Sequence[Any], config: Configs = None, **kwargs: Any
     ) -> AsyncIterator[tuple[int, Any]]:
         """Serve several prompts; see `Runnable.abatch_as_completed`."""
-        async for one in super().abatch_as_completed(inputs, sharing_limit(config, len(inputs)), **kwargs):
+        async for one in super().abatch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs):
             yield one
 
 
-class OrElse(Answering[Any]):
-    """The first one's answer set, or on abstention what the fallback returns; made by `or_else`."""
+class OrElse(AnsweringRunnable[Any]):
+    """Returns the first chain's answer set, or on abstention what the fallback returns; made by `or_else`."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
@@ -109,15 +109,15 @@ class OrElse(Answering[Any]):
         return coerce_to_runnable(fallback)
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
-        """The first and its fallback; see `Runnable.get_graph`."""
-        del config  # the parts are what they are, whatever it says
-        from langchain_cfc.execution.langgraph_compat import fallback_graph
+        """Return the first chain and its fallback as a graph; see `Runnable.get_graph`."""
+        del config  # the graph does not depend on it
+        from langchain_cfc.runnable._drawing import draw_fallback_graph
 
-        return fallback_graph(self, self.first, self.fallback)
+        return draw_fallback_graph(self, self.first, self.fallback)
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 - LangChain's name
-        """What comes out, for schemas: a fallback may return anything."""
+        """The output type, for schemas: a fallback may return anything."""
         return Any
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
@@ -126,29 +126,29 @@ class OrElse(Answering[Any]):
         return schema
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """The answer set, or what the fallback returns; `kwargs` such as `alpha` are for the first."""
+        """Return the answer set, or what the fallback returns; `kwargs` such as `alpha` are for the first."""
         return self._call_with_config(self._run, input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """The same as `invoke`, asynchronously."""
+        """Return the answer set, or what the fallback returns, asynchronously."""
         return await self._acall_with_config(self._arun, input, config, **kwargs)
 
     def _run(
         self, prompt: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return complete(self._steps(prompt, child, kwargs))
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return run_flow(self._steps(prompt, child, kwargs))
 
     async def _arun(
         self, prompt: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        child = child_of(config, run_manager)
-        with bounded_by(config, child):
-            return await acomplete(self._steps(prompt, child, kwargs))
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return await arun_flow(self._steps(prompt, child, kwargs))
 
     def _steps(self, prompt: Any, config: RunnableConfig, kwargs: dict[str, Any]) -> Steps[Any]:
-        first = tagged(config, "cfc:first")
+        first = add_tags(config, "cfc:first")
         try:
             result = yield Step(
                 lambda: self.first.invoke(prompt, first, **kwargs),
@@ -158,7 +158,7 @@ class OrElse(Answering[Any]):
             result = error.result
         if not isinstance(result, CFCResult) or not result.abstained:
             return result
-        second = tagged(config, "cfc:fallback")
+        second = add_tags(config, "cfc:fallback")
         answer = yield Step(
             lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)
         )
@@ -172,7 +172,7 @@ class OrElse(Answering[Any]):
 
 
 class Answer(RunnableSerializable[Any, AIMessage | str]):
-    """A result in words; made by `as_answer`.
+    """Turns a result into words; made by `as_answer`.
 
     Args:
         abstain_message: What is said on abstention.
@@ -183,12 +183,12 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
     text: bool = False
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage | str:  # noqa: A002 - LangChain's name
-        """The best answer or the abstention.
+        """Return the best answer or the abstention in words.
 
         Args:
             input: A `CFCResult`, or what a fallback returned in its place.
             config: LangChain config.
-            **kwargs: None are known.
+            **kwargs: Not supported.
 
         Returns:
             A message or text. What a fallback returned says in `response_metadata["cfc"]` that nothing is
@@ -197,21 +197,21 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
         Raises:
             ServingError: If a fallback returned None, which is no answer.
         """
-        return self._call_with_config(self._said, input, config, **kwargs)
+        return self._call_with_config(self._answer, input, config, **kwargs)
 
     def to_message(self, given: Any) -> AIMessage:
-        """The best answer or the abstention as a message, whatever `text` says; see `invoke`."""
+        """Return the best answer or the abstention as a message, also with `text`; see `invoke`."""
         if isinstance(given, CFCResult):
             return given.to_message(self.abstain_message)
-        return _uncertified(given)
+        return _make_uncertified(given)
 
-    def _said(self, given: Any) -> AIMessage | str:
+    def _answer(self, given: Any) -> AIMessage | str:
         message = self.to_message(given)
         return str(message.text) if self.text else message
 
 
-def _uncertified(given: Any) -> AIMessage:
-    """What a fallback returned, as a message that claims nothing."""
+def _make_uncertified(given: Any) -> AIMessage:
+    """Return what a fallback returned as a message that claims no guarantee."""
     note = {"cfc": {"guarantee": None}}
     if isinstance(given, AIMessage):
         return given.model_copy(update={"response_metadata": {**given.response_metadata, **note}})

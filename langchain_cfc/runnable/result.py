@@ -19,8 +19,8 @@ def _strict_json(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
-# JSON has no infinity; text is read back as the number. Pydantic's setting `ser_json_inf_nan` would not reach
-# `model_dump(mode="json")`, and the schema would speak of numbers alone.
+# JSON has no infinity; the text is read back as the number. Pydantic's setting `ser_json_inf_nan` would not
+# reach `model_dump(mode="json")`, and the schema would allow numbers alone.
 _Number: TypeAlias = Annotated[
     float,
     PlainSerializer(_strict_json, when_used="json"),
@@ -28,9 +28,9 @@ _Number: TypeAlias = Annotated[
 ]
 
 
-# Levels that lie above a threshold by less have reached it.
+# A level that exceeds a threshold by less than this has reached it.
 _ROUND_OFF = 1e-9
-# What messages hold of a guarantee: enough to read it by, and to find the rest in the artifact.
+# What messages hold of a guarantee: enough to understand it, and to find the rest in the artifact.
 _IDENTIFYING = {"kind", "alpha", "target_coverage", "binding", "artifact_digest"}
 
 
@@ -66,7 +66,7 @@ class ScoredCandidate(BaseModel):
 
 
 class CFCResult(BaseModel):
-    """What was decided for one prompt. Plain data, no message objects: graph runtimes would stream those.
+    """The decision for one prompt. Plain data, no message objects: graph runtimes would stream those.
 
     Attributes:
         abstained: Whether there is no answer.
@@ -81,13 +81,14 @@ class CFCResult(BaseModel):
         best: The first of them; None on abstention.
         threshold: The unclipped threshold; `inf` where none can be certified, in JSON the text `"inf"`.
         features: The prompt's features by name.
-        metadata: What the metadata function said of the prompt.
+        metadata: What the metadata function returned for the prompt.
         unknown_categories: The metadata keys under which it has a category that was not calibrated on, which
             is why it is not certifiable; mostly empty.
-        guarantee: What is promised about this answer set.
+        guarantee: What is guaranteed about this answer set.
         candidates: All n, in draw order; rejected texts are left out by default.
-        models: What the models that drew the candidates call themselves, where they do.
-        usage: Tokens that drawing cost, a query written for a retriever included; None where no model says.
+        models: The names that the models that drew the candidates give themselves, if any.
+        usage: Tokens that drawing took, a query written for a retriever included; None where no model states
+            any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,20 +111,20 @@ class CFCResult(BaseModel):
         return not self.abstained
 
     def to_message(self, abstain_message: str) -> AIMessage:
-        """The best answer or the abstention, as a chat model would say it.
+        """Return the best answer or the abstention as the message of a chat model.
 
         Messages are copied into every checkpoint of a conversation, so they hold the decision in a few
         hundred bytes beside the answers. `CFCRunnable.guarantee_of` returns the whole guarantee of a message.
 
         Args:
-            abstain_message: What is said on abstention.
+            abstain_message: The text of an abstention.
 
         Returns:
             A message with the decision and what identifies its guarantee as plain data in
             `response_metadata["cfc"]`, and the tokens of all draws together as `usage_metadata`. A best
             answer that calls tools becomes a message that calls them.
         """
-        metadata: dict[str, Any] = {"cfc": self._decision()}
+        metadata: dict[str, Any] = {"cfc": self._dump_decision()}
         if len(self.models) == 1:
             metadata["model_name"] = self.models[0]
         further: dict[str, Any] = {"response_metadata": metadata, "usage_metadata": self.usage}
@@ -141,7 +142,7 @@ class CFCResult(BaseModel):
         ]
         return AIMessage(data["content"], tool_calls=calls, invalid_tool_calls=invalid, **further)
 
-    def _decision(self) -> dict[str, Any]:
+    def _dump_decision(self) -> dict[str, Any]:
         """Return the decision as messages hold it: no candidates, and of the guarantee what identifies it."""
         left_out = {"best", "candidates", "features", "metadata", "models", "guarantee"}
         guarantee = self.guarantee.model_dump(mode="json", include=_IDENTIFYING)
@@ -150,7 +151,7 @@ class CFCResult(BaseModel):
         return {**self.model_dump(mode="json", exclude=left_out), "guarantee": guarantee}
 
     def explain(self) -> str:
-        """In a few sentences, why it answered or abstained, and what that is worth."""
+        """Explain in a few sentences why it answered or abstained, and what the answer is worth."""
         n = len(self.candidates)
         lowest = min(candidate.score for candidate in self.candidates)
         percent = f"{100 * self.guarantee.target_coverage:g} %"
@@ -179,11 +180,11 @@ class CFCResult(BaseModel):
         elif self.reason == "only_blank_answers":
             decision = f"Abstained: none of the {n} candidates gives an answer; all are blank or refusals."
         elif self.reason == "no_candidate_accepted":
-            decision = f"Abstained: {self._all_above(n, lowest)}."
+            decision = f"Abstained: {self._describe_scores_above(n, lowest)}."
         elif self._is_best_alone:
             decision = (
                 "Answered with the best candidate alone, because sets are never empty: "
-                f"{self._all_above(n, lowest)}."
+                f"{self._describe_scores_above(n, lowest)}."
             )
         else:
             answers = "answer" if len(self.answers) == 1 else "distinct answers"
@@ -191,11 +192,13 @@ class CFCResult(BaseModel):
                 f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the lowest "
                 f"of {n} scores was {lowest:.4g} (smaller is better)."
             )
-        features = ", ".join(_feature(name, value) for name, value in self.features.items() if value != 0.0)
+        features = ", ".join(
+            _format_feature(name, value) for name, value in self.features.items() if value != 0.0
+        )
         shown = f" Features: {features}." if features else ""
-        return f"{decision}{shown} {self._promise()}"
+        return f"{decision}{shown} {self._describe_guarantee()}"
 
-    def _all_above(self, n: int, lowest: float) -> str:
+    def _describe_scores_above(self, n: int, lowest: float) -> str:
         return (
             f"all {n} scores lie above the threshold {self.threshold:.4g}; the lowest was {lowest:.4g} "
             "(smaller is better)"
@@ -203,29 +206,29 @@ class CFCResult(BaseModel):
 
     @property
     def _is_best_alone(self) -> bool:
-        """Whether the set is the best candidate although its level lies above the threshold."""
+        """Whether the set is the best candidate although its level is above the threshold."""
         lowest = min(one.level for one in self.candidates if one.accepted and one.level is not None)
         return lowest - self.threshold > _ROUND_OFF
 
-    def _promise(self) -> str:
-        promise = self.guarantee
-        if promise.kind in {"heuristic", "certified"}:
-            certified = promise.wrong_answers
-            return promise.sentence if certified is None else f"{promise.sentence} {certified.brief()}"
-        groups = sum(weighting.kind == "indicator" for weighting in promise.weightings)
-        soft = len(promise.weightings) - 1 - groups
+    def _describe_guarantee(self) -> str:
+        guarantee = self.guarantee
+        if guarantee.kind in {"heuristic", "certified"}:
+            certified = guarantee.wrong_answers
+            return guarantee.sentence if certified is None else f"{guarantee.sentence} {certified.brief()}"
+        groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
+        soft = len(guarantee.weightings) - 1 - groups
         kinds = [f"{groups} groups" if groups else "", f"{soft} soft weightings" if soft else ""]
         scope = f", and over each of {' and '.join(filter(None, kinds))}" if groups or soft else ""
-        assumed = "" if promise.binding == "matched" else f" {promise.assumptions[-1]}"
-        if promise.wrong_answers is not None:
-            assumed = f" {promise.wrong_answers.brief()}{assumed}"
+        assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
+        if guarantee.wrong_answers is not None:
+            assumed = f" {guarantee.wrong_answers.brief()}{assumed}"
         return (
-            f"With probability at least {100 * promise.target_coverage:g} % a set holds a correct answer or "
-            f"is flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "
+            f"With probability at least {100 * guarantee.target_coverage:g} % a set holds a correct answer "
+            f"or is flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "
             f"nothing.{assumed}"
         )
 
 
-def _feature(name: str, value: float) -> str:
-    """An indicator by its name, anything else with its value."""
+def _format_feature(name: str, value: float) -> str:
+    """Return an indicator by its name, any other feature with its value."""
     return name if value == 1.0 else f"{name} = {value:.4g}"

@@ -6,8 +6,8 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
@@ -17,159 +17,128 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers, measure_answer
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
-from langchain_cfc.execution import Progress, Steps, tagged
+from langchain_cfc.execution import Progress, Steps, add_tags
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
-from langchain_cfc.runnable.binding import VersionWatch
+from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.description import Description
 from langchain_cfc.scoring import Combination
 from langchain_cfc.verifiers import VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers._prompts import as_calibrated
-from langchain_cfc.verifiers.base import ByOne, Scored
+from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
+from langchain_cfc.verifiers.base import CandidateScorer, VerifierScores
 
 
-class Scoring(Protocol):
-    """What scores the candidates of a prompt."""
-
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
-        """Score them; whatever goes wrong is a `VerifierError`."""
-
-
-class BySeveral:
-    """The outputs of several verifiers, combined as in calibration."""
-
-    def __init__(self, panel: VerifierEnsemble, combination: Combination) -> None:
-        self._panel = panel
-        self._combination = combination
-
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
-        """The combined scores, and what they were made of."""
-        outputs = yield from self._panel.outputs(given, config)
-        raw = np.column_stack([outputs[name] for name in self._combination.names])
-        try:
-            scores: list[float] = self._combination.score(raw).tolist()
-        except InputError as error:
-            msg = f"the verifiers' outputs cannot be combined: {error}"
-            raise VerifierError(msg) from error
-        return Scored.by_several(scores, outputs)
-
-
-def scoring(verifier: Any, artifact: CalibrationArtifact) -> Scoring:
-    """What scores candidates for an artifact.
-
-    Args:
-        verifier: A verifier, or a `VerifierEnsemble` of several.
-        artifact: The calibration artifact; several verifiers need one that combines them.
-
-    Returns:
-        The scoring.
+def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer:
+    """Make what scores candidates for an artifact, of a verifier or of a `VerifierEnsemble`.
 
     Raises:
         FingerprintError: If the verifiers are not those that the artifact combines.
     """
     combination = artifact.combination
-    if combination is None and not isinstance(verifier, VerifierEnsemble):
-        return ByOne(verifier)
+    ensemble = verifier if isinstance(verifier, VerifierEnsemble) else None
+    if combination is None and ensemble is None:
+        return CandidateScorer(verifier)
     wanted = combination.names if combination is not None else ()
-    panel = verifier if isinstance(verifier, VerifierEnsemble) else None
-    if panel is None or combination is None or set(panel.names) != set(wanted):
-        given = f"several verifiers ({', '.join(panel.names)})" if panel is not None else "one verifier"
+    if ensemble is None or combination is None or set(ensemble.names) != set(wanted):
+        given = f"several verifiers ({', '.join(ensemble.names)})" if ensemble is not None else "one verifier"
         needed = f"combines {', '.join(wanted)}: pass these as a mapping by name" if wanted else "takes one"
         msg = f"the artifact {needed}, but verifier= holds {given}"
         raise FingerprintError(msg)
-    return BySeveral(panel, combination)
+    return CandidateScorer(ensemble, partial(_combine, combination))
+
+
+def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -> list[float]:
+    """Combine the outputs of several verifiers as in calibration."""
+    raw = np.column_stack([outputs[name] for name in combination.names])
+    try:
+        scores: list[float] = combination.score(raw).tolist()
+    except InputError as error:
+        msg = f"the verifiers' outputs cannot be combined: {error}"
+        raise VerifierError(msg) from error
+    return scores
 
 
 @dataclass(frozen=True)
 class ServingPipeline:
-    """The parts of a runnable, made ready.
+    """The parts of a runnable, ready to serve.
 
     Attributes:
         artifact: The calibration artifact.
-        sampler: What draws the candidates.
-        scoring: What scores them.
-        description: What tells answers apart and describes the prompt.
+        sampler: Draws the candidates.
+        scorer: Scores them.
+        description: Extracts answers and describes the prompt.
         guarantees: By error level.
-        versions: What watches which models answer.
+        versions: Watches which models answer.
         policy: Which sets are answered.
         show_rejected: Whether results hold the texts of rejected candidates.
     """
 
     artifact: CalibrationArtifact
     sampler: Sampler
-    scoring: Scoring
+    scorer: CandidateScorer
     description: Description
     guarantees: Mapping[str, Guarantee]
-    versions: VersionWatch
+    versions: ModelVersionWatcher
     policy: AnswerPolicy
     show_rejected: bool
 
     def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
-        """Serve a prompt.
+        """Return the answer set or the abstention for a prompt.
 
-        Args:
-            prompt: Whatever the generator takes.
-            level: One of the artifact's error levels, settled before anything is drawn: a later choice would
-                void the promise.
-            config: Config of child runs. They must stream into no graph: a judge may quote the candidate
-                that it rejects.
-            progress: Told how far it has come.
-
-        Returns:
-            The answer set or the abstention.
+        `level` is one of the artifact's error levels, fixed before anything is drawn: a later choice would
+        void the guarantee. The runs under `config` must stream into no graph, because a judge may quote the
+        candidate that it rejects.
 
         Raises:
             PromptKindError: If the prompt is of another kind than the calibration prompts.
         """
-        prompt = as_calibrated(prompt, self.artifact.calibration.prompt_kinds)
-        metadata = yield from self.description.metadata(prompt, config)
-        witness = UsageRecorder()
-        drawing = self.sampler.witnessed(config, witness)
-        draws = yield from self.sampler.draws(prompt, self.artifact.n, drawing, progress, witness)
-        self.versions.check(witness.versions)
+        prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
+        metadata = yield from self.description.describe_prompt(prompt, config)
+        recorder = UsageRecorder()
+        draws = yield from self.sampler.draw_steps(prompt, self.artifact.n, config, progress, recorder)
+        self.versions.check(recorder.versions)
         given = VerifierInput(prompt=prompt, candidates=draws)
-        scored = yield from self.scoring.scored(given, tagged(config, "cfc:verifier"))
+        scored = yield from self.scorer.score(given, add_tags(config, "cfc:verifier"))
         yield progress.step("cfc:scored", {"scores": scored.scores})
-        texts = yield from self.description.answers(draws, config)
-        result = self._result(
-            level, draws=draws, scored=scored, texts=texts, metadata=metadata, witness=witness
+        texts = yield from self.description.extract_answers(draws, config)
+        result = self._decide(
+            level, draws=draws, scored=scored, texts=texts, metadata=metadata, recorder=recorder
         )
         yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
-    def _uniforms(self) -> FloatArray | None:
-        """A random number for one prompt where thresholds are randomised, from a source nobody can steer."""
+    def _draw_uniforms(self) -> FloatArray | None:
+        """Draw a random number where thresholds are randomised, from a source that users cannot control."""
         if not self.artifact.randomised:
             return None
         return np.array([(secrets.randbits(52) + 0.5) / 2.0**52])
 
     @cached_property
-    def _names(self) -> tuple[str, ...]:
+    def _feature_names(self) -> tuple[str, ...]:
         return self.artifact.feature_map.names
 
-    def _result(
+    def _decide(
         self,
         level: str,
         *,
         draws: Sequence[DrawnCandidate],
-        scored: Scored,
+        scored: VerifierScores,
         texts: Sequence[str],
         metadata: Mapping[str, Scalar],
-        witness: UsageRecorder,
+        recorder: UsageRecorder,
     ) -> CFCResult:
-        """Decide, and say it."""
         matrix = np.array([scored.scores])
         decisions = decide(
             self.artifact,
             CandidateBatch.of(matrix, [texts], [metadata]),
             level,
             policy=self.policy,
-            uniforms=self._uniforms(),
+            uniforms=self._draw_uniforms(),
         )
         distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0)))
         answers = distinct if decisions.answered[0] else ()
-        # Pydantic makes all candidates of plain data at once faster than one by one.
+        # Pydantic validates all candidates as plain data at once faster than one by one.
         return CFCResult.model_validate(
             {
                 "abstained": not answers,
@@ -177,26 +146,30 @@ class ServingPipeline:
                 "answers": answers,
                 "best": answers[0] if answers else None,
                 "threshold": float(decisions.thresholds[0]),
-                "features": dict(zip(self._names, decisions.features[0].tolist(), strict=True)),
+                "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
                 "metadata": dict(metadata),
-                "unknown_categories": self._unknown_categories(decisions),
+                "unknown_categories": self._find_unknown_categories(decisions),
                 "guarantee": self.guarantees[level],
-                "candidates": self._candidates(draws, texts, scored, decisions),
-                "models": tuple(witness.versions),
-                "usage": None if witness.usage is None else dict(witness.usage),
+                "candidates": self._list_candidates(draws, texts, scored, decisions),
+                "models": tuple(recorder.versions),
+                "usage": None if recorder.usage is None else dict(recorder.usage),
             }
         )
 
-    def _unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
-        """The metadata keys whose category flagged the prompt."""
+    def _find_unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
+        """Return the metadata keys whose category flagged the prompt."""
         if self.artifact.threshold_rule == "marginal":  # it looks at no features
             return ()
         return self.artifact.feature_map.unknown_keys(decisions.features[0])
 
-    def _candidates(
-        self, draws: Sequence[DrawnCandidate], texts: Sequence[str], scored: Scored, decisions: Decisions
+    def _list_candidates(
+        self,
+        draws: Sequence[DrawnCandidate],
+        texts: Sequence[str],
+        scored: VerifierScores,
+        decisions: Decisions,
     ) -> tuple[dict[str, Any], ...]:
-        """The fields of each `ScoredCandidate`."""
+        """Return the fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         shown = [True] * len(inside) if self.show_rejected else inside
@@ -210,7 +183,7 @@ class ServingPipeline:
                 "accepted": inside[slot],
                 "text": draws[slot].text if shown[slot] else None,
                 "data": draws[slot].data if shown[slot] else None,
-                "answer": texts[slot] if self.description.extracts and shown[slot] else None,
+                "answer": texts[slot] if self.description.has_extractor and shown[slot] else None,
                 "same_as": codes[slot],
                 "length": measure_answer(texts[slot]),
             }

@@ -1,9 +1,14 @@
-"""Drawing exactly n candidates for a prompt, with whatever generates them kept quiet."""
+"""Draw exactly n candidates for a prompt, from models that neither stream nor cache."""
 
 from __future__ import annotations
 
 from langchain_cfc.sampling.candidates import DrawnCandidate
-from langchain_cfc.sampling.models import inside, resolved, without_streaming_and_cache
+from langchain_cfc.sampling.models import (
+    make_silent_call,
+    resolve_generator,
+    walk_runnables,
+    without_streaming_and_cache,
+)
 from langchain_cfc.sampling.sampler import Sampler, SamplingName
 from langchain_cfc.sampling.usage import UsageRecorder
 
@@ -12,7 +17,8 @@ __all__ = [
     "Sampler",
     "SamplingName",
     "UsageRecorder",
-    "inside",
-    "resolved",
+    "make_silent_call",
+    "resolve_generator",
+    "walk_runnables",
     "without_streaming_and_cache",
 ]

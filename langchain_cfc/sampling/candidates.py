@@ -1,8 +1,9 @@
-"""`DrawnCandidate`: one candidate as it was drawn."""
+"""`DrawnCandidate`: one output of a generator, as text and as data."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
@@ -15,11 +16,11 @@ _MEDIA = {"image", "audio", "video", "file", "text-plain"}
 
 @dataclass(frozen=True)
 class DrawnCandidate:
-    """One candidate as it was drawn.
+    """One output of a generator.
 
     Attributes:
         text: What a reader sees; canonical JSON of `data` where the candidate is structured or calls tools,
-            and empty where the provider marks the message as a refusal.
+            empty where the provider marks the message as a refusal.
         message: The chat message, where the generator returned one.
         data: Structured output, or a message's text and tool calls, as a JSON object; what records hold as
             `message`. None where the candidate is text.
@@ -30,35 +31,34 @@ class DrawnCandidate:
     data: dict[str, Any] | None = None
 
 
-def as_draw(slot: int, output: Any) -> DrawnCandidate:
-    """A generator's output as a candidate.
-
-    Args:
-        slot: Its request slot, for messages.
-        output: A message, text, a pydantic object, a dataclass or plain data.
-
-    Returns:
-        The candidate.
+def make_candidate(slot: int, output: Any) -> DrawnCandidate:
+    """Read a generator's output (message, text, pydantic object, dataclass or plain data) as a candidate.
 
     Raises:
-        DrawError: If it cannot be read as text.
+        DrawError: If it cannot be read as text; the message names the request slot.
     """
     if isinstance(output, BaseMessage):
-        called = _tool_calls(output)
-        if called is None:
-            return DrawnCandidate(_text(slot, output), output)
-        return DrawnCandidate(_canonical(slot, called), output, called)
+        data = _read_tool_calls(output)
+        if data is None:
+            return DrawnCandidate(_read_text(slot, output), output)
+        return DrawnCandidate(_dump(slot, data), output, data)
     if isinstance(output, str):
         return DrawnCandidate(output)
     if output is None:
         msg = f"candidate {slot} is None: the generator returned nothing, as a parser that failed may do"
         raise DrawError(msg)
-    data = _plain(slot, output)
-    return DrawnCandidate(_canonical(slot, data), None, data if isinstance(data, dict) else None)
+    if is_dataclass(output) and not isinstance(output, type):
+        output = asdict(output)
+    elif hasattr(output, "model_dump"):
+        try:
+            output = output.model_dump(mode="json")
+        except (TypeError, ValueError) as error:
+            raise _unreadable(slot, output) from error
+    return DrawnCandidate(_dump(slot, output), None, output if isinstance(output, dict) else None)
 
 
-def _text(slot: int, message: BaseMessage) -> str:
-    """A message's text; refused where it is empty because the message holds something else."""
+def _read_text(slot: int, message: BaseMessage) -> str:
+    """Return a message's text; refuse one that is empty because the message holds something else."""
     if _is_refusal(message):
         # Blank in records as in serving, so that set rules treat it alike: it is never an answer.
         return ""
@@ -81,34 +81,25 @@ def _is_refusal(message: BaseMessage) -> bool:
     return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
 
 
-def _tool_calls(message: BaseMessage) -> dict[str, Any] | None:
-    """A message that calls tools, as plain data; None for any other.
+def _read_tool_calls(message: BaseMessage) -> dict[str, Any] | None:
+    """Return a message that calls tools as plain data; None for any other.
 
-    The calls' ids are left out: they are made up anew for each message, and equal calls are equal answers.
+    The calls' ids are left out: they are random for each message, and equal calls are equal answers.
     """
     if not isinstance(message, AIMessage) or not (message.tool_calls or message.invalid_tool_calls):
         return None
-    calls = [{"name": call["name"], "args": call["args"]} for call in message.tool_calls]
-    data: dict[str, Any] = {"content": str(message.text), "tool_calls": calls}
+    data: dict[str, Any] = {"content": str(message.text), "tool_calls": _without_ids(message.tool_calls)}
     if message.invalid_tool_calls:
-        data["invalid_tool_calls"] = [
-            {"name": call["name"], "args": call["args"]} for call in message.invalid_tool_calls
-        ]
+        data["invalid_tool_calls"] = _without_ids(message.invalid_tool_calls)
     return data
 
 
-def _plain(slot: int, output: Any) -> Any:
-    """Structured output as plain data; whatever else as it is."""
-    if is_dataclass(output) and not isinstance(output, type):
-        return asdict(output)
-    try:
-        return output.model_dump(mode="json") if hasattr(output, "model_dump") else output
-    except (TypeError, ValueError) as error:
-        raise _unreadable(slot, output) from error
+def _without_ids(calls: Iterable[Any]) -> list[dict[str, Any]]:
+    return [{"name": call["name"], "args": call["args"]} for call in calls]
 
 
-def _canonical(slot: int, data: Any) -> str:
-    """JSON as records write it, so that answers are told apart and measured alike offline."""
+def _dump(slot: int, data: Any) -> str:
+    """Write JSON as records do, so that answers are compared and measured alike offline."""
     try:
         return json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:

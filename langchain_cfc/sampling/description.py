@@ -1,4 +1,4 @@
-"""What is known of a prompt beside the scores of its candidates: their answers, and its metadata."""
+"""The answers and the metadata of a prompt, found alike offline and online."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import DescriptionError
-from langchain_cfc.execution import Call, Steps, Target, tagged
+from langchain_cfc.execution import Call, Steps, Target, add_tags, map_distinct
 from langchain_cfc.sampling.candidates import DrawnCandidate
 
 
 class Description:
-    """Answer extractor and metadata function, called alike offline and online.
+    """Calls the answer extractor and the metadata function, offline and online alike.
 
     Args:
         answer: Text to extracted answer; None where the text itself is the answer.
@@ -27,53 +27,51 @@ class Description:
         self._describe = None if metadata is None else Call("metadata function", metadata, DescriptionError)
 
     @property
-    def extracts(self) -> bool:
-        """Whether there is an extractor."""
+    def has_extractor(self) -> bool:
+        """Whether there is an answer extractor."""
         return self._extract is not None
 
-    def answers(self, draws: Sequence[DrawnCandidate], config: RunnableConfig) -> Steps[list[str]]:
-        """The answer of each candidate; equal texts are extracted once.
-
-        Args:
-            draws: n candidates.
-            config: Config of child runs.
-
-        Returns:
-            n texts.
+    def extract_answers(self, draws: Sequence[DrawnCandidate], config: RunnableConfig) -> Steps[list[str]]:
+        """Return the answer of each candidate; equal texts are extracted once.
 
         Raises:
             DescriptionError: If the extractor fails, or returns anything but text.
         """
         texts = [one.text for one in draws]
-        if self._extract is None:
+        extract = self._extract
+        if extract is None:
             return texts
-        distinct = list(dict.fromkeys(texts))
-        found = yield from self._extract.all(distinct, tagged(config, "cfc:answer"))
-        answers = {
-            text: _checked_answer(texts.index(text), one) for text, one in zip(distinct, found, strict=True)
-        }
-        return [answers[text] for text in texts]
 
-    def metadata(self, prompt: Any, config: RunnableConfig) -> Steps[Mapping[str, Scalar]]:
-        """What the metadata function says of a prompt.
+        def extract_from(distinct: list[str]) -> Steps[list[str]]:
+            answers = yield from extract.invoke_cheaply(distinct, add_tags(config, "cfc:answer"))
+            return [
+                _check_answer(texts.index(text), answer)
+                for text, answer in zip(distinct, answers, strict=True)
+            ]
 
-        Args:
-            prompt: What the generator is invoked with.
-            config: Config of child runs.
+        return (yield from map_distinct(texts, extract_from))
 
-        Returns:
-            Texts, numbers and booleans by name; empty without a function.
+    def describe_prompt(self, prompt: Any, config: RunnableConfig) -> Steps[Mapping[str, Scalar]]:
+        """Return texts, numbers and booleans of a prompt by name; none without a metadata function.
 
         Raises:
             DescriptionError: If the function fails, or returns anything else.
         """
         if self._describe is None:
             return {}
-        found = yield from self._describe.one(prompt, tagged(config, "cfc:metadata"))
-        return _checked_metadata(found)
+        metadata = yield from self._describe.invoke_one(prompt, add_tags(config, "cfc:metadata"))
+        if isinstance(metadata, Mapping) and all(
+            isinstance(key, str) and _is_scalar(value) for key, value in metadata.items()
+        ):
+            return metadata
+        msg = (
+            f"the metadata function returned {metadata!r:.80}; expected a mapping to text, finite numbers or "
+            "booleans"
+        )
+        raise DescriptionError(msg)
 
 
-def _checked_answer(slot: int, answer: Any) -> str:
+def _check_answer(slot: int, answer: Any) -> str:
     if isinstance(answer, str):
         return answer
     msg = (
@@ -83,18 +81,5 @@ def _checked_answer(slot: int, answer: Any) -> str:
     raise DescriptionError(msg)
 
 
-def _checked_metadata(metadata: Any) -> Mapping[str, Scalar]:
-    if isinstance(metadata, Mapping) and all(
-        isinstance(key, str) and (isinstance(value, str) or _is_finite(value))
-        for key, value in metadata.items()
-    ):
-        return metadata
-    msg = (
-        f"the metadata function returned {metadata!r:.80}; expected a mapping to text, finite numbers or "
-        "booleans"
-    )
-    raise DescriptionError(msg)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))

@@ -1,8 +1,8 @@
-"""The models inside a generator: found, named, and what of them cannot be reached."""
+"""The models inside a generator: find them, make them by name, switch off their streaming and caches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,67 +14,57 @@ from langchain_core.runnables.configurable import RunnableConfigurableAlternativ
 from pydantic import BaseModel
 
 from langchain_cfc._internal.optional import check_installed, require
-from langchain_cfc.errors import InputError
-from langchain_cfc.execution import described
+from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.execution import Call, call_by_keys, describe_error
+from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
+from langchain_cfc.fingerprints import PASSED_ON
 
-# Where `init_chat_model` keeps what its model is made of when it is to be configured per call.
-LATE_MODEL_SETTINGS = "_default_config"
-# Settings whose content goes into the request beside the others.
-PASSED_ON = ("model_kwargs", "extra_body", "options")
 # What most fields hold; a model that replays records has hundreds of thousands.
 _SCALARS = (str, float, int, type(None))
 
 
-def resolved(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
-    """A generator as a Runnable.
+def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
+    """Return a generator as a Runnable; for a model's name, the model that `init_chat_model` makes.
 
     Args:
         generator: A Runnable, a function, or a model's name such as `openai:gpt-4o-mini`.
-        settings: What a model that is given by name is made with, such as `temperature`.
+        settings: Settings of a model that is given by name, such as `temperature`.
 
     Returns:
-        The Runnable; for a name, the chat model that LangChain's `init_chat_model` makes.
+        The Runnable.
 
     Raises:
         MissingExtraError: If a name is given and `langchain`, or its provider's package, is not installed.
         InputError: If no model can be made of a name and its settings.
     """
-    if isinstance(generator, str):
-        return _named(generator, settings or {})
-    runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
-    return runnable
+    if not isinstance(generator, str):
+        runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
+        return runnable
+    purpose = f"a generator given by its name ({generator!r})"
+    check_installed(list_required_packages(generator), purpose)
+    module = require("langchain.chat_models", "langchain", purpose)
+    try:
+        model: Runnable[Any, Any] = module.init_chat_model(generator, **(settings or {}))
+    except Exception as error:  # whatever the provider's package raises, such as for a missing key
+        msg = f"no chat model can be made of the name {generator!r}: {describe_error(error)}"
+        raise InputError(msg) from error
+    return model
 
 
-def packages_of(name: str) -> dict[str, str]:
-    """Name what must be installed for a model that is given by name.
+def list_required_packages(name: str) -> dict[str, str]:
+    """Return what must be installed for a model given by name: by module, the extra that brings it.
 
-    Args:
-        name: A model's name such as `openai:gpt-4o-mini`.
-
-    Returns:
-        By module, the extra that brings it. Packages of providers that are no extra are not among them.
+    Packages of providers that are no extra are not among them.
     """
     has_extra = name.startswith(("openai:", "gpt-"))
     return {"langchain": "langchain", **({"langchain_openai": "openai"} if has_extra else {})}
 
 
-def _named(name: str, settings: Mapping[str, Any]) -> Runnable[Any, Any]:
-    purpose = f"a generator given by its name ({name!r})"
-    check_installed(packages_of(name), purpose)
-    module = require("langchain.chat_models", "langchain", purpose)
-    try:
-        model: Runnable[Any, Any] = module.init_chat_model(name, **settings)
-    except Exception as error:  # whatever the provider's package does, a missing key among it
-        msg = f"no chat model can be made of the name {name!r}: {described(error)}"
-        raise InputError(msg) from error
-    return model
-
-
-def inside(part: Any) -> Iterator[Runnable[Any, Any]]:
-    """A Runnable and all that it holds in its fields, itself first.
+def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
+    """Yield a Runnable and all Runnables in its fields, itself first.
 
     Args:
-        part: A Runnable; whatever else stands in a field is looked through or skipped.
+        part: A Runnable; other values in fields are searched or skipped.
 
     Yields:
         Runnables, depth first, in the order of fields. What a function has closed over is not among them.
@@ -98,48 +88,37 @@ def inside(part: Any) -> Iterator[Runnable[Any, Any]]:
         left += reversed([*values])
 
 
-def _reached(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
-    """What is inside, and what functions there have closed over, as far as LangChain finds it."""
-    for one in inside(part):
+def _walk_with_closures(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
+    """Yield the Runnables in a part, and in what its functions have closed over, as far as LangChain sees."""
+    for one in walk_runnables(part):
         yield one
         # A function may call the very chain that it is part of.
         if isinstance(one, RunnableLambda) and id(one) not in seen:
             seen.add(id(one))
             for dependency in one.deps:
-                yield from _reached(dependency, seen)
+                yield from _walk_with_closures(dependency, seen)
 
 
-def holds_model(part: Any) -> bool:
-    """Whether a Runnable is or holds a language model, be it in a function that has closed over it."""
-    return any(_is_model(one) for one in _reached(part, set()))
+def has_model(part: Any) -> bool:
+    """Return whether a part is or holds a language model, also in a function that has closed over it."""
+    return any(_is_model(one) for one in _walk_with_closures(part, set()))
 
 
-def holds_retriever(part: Any) -> bool:
-    """The same for a retriever."""
-    return any(isinstance(one, BaseRetriever) for one in _reached(part, set()))
-
-
-def late_settings(part: Any) -> dict[str, Any] | None:
-    """What a model that is only made when called is made of; None for anything else."""
-    held = (
-        vars(part).get(LATE_MODEL_SETTINGS)
-        if isinstance(part, Runnable) and hasattr(part, "__dict__")
-        else None
-    )
-    return held if isinstance(held, dict) else None
+def has_retriever(part: Any) -> bool:
+    """Return whether a part is or holds a retriever, also in a function that has closed over it."""
+    return any(isinstance(one, BaseRetriever) for one in _walk_with_closures(part, set()))
 
 
 def refuse_seed(generator: Runnable[Any, Any]) -> None:
-    """Refuse a fixed seed, which would make all n candidates the same.
-
-    Args:
-        generator: Whatever draws.
-
-    Raises:
-        InputError: If a model or a binding that can be seen fixes one.
-    """
-    for part in inside(generator):
-        seed = next((seed for top in _settings(part) if (seed := seed_of(top)) is not None), None)
+    """Raise an `InputError` if a visible model or binding fixes a seed: all candidates would be the same."""
+    for part in walk_runnables(generator):
+        if isinstance(part, RunnableBindingBase):
+            settings: Mapping[str, Any] = part.kwargs
+        elif isinstance(part, BaseLanguageModel):
+            settings = vars(part)
+        else:
+            settings = get_deferred_settings(part) or {}
+        seed = find_seed(settings)
         if seed is not None:
             msg = (
                 f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate requests "
@@ -148,78 +127,56 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
             raise InputError(msg)
 
 
-def _settings(part: Runnable[Any, Any]) -> Iterator[Mapping[str, Any]]:
-    """The settings of a model or binding that may hold a seed."""
-    if isinstance(part, RunnableBindingBase):
-        yield part.kwargs
-    elif isinstance(part, BaseLanguageModel):
-        yield vars(part)
-    elif (late := late_settings(part)) is not None:
-        yield late
-
-
-def _passed_on(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Settings, and those that some of them hold for the request."""
-    yield settings
-    yield from (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
-
-
-def seed_of(settings: Mapping[str, Any]) -> int | None:
+def find_seed(settings: Mapping[str, Any]) -> int | None:
     """Return the fixed seed in settings or in what they pass on to the request; None without any."""
-    seeds = (given.get("seed") for given in _passed_on(settings))
+    passed_on = (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
+    seeds = (given.get("seed") for given in (settings, *passed_on))
     # llama.cpp and others write "no fixed seed" as -1.
     return next((seed for seed in seeds if isinstance(seed, int) and seed >= 0), None)
 
 
-def functions(generator: Runnable[Any, Any]) -> list[str]:
-    """Names of the functions in a generator, into which nothing can be seen from outside."""
-    return [one.get_name() for one in inside(generator) if _is_opaque(one)]
+def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
+    """Return the names of the functions in a generator, whose models cannot be seen from outside."""
+    return [
+        one.get_name()
+        for one in walk_runnables(generator)
+        if not isinstance(one, BaseModel) and get_deferred_settings(one) is None
+    ]
 
 
-def hidden_models(generator: Runnable[Any, Any]) -> list[str]:
-    """Models that functions in a generator have closed over, and that stream or cache on their own.
-
-    Args:
-        generator: Whatever draws.
-
-    Returns:
-        For each, the model's class and the function's name.
-    """
+def list_hidden_models(generator: Runnable[Any, Any]) -> list[str]:
+    """Return the models that functions have closed over, and that stream or cache, as `model in function`."""
     seen: set[int] = set()
     found = [
         f"{type(model).__name__} in {one.get_name()}"
-        for one in inside(generator)
+        for one in walk_runnables(generator)
         if isinstance(one, RunnableLambda)
         for dependency in one.deps
-        for model in _reached(dependency, seen)
-        if _is_model(model) and not _is_quiet(model)
+        for model in _walk_with_closures(dependency, seen)
+        if _is_model(model) and _may_stream_or_cache(model)
     ]
     return list(dict.fromkeys(found))
 
 
 def _is_model(part: Runnable[Any, Any]) -> bool:
-    return isinstance(part, BaseLanguageModel) or late_settings(part) is not None
+    return isinstance(part, BaseLanguageModel) or get_deferred_settings(part) is not None
 
 
-def _is_opaque(part: Runnable[Any, Any]) -> bool:
-    return not isinstance(part, BaseModel) and late_settings(part) is None
-
-
-def _is_quiet(model: Runnable[Any, Any]) -> bool:
-    late = late_settings(model)
-    settings: Mapping[str, Any] = {"disable_streaming": None, **late} if late is not None else vars(model)
+def _may_stream_or_cache(model: Runnable[Any, Any]) -> bool:
+    deferred = get_deferred_settings(model)
+    settings = vars(model) if deferred is None else {"disable_streaming": None, **deferred}
     # Text models only stream when asked to.
-    return settings.get("cache") is False and settings.get("disable_streaming", True) is True
+    return not (settings.get("cache") is False and settings.get("disable_streaming", True) is True)
 
 
 # `streaming` is the provider's own: left on, ChatOpenAI asks for a stream and cannot read it then.
-_SILENT: dict[str, Any] = {"disable_streaming": True, "streaming": False}
+_WITHOUT_STREAMING: dict[str, Any] = {"disable_streaming": True, "streaming": False}
 # Arguments that a request must not have: several choices would be paid for, and one of them used.
-_UNASKED = {"n", "candidate_count", "stream"}
+_UNWANTED = {"n", "candidate_count", "stream"}
 
 
 def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True) -> Runnable[Any, Any]:
-    """A copy of a generator or verifier whose models keep candidates to themselves.
+    """Return a copy of a generator or verifier whose models neither stream nor cache.
 
     A streaming model would show rejected candidates' tokens to the user, and so would a judge that quotes
     them. A cache would return n times the same answer. Models are reached on their own and wherever LangChain
@@ -228,78 +185,90 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
 
     Args:
         part: A chat model, a chain, or anything else.
-        fresh: Whether models draw candidates: each answer is made anew, and one per request.
+        fresh: Whether models draw candidates: caches are switched off, and each request asks for one answer.
 
     Returns:
         The copy; the part itself where it holds no model.
     """
     if isinstance(part, (BaseChatModel, BaseLLM)):
-        return part.model_copy(update=_changes(part, fresh=fresh))
-    if (settings := late_settings(part)) is not None:
-        return _made_late(part, settings, fresh=fresh)
-    return _held_quieted(part, fresh=fresh) if isinstance(part, BaseModel) else part
+        return part.model_copy(update=_change_model_fields(part, fresh=fresh))
+    if (settings := get_deferred_settings(part)) is not None:
+        changed = {**(_ask_for_one_answer(settings) if fresh else settings), "disable_streaming": True}
+        if fresh:
+            changed["cache"] = False
+        if "streaming" in settings:
+            changed["streaming"] = False
+        return copy_with_deferred_settings(part, changed)
+    return _silence_fields(part, fresh=fresh) if isinstance(part, BaseModel) else part
 
 
-def _changes(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict[str, Any]:
-    """The fields of a model that have to change; providers have some of them or not."""
-    changes: dict[str, Any] = {**_SILENT, "cache": False} if fresh else dict(_SILENT)
+def make_silent_call(
+    name: str,
+    target: Runnable[Any, Any] | Callable[..., Any],
+    failure: type[CFCError],
+    keys: Sequence[str] | None = None,
+) -> Call:
+    """Make a `Call` whose models do not stream; functions get their arguments by `keys` of a mapping."""
+    if isinstance(target, Runnable):
+        return Call(name, without_streaming_and_cache(target, fresh=False), failure)
+    return Call(name, target if keys is None else call_by_keys(target, keys), failure)
+
+
+def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict[str, Any]:
+    """Return the new values of a model's fields; providers have some of these fields or not."""
+    changes = dict(_WITHOUT_STREAMING)
     if fresh:
-        held = vars(model)
-        changes |= {name: 1 for name in ("n", "candidate_count") if (held.get(name) or 1) > 1}
+        values = vars(model)
+        changes["cache"] = False
+        changes |= {name: 1 for name in ("n", "candidate_count") if (values.get(name) or 1) > 1}
         changes |= {
-            name: _one_answer(held[name]) for name in PASSED_ON if isinstance(held.get(name), Mapping)
+            name: _ask_for_one_answer(values[name])
+            for name in PASSED_ON
+            if isinstance(values.get(name), Mapping)
         }
     return {name: value for name, value in changes.items() if name in type(model).model_fields}
 
 
-def _one_answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a request without those that ask for several answers, or for pieces of one."""
-    kept = {name: value for name, value in arguments.items() if name not in _UNASKED}
-    inner = {name: _one_answer(kept[name]) for name in PASSED_ON if isinstance(kept.get(name), Mapping)}
-    return {**kept, **inner}
+def _ask_for_one_answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a request without those that ask for several answers or for a stream."""
+    kept = {name: value for name, value in arguments.items() if name not in _UNWANTED}
+    kept |= {
+        name: _ask_for_one_answer(kept[name]) for name in PASSED_ON if isinstance(kept.get(name), Mapping)
+    }
+    return kept
 
 
-def _held_quieted(part: Any, *, fresh: bool) -> Any:
-    """A copy of a pydantic object whose fields hold quiet models; itself where none changes."""
+def _silence_fields(part: Any, *, fresh: bool) -> Any:
+    """Return a copy of a pydantic object whose fields hold silent models; itself where none changes."""
     fields = {name: vars(part)[name] for name in type(part).model_fields if name in vars(part)}
-    inner = {name: _quieted(value, fresh=fresh) for name, value in fields.items()}
+    inner = {name: _silence_value(value, fresh=fresh) for name, value in fields.items()}
     if isinstance(part, RunnableConfigurableAlternatives):
         inner["alternatives"] = {
-            key: one if isinstance(one, Runnable) else partial(_made_quiet, one, fresh=fresh)
+            key: one if isinstance(one, Runnable) else partial(_make_silent, one, fresh=fresh)
             for key, one in inner["alternatives"].items()
         }
-    if fresh and isinstance(part, RunnableBindingBase) and _one_answer(part.kwargs) != part.kwargs:
-        inner["kwargs"] = _one_answer(part.kwargs)
+    if fresh and isinstance(part, RunnableBindingBase):
+        arguments = _ask_for_one_answer(part.kwargs)
+        if arguments != part.kwargs:
+            inner["kwargs"] = arguments
     changed = {name: value for name, value in inner.items() if value is not fields[name]}
     return part.model_copy(update=changed) if changed else part
 
 
-def _made_quiet(factory: Callable[[], Runnable[Any, Any]], *, fresh: bool) -> Runnable[Any, Any]:
+def _make_silent(factory: Callable[[], Runnable[Any, Any]], *, fresh: bool) -> Runnable[Any, Any]:
     return without_streaming_and_cache(factory(), fresh=fresh)
 
 
-def _made_late(part: Runnable[Any, Any], settings: dict[str, Any], *, fresh: bool) -> Runnable[Any, Any]:
-    """A model that is only made when it is called, of settings that keep it quiet."""
-    copy = object.__new__(type(part))
-    quietly = {**(_one_answer(settings) if fresh else settings), "disable_streaming": True}
-    if fresh:
-        quietly["cache"] = False
-    if "streaming" in settings:
-        quietly["streaming"] = False
-    vars(copy).update({**vars(part), LATE_MODEL_SETTINGS: quietly})
-    return copy
-
-
-def _quieted(value: Any, *, fresh: bool) -> Any:
-    """A field's value with quiet models; the value itself where it holds none."""
+def _silence_value(value: Any, *, fresh: bool) -> Any:
+    """Return a field's value with silent models; the value itself where it holds none."""
     if isinstance(value, Runnable):
         return without_streaming_and_cache(value, fresh=fresh)
     if isinstance(value, BaseModel):
-        return _held_quieted(value, fresh=fresh)
+        return _silence_fields(value, fresh=fresh)
     if isinstance(value, Mapping):
-        inner = {key: _quieted(item, fresh=fresh) for key, item in value.items()}
+        inner = {key: _silence_value(item, fresh=fresh) for key, item in value.items()}
         return inner if any(inner[key] is not item for key, item in value.items()) else value
     if type(value) in {list, tuple}:
-        items = type(value)(_quieted(item, fresh=fresh) for item in value)
+        items = type(value)(_silence_value(item, fresh=fresh) for item in value)
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value

@@ -1,12 +1,11 @@
-"""What of a generator runs once per prompt, and what is sampled n times."""
+"""Generators taken apart: what runs once per prompt, what is sampled n times, and the model in that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableSerializable
@@ -14,14 +13,14 @@ from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.config import ensure_config
 from langchain_core.runnables.retry import RunnableRetry
 
-from langchain_cfc.sampling.models import holds_model, holds_retriever
+from langchain_cfc.execution.langgraph_compat import DelegatingChatModel, convert_model_input
+from langchain_cfc.sampling.models import has_model, has_retriever
 
 AnyRunnable = Runnable[Any, Any]
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A generator in two.
+class GeneratorParts(NamedTuple):
+    """A generator cut in two.
 
     Attributes:
         once: What prepares a request, such as retrieval and the prompt template; None where nothing does.
@@ -32,65 +31,59 @@ class Parts:
     sampled: AnyRunnable
 
 
-def split(generator: AnyRunnable) -> Parts:
+def split_generator(generator: AnyRunnable) -> GeneratorParts:
     """Cut a chain before the model that answers, so that n candidates share one context.
 
     What stands before the first model of a sequence runs once per prompt. So does everything up to the last
     retriever, a model that only writes its query included, as long as a model follows. Maps, branches and
     fallbacks are not cut inside, nor is a chain with bound arguments.
-
-    Args:
-        generator: A chat model or chain.
-
-    Returns:
-        Its two parts; the first is None where the chain cannot be cut.
     """
     if isinstance(generator, RunnableSequence):
         return _split_steps(generator.steps)
     # Bound arguments would go to the first step of what is bound.
-    if _is_plain(generator) and not generator.kwargs:
-        parts = split(generator.bound)
-        if parts.once is not None:
-            return Parts(_around(generator, parts.once), _around(generator, parts.sampled))
-    return Parts(None, generator)
+    if _is_transparent(generator) and not generator.kwargs:
+        once, sampled = split_generator(generator.bound)
+        if once is not None:
+            return GeneratorParts(_rebind(generator, once), _rebind(generator, sampled))
+    return GeneratorParts(None, generator)
 
 
-def _split_steps(steps: list[AnyRunnable]) -> Parts:
-    first = _first_sampled(steps)
+def _split_steps(steps: list[AnyRunnable]) -> GeneratorParts:
+    first = _find_first_sampled(steps)
     if first is None:
-        return Parts(None, _joined(steps))
-    inner = split(steps[first])
-    before = [*steps[:first], *([inner.once] if inner.once is not None else [])]
-    return Parts(_joined(before) if before else None, _joined([inner.sampled, *steps[first + 1 :]]))
+        return GeneratorParts(None, _join(steps))
+    once, sampled = split_generator(steps[first])
+    before = [*steps[:first], *([once] if once is not None else [])]
+    return GeneratorParts(_join(before) if before else None, _join([sampled, *steps[first + 1 :]]))
 
 
-def _first_sampled(steps: list[AnyRunnable]) -> int | None:
-    """The step that holds the first model after the last retriever; the first model's if there is none."""
-    models = [position for position, step in enumerate(steps) if holds_model(step)]
-    retrieved = max((position for position, step in enumerate(steps) if holds_retriever(step)), default=-1)
-    if retrieved in models and holds_retriever(split(steps[retrieved]).once):
+def _find_first_sampled(steps: list[AnyRunnable]) -> int | None:
+    """Return the step with the first model after the last retriever, or else with the first model."""
+    models = [position for position, step in enumerate(steps) if has_model(step)]
+    retrieved = max((position for position, step in enumerate(steps) if has_retriever(step)), default=-1)
+    if retrieved in models and has_retriever(split_generator(steps[retrieved]).once):
         # A sequence within the sequence, cut after its own retriever.
         return retrieved
     after = [position for position in models if position > retrieved]
     return next(iter(after or models), None)
 
 
-def _is_plain(part: AnyRunnable) -> TypeGuard[RunnableBindingBase[Any, Any]]:
-    """Whether it is a binding or retries; others may do anything around what they bind."""
+def _is_transparent(part: AnyRunnable) -> TypeGuard[RunnableBindingBase[Any, Any]]:
+    """Return whether a part is a binding or retries; others may do anything around what they bind."""
     return isinstance(part, (RunnableBinding, RunnableRetry))
 
 
-def _joined(steps: list[AnyRunnable]) -> AnyRunnable:
+def _join(steps: list[AnyRunnable]) -> AnyRunnable:
     return steps[0] if len(steps) == 1 else RunnableSequence(*steps)
 
 
-def _around(binding: RunnableBindingBase[Any, Any], bound: AnyRunnable) -> AnyRunnable:
+def _rebind(binding: RunnableBindingBase[Any, Any], bound: AnyRunnable) -> AnyRunnable:
     return binding.model_copy(update={"bound": bound})
 
 
 @dataclass(frozen=True)
-class Answering:
-    """The sampled part of a chain, cut around its model.
+class AnsweringModel:
+    """The chat model that a sampled part begins with.
 
     Attributes:
         model: The chat model.
@@ -102,104 +95,66 @@ class Answering:
     wrappers: tuple[RunnableBindingBase[Any, Any], ...]
     after: AnyRunnable | None
 
-    def around(self, inner: AnyRunnable) -> AnyRunnable:
-        """The wrappers around something else."""
+    def wrap(self, inner: AnyRunnable) -> AnyRunnable:
+        """Return another runnable inside the same wrappers."""
         for wrapper in reversed(self.wrappers):
-            inner = _around(wrapper, inner)
+            inner = _rebind(wrapper, inner)
         return inner
 
 
-def answering(sampled: AnyRunnable) -> Answering | None:
-    """Find the one chat model that a sampled part begins with.
-
-    Args:
-        sampled: What is drawn from n times.
-
-    Returns:
-        The model with what stands around it and after it; None where the part begins otherwise.
-    """
+def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
+    """Return the one chat model that a sampled part begins with; None where it begins otherwise."""
     if isinstance(sampled, BaseChatModel):
-        return Answering(sampled, (), None)
+        return AnsweringModel(sampled, (), None)
     if isinstance(sampled, RunnableSequence):
-        found = answering(sampled.steps[0])
+        found = find_answering_model(sampled.steps[0])
         if found is None:
             return None
         before = [] if found.after is None else [found.after]
-        return replace(found, after=_joined([*before, *sampled.steps[1:]]))
-    return _answering_bound(sampled) if _is_plain(sampled) else None
-
-
-def _answering_bound(binding: RunnableBindingBase[Any, Any]) -> Answering | None:
-    found = answering(binding.bound)
+        return replace(found, after=_join([*before, *sampled.steps[1:]]))
+    if not _is_transparent(sampled):
+        return None
+    found = find_answering_model(sampled.bound)
     if found is None:
         return None
-    after = None if found.after is None else _around(_without_arguments(binding), found.after)
-    return Answering(found.model, (binding, *found.wrappers), after)
+    # Bound arguments go to the first step of what is bound, which is the model.
+    without_arguments = sampled.model_copy(update={"kwargs": {}})
+    after = None if found.after is None else _rebind(without_arguments, found.after)
+    return AnsweringModel(found.model, (sampled, *found.wrappers), after)
 
 
-def _without_arguments(binding: RunnableBindingBase[Any, Any]) -> RunnableBindingBase[Any, Any]:
-    """Bound arguments go to the first step of what is bound, which is the model."""
-    return binding.model_copy(update={"kwargs": {}})
+class SingleUsageModel(DelegatingChatModel):
+    """A chat model whose choices each name the model that made them, and of which the first has the usage.
 
-
-class ChoosingModel(BaseChatModel):
-    """A chat model whose choices each say which model made them, and of which the first bears the usage.
-
-    With several choices, clients give the usage of the whole request to each of them, and none says the
-    model's name; whoever adds up, such as LangChain's own usage callback, counts n-fold or not at all.
+    With several choices, clients give the usage of the whole request to each of them, and none has the
+    model's name; code that adds usage up, such as LangChain's own callback, counts n-fold or not at all.
     """
 
-    model: BaseChatModel
-
     @classmethod
-    def of(cls, model: BaseChatModel) -> ChoosingModel:
-        """The same model, its callbacks, tags and rate limiter included."""
+    def of(cls, model: BaseChatModel) -> SingleUsageModel:
+        """Wrap a model, with its callbacks, tags and rate limiter."""
         shared = {name: getattr(model, name) for name in BaseChatModel.model_fields}
         return cls(model=model, **shared)
 
-    @property
-    def _llm_type(self) -> str:
-        return self.model._llm_type  # noqa: SLF001 - one chat model speaks for another
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return dict(self.model._identifying_params)  # noqa: SLF001 - as above
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        return self.model._get_ls_params(stop=stop, **kwargs)  # noqa: SLF001 - as above
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return _counted_once(
-            self.model._generate(messages, stop=stop, run_manager=run_manager, **kwargs)  # noqa: SLF001 - as above
-        )
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return _counted_once(
-            await self.model._agenerate(messages, stop=stop, run_manager=run_manager, **kwargs)  # noqa: SLF001 - as above
-        )
+    def change_result(self, result: ChatResult) -> ChatResult:
+        """Name the model in each choice, and leave the usage to the first."""
+        for position, generation in enumerate(result.generations):
+            message = generation.message
+            message.response_metadata = {**(result.llm_output or {}), **message.response_metadata}
+            if position > 0 and isinstance(message, AIMessage):
+                message.usage_metadata = None
+        return result
 
 
-class Choices(RunnableSerializable[Any, list[BaseMessage]]):
-    """A prompt to the messages of all choices that one request brings.
+class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
+    """Asks a chat model for several choices in one request, and returns as many messages as came.
 
     Args:
         model: The chat model.
         parameter: What its provider calls the number of choices.
     """
 
-    model: ChoosingModel
+    model: SingleUsageModel
     parameter: str
 
     def invoke(
@@ -210,13 +165,10 @@ class Choices(RunnableSerializable[Any, list[BaseMessage]]):
         choices: int = 1,
         **kwargs: Any,
     ) -> list[BaseMessage]:
-        """The choices, in the order of the response; as many as came."""
-        result = self.model.generate_prompt(
-            [self.model._convert_input(input)],  # noqa: SLF001 - what every chat model does with its input
-            **self._call(config),
-            **{**kwargs, self.parameter: choices},
-        )
-        return _messages(result.generations[0])
+        """Return the choices in the order of the response."""
+        arguments = self._make_arguments(config, choices, kwargs)
+        result = self.model.generate_prompt([convert_model_input(self.model, input)], **arguments)
+        return _list_messages(result.generations[0])
 
     async def ainvoke(
         self,
@@ -226,40 +178,29 @@ class Choices(RunnableSerializable[Any, list[BaseMessage]]):
         choices: int = 1,
         **kwargs: Any,
     ) -> list[BaseMessage]:
-        """The same, asynchronously."""
-        result = await self.model.agenerate_prompt(
-            [self.model._convert_input(input)],  # noqa: SLF001 - what every chat model does with its input
-            **self._call(config),
-            **{**kwargs, self.parameter: choices},
-        )
-        return _messages(result.generations[0])
+        """Return the choices in the order of the response, asynchronously."""
+        arguments = self._make_arguments(config, choices, kwargs)
+        result = await self.model.agenerate_prompt([convert_model_input(self.model, input)], **arguments)
+        return _list_messages(result.generations[0])
 
-    def _call(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """A config as the arguments of `generate_prompt`."""
+    def _make_arguments(
+        self, config: RunnableConfig | None, choices: int, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of `generate_prompt`; LangChain takes the parts of a config one by one."""
         given = ensure_config(config)
         return {
-            "callbacks": given.get("callbacks"),
-            "tags": given.get("tags"),
-            "metadata": given.get("metadata"),
+            **{key: given.get(key) for key in ("callbacks", "tags", "metadata", "run_id")},
             "run_name": given.get("run_name") or self.model.model.get_name(),
-            "run_id": given.get("run_id"),
+            **kwargs,
+            self.parameter: choices,
         }
 
 
-def choices_parameter(model: BaseChatModel) -> str:
-    """What the provider of a model calls the number of choices."""
+def get_choices_parameter(model: BaseChatModel) -> str:
+    """Return what the provider of a model calls the number of choices."""
     # langchain-google-genai and langchain-google-vertexai read it under Google's own name.
     return "candidate_count" if type(model).__module__.startswith("langchain_google") else "n"
 
 
-def _messages(generations: Any) -> list[BaseMessage]:
+def _list_messages(generations: Any) -> list[BaseMessage]:
     return [one.message for one in generations if isinstance(one, ChatGeneration)]
-
-
-def _counted_once(result: ChatResult) -> ChatResult:
-    for position, generation in enumerate(result.generations):
-        message = generation.message
-        message.response_metadata = {**(result.llm_output or {}), **message.response_metadata}
-        if position > 0 and isinstance(message, AIMessage):
-            message.usage_metadata = None
-    return result

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
@@ -18,32 +18,38 @@ from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarnin
 from langchain_cfc.execution import (
     Progress,
     Steps,
-    acomplete,
-    bounded_by,
-    complete,
-    described,
-    each,
-    succeeded,
-    tagged,
+    add_tags,
+    apply_config_limits,
+    arun_flow,
+    call_each,
+    describe_error,
+    run_flow,
+    unwrap_outcomes,
 )
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling.candidates import DrawnCandidate, as_draw
+from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.candidates import DrawnCandidate, make_candidate
 from langchain_cfc.sampling.models import (
-    functions,
-    hidden_models,
-    holds_model,
-    inside,
+    has_model,
+    list_hidden_models,
+    list_opaque_parts,
     refuse_seed,
+    walk_runnables,
     without_streaming_and_cache,
 )
-from langchain_cfc.sampling.requests import Choices, ChoosingModel, answering, choices_parameter, split
+from langchain_cfc.sampling.requests import (
+    MultipleChoiceRequest,
+    SingleUsageModel,
+    find_answering_model,
+    get_choices_parameter,
+    split_generator,
+)
 from langchain_cfc.sampling.usage import (
     DRAW_TAG,
     SlotObserver,
     UsageRecorder,
+    add_handler,
     find_repetition,
     is_same_model,
-    with_handler,
 )
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
@@ -59,7 +65,7 @@ class Sampler:
 
     The generator's models neither cache nor stream while they draw. What prepares a request, such as
     retrieval, runs once per prompt. Requests that fail are repeated for their slots, and what the others
-    returned is kept: it was paid for. If none succeeds, none is repeated, for then it is not chance. A
+    returned is kept: it was paid for. If none succeeds, none is repeated, because then it is not chance. A
     failure must not depend on what the answer would have been, or the candidates left are no sample of what
     the model says.
 
@@ -67,7 +73,7 @@ class Sampler:
         generator: A chat model or chain.
         sampling: `requests`: n separate requests. `single_request`: one request for n choices, where the
             provider offers that; choices that it does not bring are drawn by separate requests.
-        watches_model: Whether to warn of another model that answers than was asked for.
+        watches_model: Whether to warn if another model answers than was asked for.
 
     Raises:
         InputError: If the generator fixes a seed, or `single_request` does not suit it.
@@ -84,35 +90,42 @@ class Sampler:
         *,
         watches_model: bool = True,
     ) -> None:
-        stated = fingerprint(generator)
-        self._always_same = next(
+        stated = compute_fingerprint(generator)
+        self._once, self._sampled = split_generator(without_streaming_and_cache(generator))
+        # What runs once per prompt may have a seed, and stream: no candidate is in it.
+        refuse_seed(self._sampled)
+        self._same_answer = next(
             (f"{name} {value}" for name, value in _SAME_ANSWER.items() if stated.get(name) == value), None
         )
-        self._asked: str | None = stated.get("model")
-        self._other_models: set[str] = set()
-        parts = split(without_streaming_and_cache(generator))
-        # What runs once per prompt may have a seed, and stream: no candidate is in it.
-        refuse_seed(parts.sampled)
-        self._once = parts.once
-        self._separate = _SeparateRequests(parts.sampled)
-        self._first = (
-            _SingleRequest(parts.sampled, self._separate) if sampling == "single_request" else self._separate
-        )
-        found = answering(parts.sampled)
-        self._says_all = found is not None and found.after is None and not holds_model(parts.once)
         # Several models would answer under several names, and which of them was asked for what is unknown.
-        models = sum(isinstance(one, BaseChatModel) for one in inside(parts.sampled))
-        if models != 1 or not watches_model:
-            self._asked = None
-        opaque = functions(parts.sampled)
-        self._functions = [] if holds_model(parts.sampled) else opaque
-        self._is_model_expected = bool(opaque) and holds_model(parts.sampled)
-        hidden = hidden_models(parts.sampled)
-        self._told_of_streaming = bool(hidden)
-        _warn_of_hidden(hidden)
+        models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(self._sampled))
+        self._asked: str | None = stated.get("model") if models == 1 and watches_model else None
+        model = find_answering_model(self._sampled)
+        # Then the messages themselves state all that callbacks would.
+        self._has_plain_messages = model is not None and model.after is None and not has_model(self._once)
+        self._choices: Runnable[Any, Any] | None = None
+        if sampling == "single_request":
+            if model is None:
+                msg = (
+                    "sampling='single_request' asks a chat model for n choices; this generator is not a chat "
+                    "model, nor a sequence whose first model is one. Use sampling='requests'"
+                )
+                raise InputError(msg)
+            self._choices = model.wrap(
+                MultipleChoiceRequest(
+                    model=SingleUsageModel.of(model.model), parameter=get_choices_parameter(model.model)
+                )
+            )
+        self._after = None if model is None else model.after
+        opaque = list_opaque_parts(self._sampled)
+        self._functions = [] if has_model(self._sampled) else opaque
+        self._is_model_expected = bool(opaque) and has_model(self._sampled)
+        hidden = list_hidden_models(self._sampled)
+        self._warned: set[str] = {"streaming"} if hidden else set()
+        _warn_of_hidden_models(hidden)
 
     def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
-        """Draw n candidates by themselves, as for calibration records.
+        """Draw n candidates outside a serving chain, as for calibration records.
 
         Args:
             prompt: What the generator is invoked with.
@@ -127,35 +140,34 @@ class Sampler:
                 draws, as from a cache or with one fixed seed.
         """
         given = ensure_config(config)
-        with bounded_by(given):
-            return complete(self.draws(prompt, n, given, Progress()))
+        with apply_config_limits(given):
+            return run_flow(self.draw_steps(prompt, n, given, Progress()))
 
     async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
-        """The same as `draw`, asynchronously."""
+        """Draw n candidates, asynchronously; see `draw`."""
         given = ensure_config(config)
-        with bounded_by(given):
-            return await acomplete(self.draws(prompt, n, given, Progress()))
+        with apply_config_limits(given):
+            return await arun_flow(self.draw_steps(prompt, n, given, Progress()))
 
-    def draws(
+    def draw_steps(
         self,
         prompt: Any,
         n: int,
         config: RunnableConfig,
         progress: Progress,
-        witness: UsageRecorder | None = None,
+        recorder: UsageRecorder | None = None,
         *,
-        keeper: Keeper | None = None,
+        store: CandidateStore | None = None,
     ) -> Steps[list[DrawnCandidate]]:
-        """Draw n candidates, as a part of something larger.
+        """Draw n candidates as a part of a larger flow; see `draw`.
 
         Args:
             prompt: What the generator is invoked with.
             n: Number of candidates, at least 1.
             config: Config that the runs of the draws inherit.
-            progress: Told of each candidate.
-            witness: Sees the draws, also where some fail; the config must be that of `witnessed`. One of its
-                own if left out.
-            keeper: Knows candidates that were drawn before, and is given each new one as soon as it is there.
+            progress: Gets an event for each candidate.
+            recorder: Records the draws, also where some fail.
+            store: Holds candidates that were drawn before, and is given each new one as soon as it is there.
 
         Returns:
             n candidates in the order of their slots, whenever they were completed.
@@ -163,89 +175,126 @@ class Sampler:
         Raises:
             DrawError: If fewer than n could be drawn, or one cannot be read as text.
         """
-        if witness is None:
-            witness = UsageRecorder()
-            config = self.witnessed(config, witness)
-        self._warn_of_cache()
-        self._warn_of_same_answers(n)
+        recorder = recorder or UsageRecorder()
+        if not self._has_plain_messages:
+            config = add_handler(config, recorder)
+        self._warn_before_drawing(n)
         given = prompt
         if self._once is not None:
-            given = yield from self._prepared(self._once, prompt, tagged(config, "cfc:context"))
-        known = {} if keeper is None else keeper.known(given)
-        receive = _ignored if keeper is None else partial(self._keep, keeper, witness)
+            given = yield from self._prepare(self._once, prompt, add_tags(config, "cfc:context"))
+        known = {} if store is None else store.load(given)
         slots = [slot for slot in range(n) if slot not in known]
-        observers = {} if self._says_all else {slot: SlotObserver() for slot in slots}
-        hooks = DrawHooks(receive, observers)
+        observers = {} if self._has_plain_messages else {slot: SlotObserver() for slot in slots}
+        receive = _ignore if store is None else partial(self._save, store, recorder)
+        request = _Request(given, config, progress, receive, observers)
         outputs: dict[int, Any] = dict(known)
-        if slots:
-            found = yield from self._first.ask(given, slots, config, progress, hooks)
-            outputs.update(zip(slots, found, strict=True))
-        for _ in range(TOP_UPS):
-            if missing := _missing(outputs, slots):
-                found = yield from self._separate.ask(given, missing, config, progress, hooks)
-                outputs.update(zip(missing, found, strict=True))
-        # A keeper was given each of them already.
-        self._look(witness, [outputs[slot] for slot in slots] if keeper is None else ())
-        _check([outputs[slot] for slot in range(n)], self._first.hint)
-        draws = [known[slot] if slot in known else as_draw(slot, outputs[slot]) for slot in range(n)]
+        missing: Sequence[int] = slots
+        for attempt in range(1 + TOP_UPS):
+            if not missing:
+                break
+            ask = self._ask_separately if attempt or self._choices is None else self._ask_for_choices
+            outputs.update(zip(missing, (yield from ask(request, missing)), strict=True))
+            failed = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
+            missing = failed if len(failed) < len(slots) else []
+        if self._has_plain_messages and store is None:  # a store's candidates were recorded one by one
+            for slot in slots:
+                recorder.record(outputs[slot], drawn=True)
+        self._warn_after_drawing(recorder)
+        self._check_complete([outputs[slot] for slot in range(n)])
+        draws = [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in range(n)]
         try:
             self._refuse_repetition(draws, observers)
         except DrawError:
-            if keeper is not None:  # or the next run would take them for n draws
-                keeper.discard()
+            if store is not None:  # or the next run would take them for n draws
+                store.discard()
             raise
         return draws
 
-    def _keep(self, keeper: Keeper, witness: UsageRecorder, slot: int, output: Any) -> None:
-        """Give a candidate to its keeper, once its usage is counted."""
-        if self._says_all:
-            witness.note(output, drawn=True)
-        # One that cannot be read is refused together with the others.
-        with suppress(DrawError):
-            keeper.keep(slot, as_draw(slot, output))
-
-    def _prepared(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
+    def _prepare(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
         run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)
         try:
-            return succeeded((yield each(run, arun, [prompt])))[0]
+            return unwrap_outcomes((yield call_each(run, arun, [prompt])))[0]
         except CFCError:
             raise
         except Exception as error:
-            msg = f"what comes before the model failed with {described(error)}; nothing was drawn"
+            msg = f"what comes before the model failed with {describe_error(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
-    def witnessed(self, config: RunnableConfig, witness: UsageRecorder) -> RunnableConfig:
-        """The config of draws with somebody who listens to them, unless their messages say it all.
+    def _save(self, store: CandidateStore, recorder: UsageRecorder, slot: int, output: Any) -> None:
+        """Save a candidate, once its usage is recorded."""
+        if self._has_plain_messages:
+            recorder.record(output, drawn=True)
+        # One that cannot be read is refused together with the others.
+        with suppress(DrawError):
+            store.save(slot, make_candidate(slot, output))
 
-        Args:
-            config: Config of the draws.
-            witness: Who listens.
-        """
-        return config if self._says_all else witness.heard_in(config)
+    def _ask_separately(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
+        """Send one request per slot; return for each slot the generator's output, or the exception."""
+        configs = {slot: request.make_config(slot) for slot in slots}
 
-    def _look(self, witness: UsageRecorder, outputs: Sequence[Any]) -> None:
-        """Look at what was seen; say it, once, where a model streamed all the same, as one in an agent does.
+        def run(slot: int) -> Any:
+            output = self._sampled.invoke(request.given, configs[slot])
+            request.receive(slot, output)
+            request.progress.dispatch("cfc:drawn", {"slot": slot})
+            return output
 
-        Warns:
-            SamplingWarning: If one did.
-        """
-        if self._says_all:
-            for output in outputs:
-                witness.note(output, drawn=True)
-        self._warn_of_other_models(witness.versions)
-        if witness.streamed and not self._told_of_streaming:
-            self._told_of_streaming = True
-            msg = (
-                "a model streamed while it drew, which cannot be switched off from here: whoever listens to "
-                "token events sees rejected candidates. Give it disable_streaming=True"
+        async def arun(slot: int) -> Any:
+            output = await self._sampled.ainvoke(request.given, configs[slot])
+            request.receive(slot, output)
+            await request.progress.adispatch("cfc:drawn", {"slot": slot})
+            return output
+
+        outputs: list[Any] = yield call_each(run, arun, slots)
+        return outputs
+
+    def _ask_for_choices(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
+        """Send one request for as many choices as slots, and separate ones for slots left empty."""
+        choices: Any = self._choices
+        config = add_tags(request.config, DRAW_TAG)
+        (messages,) = yield call_each(
+            partial(choices.invoke, config=config, choices=len(slots)),
+            partial(choices.ainvoke, config=config, choices=len(slots)),
+            [request.given],
+        )
+        if isinstance(messages, Exception):
+            return [messages] * len(slots)
+        filled, empty = slots[: len(messages)], slots[len(messages) :]
+        for slot in filled:
+            yield request.progress.step("cfc:drawn", {"slot": slot})
+        outputs = list(messages[: len(filled)])
+        if (after := self._after) is not None:
+            configs = [add_tags(config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled]
+            outputs = yield call_each(
+                lambda position: after.invoke(messages[position], configs[position]),
+                lambda position: after.ainvoke(messages[position], configs[position]),
+                range(len(filled)),
             )
-            warnings.warn(msg, SamplingWarning, stacklevel=2)
+        for slot, output in zip(filled, outputs, strict=True):
+            if not isinstance(output, Exception):
+                request.receive(slot, output)
+        return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
+
+    def _check_complete(self, outputs: Sequence[Any]) -> None:
+        """Raise a `DrawError` if any candidate could not be drawn."""
+        failed = [(slot, output) for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
+        if not failed:
+            return
+        slot, error = failed[0]
+        msg = (
+            f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
+            f"{describe_error(error)}. The guarantee holds for exactly n"
+        )
+        if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
+            msg += "; give the generator retries (generator.with_retry()) if this passes"
+        if len(failed) == len(outputs) and self._choices is not None:
+            msg += "; if it is the number of choices that is refused, use sampling='requests'"
+        raise DrawError(msg) from error
 
     def _refuse_repetition(
         self, draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver]
     ) -> None:
         """Refuse candidates that are visibly not n draws; the choices of one request are."""
-        if self._first is not self._separate:
+        if self._choices is not None:
             return
         found = find_repetition(draws, observers, is_model_expected=self._is_model_expected)
         if found is not None:
@@ -255,218 +304,90 @@ class Sampler:
             )
             raise DrawError(msg)
 
-    def _warn_of_same_answers(self, n: int) -> None:
-        """Once, where the model's settings make all candidates the same."""
-        if self._always_same is not None and n > 1:
-            setting, self._always_same = self._always_same, None
-            msg = (
-                f"the generator has {setting}: {n} requests a prompt are paid for, and nearly all of them "
-                "give the same answer. Draw with a temperature above 0, and calibrate with it"
-            )
-            warnings.warn(msg, SamplingWarning, stacklevel=2)
-
-    def _warn_of_other_models(self, answered: Iterable[str]) -> None:
-        """Once for each model that answered in place of the one asked for."""
-        for name in answered:
-            if self._asked is None or name in self._other_models or is_same_model(self._asked, name):
-                continue
-            self._other_models.add(name)
-            msg = (
-                f"the generator asks for the model {self._asked!r}, and {name!r} answered: check what the "
-                "endpoint serves under that name"
-            )
-            warnings.warn(msg, SamplingWarning, stacklevel=2)
-
-    def _warn_of_cache(self) -> None:
-        """Once, where a model inside a function may be answered from LangChain's global cache."""
+    def _warn_before_drawing(self, n: int) -> None:
+        """Warn of a global cache that reaches into functions, and of settings that make candidates equal."""
         if self._functions and get_llm_cache() is not None:
-            listed, self._functions = ", ".join(self._functions), []
-            msg = (
-                "a global LLM cache is set, and a model called in a function cannot be taken out of it: "
-                f"all candidates would be one if it is called in {listed}. Give such a model cache=False"
+            self._warn_once(
+                "cache",
+                "a global LLM cache is set, and a model called in a function cannot be taken out of it: all "
+                f"candidates would be one if it is called in {', '.join(self._functions)}. Give such a model "
+                "cache=False",
             )
-            warnings.warn(msg, SamplingWarning, stacklevel=2)
+        if self._same_answer is not None and n > 1:
+            self._warn_once(
+                "same answers",
+                f"the generator has {self._same_answer}: {n} requests a prompt are paid for, and nearly all "
+                "of them give the same answer. Draw with a temperature above 0, and calibrate with it",
+            )
+
+    def _warn_after_drawing(self, recorder: UsageRecorder) -> None:
+        """Warn of other models that answered, and of models that streamed all the same, as in an agent."""
+        for name in recorder.versions:
+            if self._asked is not None and not is_same_model(self._asked, name):
+                self._warn_once(
+                    f"model {name}",
+                    f"the generator asks for the model {self._asked!r}, and {name!r} answered: check what "
+                    "the endpoint serves under that name",
+                )
+        if recorder.streamed:
+            self._warn_once(
+                "streaming",
+                "a model streamed while it drew, which cannot be switched off from here: whoever listens to "
+                "token events sees rejected candidates. Give it disable_streaming=True",
+            )
+
+    def _warn_once(self, subject: str, message: str) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            warnings.warn(message, SamplingWarning, stacklevel=3)
 
 
-class Keeper(Protocol):
-    """Keeps candidates one by one, so that those of a prompt that is not finished need not be drawn again."""
+class CandidateStore(Protocol):
+    """Stores candidates one by one, so that those of an unfinished prompt need not be drawn again."""
 
-    def known(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
-        """Candidates by slot that were drawn with the same prepared input."""
+    def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
+        """Return candidates by slot that were drawn with the same prepared input."""
 
-    def keep(self, slot: int, draw: DrawnCandidate) -> None:
-        """Take in a candidate as soon as it is there."""
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
+        """Save a candidate as soon as it is there."""
 
     def discard(self) -> None:
-        """Drop all candidates of the prompt, which were refused."""
+        """Discard all candidates of the prompt, which were refused."""
 
 
-class DrawHooks(NamedTuple):
-    """What happens beside the draws.
+@dataclass(frozen=True)
+class _Request:
+    """What all requests of one prompt share.
 
     Attributes:
+        given: The prepared input.
+        config: Config that the runs of the draws inherit.
+        progress: Gets an event for each candidate.
         receive: Called with slot and output as soon as a candidate is there.
-        observers: By slot, what listens to its model calls; none where messages tell all.
+        observers: By slot, what observes its model calls; none where messages state all.
     """
 
+    given: Any
+    config: RunnableConfig
+    progress: Progress
     receive: Callable[[int, Any], None]
     observers: Mapping[int, SlotObserver]
 
-
-def _ignored(slot: int, output: Any) -> None:
-    """Take nothing in."""
-
-
-class _Strategy(ABC):
-    """How candidates are asked for.
-
-    Attributes:
-        hint: What to say where every request failed.
-    """
-
-    hint = ""
-
-    @abstractmethod
-    def ask(
-        self,
-        given: Any,
-        slots: Sequence[int],
-        config: RunnableConfig,
-        progress: Progress,
-        hooks: DrawHooks,
-    ) -> Steps[list[Any]]:
-        """For each slot the generator's output, or the exception in its place."""
+    def make_config(self, slot: int) -> RunnableConfig:
+        """Return the config of the draw for a slot."""
+        config = add_tags(self.config, DRAW_TAG, f"cfc:candidate:{slot}")
+        return add_handler(config, self.observers[slot]) if slot in self.observers else config
 
 
-class _SeparateRequests(_Strategy):
-    """One request per slot."""
-
-    def __init__(self, sampled: Runnable[Any, Any]) -> None:
-        self._sampled = sampled
-
-    def ask(
-        self,
-        given: Any,
-        slots: Sequence[int],
-        config: RunnableConfig,
-        progress: Progress,
-        hooks: DrawHooks,
-    ) -> Steps[list[Any]]:
-        configs = {slot: _drawing(config, slot) for slot in slots}
-        configs |= {
-            slot: with_handler(configs[slot], hooks.observers[slot])
-            for slot in slots
-            if slot in hooks.observers
-        }
-
-        def run(slot: int) -> Any:
-            output = self._sampled.invoke(given, configs[slot])
-            hooks.receive(slot, output)
-            progress.tell("cfc:drawn", {"slot": slot})
-            return output
-
-        async def arun(slot: int) -> Any:
-            output = await self._sampled.ainvoke(given, configs[slot])
-            hooks.receive(slot, output)
-            await progress.atell("cfc:drawn", {"slot": slot})
-            return output
-
-        outputs: list[Any] = yield each(run, arun, slots)
-        return outputs
+def _ignore(slot: int, output: Any) -> None:
+    """Do nothing with a candidate."""
 
 
-class _SingleRequest(_Strategy):
-    """One request for as many choices as there are slots; separate ones for those that it does not bring."""
-
-    hint = "; if it is the number of choices that is refused, use sampling='requests'"
-
-    def __init__(self, sampled: Runnable[Any, Any], separate: _SeparateRequests) -> None:
-        found = answering(sampled)
-        if found is None:
-            msg = (
-                "sampling='single_request' asks a chat model for n choices; this generator is not a chat "
-                "model, nor a sequence whose first model is one. Use sampling='requests'"
-            )
-            raise InputError(msg)
-        choices = Choices(model=ChoosingModel.of(found.model), parameter=choices_parameter(found.model))
-        self._choices = found.around(choices)
-        self._after = found.after
-        self._separate = separate
-
-    def ask(
-        self,
-        given: Any,
-        slots: Sequence[int],
-        config: RunnableConfig,
-        progress: Progress,
-        hooks: DrawHooks,
-    ) -> Steps[list[Any]]:
-        config = tagged(config, DRAW_TAG)
-        (messages,) = yield each(
-            partial(self._choices.invoke, config=config, choices=len(slots)),
-            partial(self._choices.ainvoke, config=config, choices=len(slots)),
-            [given],
-        )
-        if isinstance(messages, Exception):
-            return [messages] * len(slots)
-        came = slots[: len(messages)]
-        outputs = yield from self._read(messages[: len(came)], came, config, progress)
-        for slot, output in zip(came, outputs, strict=True):
-            if not isinstance(output, Exception):
-                hooks.receive(slot, output)
-        missing = slots[len(came) :]
-        if missing:
-            outputs += yield from self._separate.ask(given, missing, config, progress, hooks)
-        return outputs
-
-    def _read(
-        self, messages: Sequence[Any], slots: Sequence[int], config: RunnableConfig, progress: Progress
-    ) -> Steps[list[Any]]:
-        """What the steps after the model make of each message."""
-        after = self._after
-        for slot in slots:
-            yield progress.step("cfc:drawn", {"slot": slot})
-        if after is None:
-            return list(messages)
-        configs = [_drawing(config, slot) for slot in slots]
-        outputs: list[Any] = yield each(
-            lambda position: after.invoke(messages[position], configs[position]),
-            lambda position: after.ainvoke(messages[position], configs[position]),
-            range(len(messages)),
-        )
-        return outputs
-
-
-def _drawing(config: RunnableConfig, slot: int) -> RunnableConfig:
-    return tagged(config, DRAW_TAG, f"cfc:candidate:{slot}")
-
-
-def _warn_of_hidden(hidden: Sequence[str]) -> None:
-    if hidden:
+def _warn_of_hidden_models(hidden: Iterable[str]) -> None:
+    if listed := ", ".join(hidden):
         msg = (
-            f"out of reach, for no copy can be made of what a function has closed over: {', '.join(hidden)}. "
+            f"out of reach, for no copy can be made of what a function has closed over: {listed}. "
             "Its cache would make all candidates the same, and its streaming would show them to whoever "
             "listens to events: give it cache=False and disable_streaming=True, or pass the model itself"
         )
         warnings.warn(msg, SamplingWarning, stacklevel=5)
-
-
-def _missing(outputs: Mapping[int, Any], asked: Sequence[int]) -> list[int]:
-    """Slots to ask again: those that failed, unless all that were asked did."""
-    slots = [slot for slot in asked if isinstance(outputs[slot], BaseException)]
-    return slots if len(slots) < len(asked) else []
-
-
-def _check(outputs: Sequence[Any], hint: str) -> None:
-    failed = [(slot, output) for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
-    if failed:
-        slot, error = failed[0]
-        msg = (
-            f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
-            f"{described(error)}. The guarantee holds for exactly n"
-        )
-        if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
-            msg += "; give the generator retries (generator.with_retry()) if this passes"
-        if len(failed) == len(outputs):
-            msg += hint
-        raise DrawError(msg) from error

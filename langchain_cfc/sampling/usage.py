@@ -1,11 +1,15 @@
-"""`UsageRecorder`: which models answered, and what that cost."""
+"""Callback handlers that watch the draws of a prompt: which models answered, at what cost, and whether anew.
+
+`UsageRecorder` counts over all model runs of a prompt, `SlotObserver` looks at those of one candidate, and
+`find_repetition` says from the latter whether n candidates are visibly not n draws.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,13 +20,13 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.sampling.candidates import DrawnCandidate
-from langchain_cfc.sampling.models import seed_of
+from langchain_cfc.sampling.models import find_seed
 
 # Marks the runs that draw.
 DRAW_TAG = "cfc:candidate"
 
 
-def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
+def add_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
     """Return a config with a further callback handler, which child runs inherit."""
     given: Any = config.get("callbacks")
     if given is None or isinstance(given, list):
@@ -32,67 +36,69 @@ def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> Runnab
     return {**config, "callbacks": callbacks}
 
 
-class UsageRecorder(BaseCallbackHandler):
-    """Sees every model run of a prompt's draws, also of models deep in a chain whose messages a parser drops.
+class _ModelObserver(BaseCallbackHandler):
+    """Is called for model runs alone, inline, because it costs less than handing it to a thread."""
 
-    Attributes:
-        usages: Tokens by the name that a model gives itself, empty where it gives none; of all that answered,
-            to prepare a request as well.
-        answers: How many requests were answered, by the same names.
-        answered: How many requests were answered in all.
-        silent: How many of them did not say what they took.
-        versions: What the models that drew call themselves, in the order in which they first did.
-        streamed: Whether any of them streamed.
-    """
-
-    ignore_chat_model = True
     ignore_chain = True
     ignore_agent = True
     ignore_retriever = True
     ignore_retry = True
     ignore_custom_event = True
-    # What it does is cheaper than to hand it to a thread.
     run_inline = True
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+
+def _first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
+    """Yield the first message of each prompt's response; of several choices each has the whole usage."""
+    for batch in response.generations:
+        if batch:
+            yield batch[0].message if isinstance(batch[0], ChatGeneration) else None
+
+
+class UsageRecorder(_ModelObserver):
+    """Records every model run of a prompt's draws, also of models whose messages a parser drops.
+
+    Attributes:
+        usages: Tokens by the name that a model gives itself, empty where it gives none; of all that answered,
+            those that prepare a request included.
+        answers: How many requests were answered, by the same names.
+        answered: How many requests were answered in all.
+        silent: How many of them did not state their usage.
+        versions: What the models that drew call themselves, in the order in which they first did.
+        streamed: Whether any of them streamed.
+    """
+
+    ignore_chat_model = True
+
+    def __init__(self) -> None:
+        super().__init__()
         self.usages: dict[str, UsageMetadata] = {}
         self.answers: dict[str, int] = {}
         self.answered = self.silent = 0
         self.versions: dict[str, None] = {}
         self.streamed = False
-        self._lock = threading.Lock()
-
-    def heard_in(self, config: RunnableConfig) -> RunnableConfig:
-        """A config with this witness beside whoever listens already."""
-        return with_handler(config, self)
 
     def on_llm_new_token(
         self, token: str | list[str | dict[str, Any]], *, tags: list[str] | None = None, **kwargs: Any
     ) -> None:
-        """Note that a draw streams."""
+        """Record that a draw streams."""
         del token, kwargs
         self.streamed |= DRAW_TAG in (tags or [])
 
     def on_llm_end(self, response: LLMResult, *, tags: list[str] | None = None, **kwargs: Any) -> None:
-        """Note who answered, and what it cost."""
+        """Record which model answered, and its usage."""
         del kwargs
-        drawn = DRAW_TAG in (tags or [])
-        # Of several choices each bears the usage of the whole request.
-        for generation in (batch[0] for batch in response.generations if batch):
-            if isinstance(generation, ChatGeneration):
-                self.note(generation.message, drawn=drawn)
+        for message in _first_messages(response):
+            self.record(message, drawn=DRAW_TAG in (tags or []))
 
-    def note(self, message: BaseMessage | None, *, drawn: bool) -> None:
-        """Note what a message says of itself.
-
-        Args:
-            message: Of a model; anything else says nothing.
-            drawn: Whether it is a candidate's.
-        """
+    def record(self, message: Any, *, drawn: bool) -> None:
+        """Record what a model's message states; `drawn` says whether it is a candidate's."""
         if not isinstance(message, AIMessage):
             return
-        said = message.response_metadata.get("model_name")
-        name = said if isinstance(said, str) else ""
+        stated = message.response_metadata.get("model_name")
+        name = stated if isinstance(stated, str) else ""
         with self._lock:
             self.answered += 1
             self.answers[name] = self.answers.get(name, 0) + 1
@@ -105,69 +111,50 @@ class UsageRecorder(BaseCallbackHandler):
 
     @property
     def usage(self) -> UsageMetadata | None:
-        """Tokens of all that answered; None where none says."""
+        """Tokens of all requests that were answered; None where no message states any."""
         return reduce(add_usage, self.usages.values()) if self.usages else None
 
 
-# What providers put behind a model's name: an alias, or a date or number of three digits and more.
-_ALIAS = re.compile(r"[-:]latest$")
-_VERSION = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
-
-
-class SlotObserver(BaseCallbackHandler):
-    """Sees the model calls of one candidate, also of models deep in a function or a graph.
+class SlotObserver(_ModelObserver):
+    """Observes the model calls of one candidate, also of models deep in a function or a graph.
 
     Attributes:
         message_ids: The ids of the messages that models gave; None for one without an id.
         seeds: The fixed seeds that calls asked for.
     """
 
-    ignore_chain = True
-    ignore_agent = True
-    ignore_retriever = True
-    ignore_retry = True
-    ignore_custom_event = True
-    # What it does is cheaper than to hand it to a thread.
-    run_inline = True
-
     def __init__(self) -> None:
+        super().__init__()
         self.message_ids: list[str | None] = []
         self.seeds: set[int] = set()
-        self._lock = threading.Lock()
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
     ) -> None:
         """Note a fixed seed."""
         del serialized, messages
-        seed = seed_of(kwargs.get("invocation_params") or {})
+        seed = find_seed(kwargs.get("invocation_params") or {})
         if seed is not None:
             with self._lock:
                 self.seeds.add(seed)
 
     def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
-        """Note whose message it is."""
+        """Note the ids of the messages."""
         del kwargs
-        found = [batch[0] for batch in response.generations if batch]
+        ids = [None if message is None else message.id for message in _first_messages(response)]
         with self._lock:
-            self.message_ids += [one.message.id if isinstance(one, ChatGeneration) else None for one in found]
+            self.message_ids += ids
 
 
 def find_repetition(
     draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver], *, is_model_expected: bool
 ) -> str | None:
-    """Return why n candidates are not n draws, as far as that can be seen.
+    """Return why n candidates are visibly not n draws, as a clause for messages; None where nothing was seen.
 
     A chain may share one message between candidates, such as a rewritten question, as long as another message
-    of each is new. A candidate without a model call is one only if no other has its text.
-
-    Args:
-        draws: n candidates, ordered by slot.
-        observers: What was seen of each slot; empty where nothing could be.
-        is_model_expected: Whether a model is known to be called for every candidate.
-
-    Returns:
-        A clause for messages; None where nothing was seen.
+    of each is new. A candidate without a model call counts as a draw only if no other has its text, and is
+    suspicious only where a model is known to be called for every candidate, or was called for others.
+    `observers` are by slot, and empty where nothing could be observed.
     """
     ids = {slot: one.message_ids for slot, one in observers.items()} or {
         slot: [draw.message.id] for slot, draw in enumerate(draws) if draw.message is not None
@@ -190,6 +177,11 @@ def find_repetition(
             "has the text of another one"
         )
     return None
+
+
+# What providers put behind a model's name: an alias, or a date or number of three digits and more.
+_ALIAS = re.compile(r"[-:]latest$")
+_VERSION = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
 
 
 def is_same_model(asked: str, answered: str) -> bool:

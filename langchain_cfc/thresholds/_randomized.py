@@ -37,7 +37,7 @@ atom.
 largest a' beta. That end of the optimal face is the limit of linear terms a little longer than a, where the
 simplex takes those a little shorter. The face rule is the only place where the features of the prompt enter
 other than in the balance, so its mirror image is the same solver with phi reversed there. The proofs of
-`windows` hold for any linear term; but the fit at a part of a negative term lies *above* that at all of it,
+`_windows` hold for any linear term; but the fit at a part of a negative term lies *above* that at all of it,
 and bounds nothing from below.
 
 *No end.* X' eta = -t phi has solutions at t = 0, so on an interval around it if at all. A problem that is

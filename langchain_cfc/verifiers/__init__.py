@@ -1,13 +1,13 @@
-"""Verifiers: a score in [0, 1] for every candidate, smaller is better.
+"""Verifiers: they give every candidate a score in [0, 1], smaller is better.
 
-Importing this package loads nothing; each name below is loaded when it is first used.
+Importing this package loads nothing; each name is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 from langchain_cfc._internal.lazy import make_lazy
 
-# Type checkers know this name; to import it would cost as much as all the rest here.
+# Type checkers know this name; importing it would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.verifiers._prompts import messages_to_text
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
         pointwise,
     )
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
-    from langchain_cfc.verifiers.evaluators import Evaluated, from_evaluator
+    from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
     from langchain_cfc.verifiers.reward_model import RewardModel
-    from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalised
+    from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalise_answer
     from langchain_cfc.verifiers.sequence_probability import SequenceProbability
 
 __all__ = [
     "BaseVerifier",
     "EmbeddingSimilarity",
-    "Evaluated",
+    "EvaluatorVerifier",
     "ModelJudge",
     "PTrue",
     "Pointwise",
@@ -42,14 +42,14 @@ __all__ = [
     "VerifierInput",
     "from_evaluator",
     "messages_to_text",
-    "normalised",
+    "normalise_answer",
     "pointwise",
 ]
 
 _HOMES = {
     "BaseVerifier": "base",
     "EmbeddingSimilarity": "embedding_similarity",
-    "Evaluated": "evaluators",
+    "EvaluatorVerifier": "evaluators",
     "ModelJudge": "model_judge",
     "PTrue": "p_true",
     "Pointwise": "base",
@@ -61,7 +61,7 @@ _HOMES = {
     "VerifierInput": "base",
     "from_evaluator": "evaluators",
     "messages_to_text": "_prompts",
-    "normalised": "self_consistency",
+    "normalise_answer": "self_consistency",
     "pointwise": "base",
 }
 

@@ -1,12 +1,10 @@
-"""The kind of a prompt, and messages as text where nothing is lost.
-
-The one reader of prompts: what a chain is invoked with, as text, messages or JSON.
+"""The one reader of prompts: their kind, and their content as text, messages or JSON.
 
 A prompt may be text, a message, messages in any form that LangChain reads, a prompt value or a mapping. Some
 readers can use its text only (reward models, embeddings), others take messages with images (judging models),
-others need to recognise the prompt (replay). All of them start here, so that none silently drops what another
-one keeps: `PromptContent.other_parts` lists what the text does not say, and `only_text` raises if there is
-any.
+others need to recognise the prompt (replay), and a chain that was calibrated on texts takes one human message
+as a text. All of them start here, so that none silently drops what another one keeps:
+`PromptContent.other_parts` lists what the text does not say, and `require_text` raises if there is any.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import (
     AIMessage,
@@ -28,18 +26,19 @@ from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import CFCError, PromptKindError
 
-__all__ = ["as_calibrated", "messages_to_text", "prompt_kind"]
+__all__ = ["messages_to_text"]
+
+# Where blocks of one kind go by a provider's name.
+_KINDS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file"}
+# Blocks that repeat `AIMessage.tool_calls`, which transcripts show.
+_TOOL_CALL_BLOCKS = {"tool_call", "tool_use", "function_call"}
 
 
-def prompt_kind(prompt: Any) -> PromptKind:
+def classify_prompt(prompt: Any) -> PromptKind:
     """Return the kind of a prompt: `text`, `messages` or `object`.
 
-    Args:
-        prompt: Whatever a generator is invoked with.
-
-    Returns:
-        `messages` for a message, a prompt value of messages and any list or tuple; `object` for a mapping and
-            anything else that is no text.
+    A message, a prompt value of messages and any list or tuple are `messages`; a mapping and anything else
+    that is no text are an `object`.
     """
     if isinstance(prompt, (str, StringPromptValue)):
         return "text"
@@ -49,23 +48,24 @@ def prompt_kind(prompt: Any) -> PromptKind:
     return "messages" if is_list else "object"
 
 
-def as_calibrated(prompt: Any, calibrated: Collection[str] | None) -> Any:
+def unwrap_prompt(prompt: Any) -> Any:
+    """Return the text or the messages of a prompt value; any other prompt as it is."""
+    if isinstance(prompt, StringPromptValue):
+        return prompt.text
+    return prompt.to_messages() if isinstance(prompt, PromptValue) else prompt
+
+
+def convert_to_calibrated_kind(prompt: Any, calibrated: Collection[str] | None) -> Any:
     """Return a prompt as the generator was calibrated to take it, or refuse one of another kind.
 
     A prompt template that takes a text would write the `repr` of messages into the prompt. A chain that was
     calibrated on texts alone therefore gets the text of one human message, if that is all that there is.
-
-    Args:
-        prompt: Whatever the generator is to be invoked with.
-        calibrated: The kinds of the calibration prompts; None where they are unknown.
-
-    Returns:
-        The prompt; what is no more than a text as that text, where the calibration prompts were texts.
+    `calibrated` are the kinds of the calibration prompts; None where they are unknown.
 
     Raises:
         PromptKindError: If its kind is not among them, or a text would not hold all of its messages.
     """
-    kind = prompt_kind(prompt)
+    kind = classify_prompt(prompt)
     if calibrated is None or kind in calibrated:
         return prompt.text if isinstance(prompt, StringPromptValue) else prompt
     if kind == "messages" and "text" in calibrated:
@@ -99,17 +99,14 @@ def messages_to_text(prompt: Any) -> str:
     """
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, PromptValue):
-        messages = prompt.to_messages()
-    else:
-        try:
-            if isinstance(prompt, Mapping):
-                raise TypeError  # noqa: TRY301 - LangChain would read its keys as messages
-            messages = convert_to_messages([prompt] if isinstance(prompt, BaseMessage) else prompt)
-        except Exception as error:
-            msg = f"a {type(prompt).__name__} does not hold messages; pass text or one human message"
-            raise PromptKindError(msg) from error
-    lost = _lost_as_text(messages)
+    try:
+        if isinstance(prompt, Mapping):
+            raise TypeError  # noqa: TRY301 - LangChain would read its keys as messages
+        messages = _convert_messages(prompt)
+    except Exception as error:
+        msg = f"a {type(prompt).__name__} does not hold messages; pass text or one human message"
+        raise PromptKindError(msg) from error
+    lost = _list_lost_parts(messages)
     if lost:
         msg = (
             f"the messages hold more than one text: {', '.join(lost)} would be lost. A chain that was "
@@ -119,8 +116,14 @@ def messages_to_text(prompt: Any) -> str:
     return str(messages[0].text)
 
 
-def _lost_as_text(messages: Sequence[BaseMessage]) -> list[str]:
-    """What of messages is lost where only the text of one human message is kept."""
+def _convert_messages(prompt: Any) -> list[BaseMessage]:
+    if isinstance(prompt, PromptValue):
+        return prompt.to_messages()
+    return convert_to_messages([prompt] if isinstance(prompt, BaseMessage) else prompt)
+
+
+def _list_lost_parts(messages: Sequence[BaseMessage]) -> list[str]:
+    """Return what of messages is lost where only the text of one human message is kept."""
     if not messages:
         return ["an empty list, without any message,"]
     others = [
@@ -136,12 +139,6 @@ def _lost_as_text(messages: Sequence[BaseMessage]) -> list[str]:
     return lost
 
 
-# Where blocks of one kind go by a provider's name.
-_KINDS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file"}
-# Blocks that repeat `AIMessage.tool_calls`, which transcripts show.
-_TOOL_CALL_BLOCKS = {"tool_call", "tool_use", "function_call"}
-
-
 @dataclass(frozen=True)
 class PromptContent:
     """What a prompt holds.
@@ -155,24 +152,17 @@ class PromptContent:
         other_parts: The parts that `text` only names, such as `image in message 0`.
     """
 
-    kind: Literal["text", "messages", "object"]
+    kind: PromptKind
     text: str
     messages: tuple[BaseMessage, ...] = ()
     other_parts: tuple[str, ...] = ()
 
-    def only_text(self, reader: str, hint: str, failure: type[CFCError]) -> str:
-        """Return the text of a prompt that holds nothing else.
-
-        Args:
-            reader: What reads text only, for the message.
-            hint: What the user can do about other prompts, for the message.
-            failure: The error to raise.
-
-        Returns:
-            The text; of several messages their transcript.
+    def require_text(self, reader: str, hint: str, failure: type[CFCError]) -> str:
+        """Return the text, or the transcript of several messages, for a `reader` that reads text only.
 
         Raises:
-            CFCError: Of the type given, if the prompt is a mapping or holds a part that is not text.
+            CFCError: Of the type given, if the prompt is a mapping or holds a part that is not text; the
+                message ends with the `hint`.
         """
         if self.kind == "object":
             msg = f"the prompt is a mapping, and {reader} reads text only: {hint}"
@@ -187,25 +177,15 @@ class PromptContent:
 def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptContent:
     """Read a prompt without dropping any part of it.
 
-    Args:
-        prompt: Text, a message, messages in any form that LangChain reads, a prompt value, or a mapping.
-        hint: What the user can do about a prompt of another kind, for the message.
-        failure: The error to raise.
-
-    Returns:
-        What the prompt holds.
-
     Raises:
         CFCError: Of the type given, if the prompt is of another kind, holds no messages, or is a mapping that
-            is not JSON.
+            is not JSON; the message ends with the `hint`.
     """
-    if isinstance(prompt, StringPromptValue):
-        prompt = prompt.text
-    if isinstance(prompt, str):
-        return PromptContent("text", prompt)
+    if isinstance(prompt, (str, StringPromptValue)):
+        return PromptContent("text", unwrap_prompt(prompt))
     if isinstance(prompt, Mapping):
-        return PromptContent("object", _canonical_json(prompt, hint, failure))
-    messages = _messages(prompt, hint, failure)
+        return PromptContent("object", _dump(prompt, hint, failure))
+    messages = _read_messages(prompt, hint, failure)
     texts, other_parts = [], []
     for position, message in enumerate(messages):
         text, kinds = _text_and_other_kinds(message)
@@ -226,7 +206,7 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
     return PromptContent("messages", transcript, tuple(messages), tuple(other_parts))
 
 
-def _canonical_json(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
+def _dump(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
     try:
         return json.dumps(prompt, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -235,13 +215,11 @@ def _canonical_json(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError
         raise failure(msg) from error
 
 
-def _messages(prompt: Any, hint: str, failure: type[CFCError]) -> list[BaseMessage]:
+def _read_messages(prompt: Any, hint: str, failure: type[CFCError]) -> list[BaseMessage]:
     messages: list[BaseMessage] = []
-    if isinstance(prompt, BaseMessage):
-        messages = [prompt]
-    elif isinstance(prompt, (PromptValue, list, tuple)):
+    if isinstance(prompt, (BaseMessage, PromptValue, list, tuple)):
         try:
-            messages = convert_to_messages(prompt)
+            messages = _convert_messages(prompt)
         except Exception as error:
             msg = f"the prompt is a {type(prompt).__name__} that does not hold messages ({error}): {hint}"
             raise failure(msg) from error

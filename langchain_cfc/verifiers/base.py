@@ -1,7 +1,7 @@
-"""What a verifier is, and what it returns.
+"""What a verifier is, what it returns, and how one or several of them score the candidates of a prompt.
 
 A verifier is set-wise: it sees the prompt and all n candidates, and returns n scores in [0, 1], smaller is
-better. A judge that speaks in confidence p is wrapped as 1 - p.
+better. A judge that states a confidence p is wrapped as 1 - p.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.errors import VerifierError
+from langchain_cfc.errors import CFCError, VerifierError
 from langchain_cfc.execution import (
     Call,
     FlowRunnable,
     Steps,
-    Target,
-    acomplete,
-    by_name,
-    complete,
-    described,
-    each,
-    succeeded,
+    arun_flow,
+    call_each,
+    describe_error,
+    map_distinct,
+    run_flow,
+    unwrap_outcomes,
 )
-from langchain_cfc.fingerprints import fingerprint, is_identified
-from langchain_cfc.sampling import DrawnCandidate, without_streaming_and_cache
+from langchain_cfc.fingerprints import compute_fingerprint, is_identified
+from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 
 
 class VerifierInput(TypedDict):
@@ -51,84 +51,48 @@ _HINT = (
     "a verifier returns one score in [0, 1] per candidate, smaller is better; wrap one that judges a "
     "single candidate with langchain_cfc.verifiers.pointwise"
 )
+_OUTPUT_HINT = "one of several verifiers returns one finite number per candidate"
 
 
 class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
     """A verifier that is a Runnable, written as one flow for the sync and the async path.
 
-    What it calls takes its places within the bounds of the prompt that is served, call by call.
+    A subclass implements `flow(given, config)`, a generator that returns n scores in [0, 1], smaller is
+    better, for a `VerifierInput`. The calls of the flow acquire permits within the limits of the prompt that
+    is served, call by call. A candidate that cannot be scored is a `VerifierError`.
 
     Attributes:
-        fingerprint: What it says of itself, see `langchain_cfc.fingerprints`.
+        fingerprint: What it states about itself, see `langchain_cfc.fingerprints`.
     """
 
     fingerprint: Mapping[str, Any]
 
+
+class TextVerifier(BaseVerifier):
+    """A verifier that looks at texts alone: candidates of one text share one score."""
+
     @abstractmethod
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Score all candidates of a prompt.
-
-        Args:
-            given: The prompt with its n candidates.
-            config: Config for whatever is called.
-
-        Returns:
-            n scores in [0, 1], smaller is better.
-
-        Raises:
-            VerifierError: If a candidate cannot be scored.
-        """
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
+        """Score distinct texts, in the order of the draws."""
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """The same under the name that all flows have."""
-        return self.scored(given, config)
+        """Score each distinct text once."""
+        texts = [candidate.text for candidate in given["candidates"]]
+        return (yield from map_distinct(texts, partial(self.score_texts, given["prompt"], config)))
 
 
-def verifier_call(verifier: Verifier) -> Call:
-    """A verifier as a call with a `VerifierInput`.
-
-    Args:
-        verifier: A Runnable on `VerifierInput`, or a function `(prompt, candidates) -> scores`, plain or
-            async.
-
-    Returns:
-        The call, whose failures are `VerifierError`s.
-
-    Raises:
-        VerifierError: If it is neither.
-    """
-    return Call("verifier", _target(verifier), VerifierError)
-
-
-def _target(verifier: Verifier) -> Target:
-    if isinstance(verifier, Runnable):
-        return without_streaming_and_cache(verifier, fresh=False)
-    if not callable(verifier):
+def make_verifier_call(verifier: Verifier) -> Call:
+    """Make a call with a `VerifierInput` of a verifier; raise a `VerifierError` if it is none."""
+    if not isinstance(verifier, Runnable) and not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)
-    return by_name(verifier, ("prompt", "candidates"))
+    return make_silent_call("verifier", verifier, VerifierError, keys=("prompt", "candidates"))
 
 
-def distinct_texts(candidates: Sequence[DrawnCandidate]) -> list[str]:
-    """The texts of some candidates, each once, in draw order: equal texts get one judgement."""
-    return list(dict.fromkeys(candidate.text for candidate in candidates))
-
-
-def checked_scores(scores: Any, n: int) -> list[float]:
-    """Refuse whatever is not one finite score in [0, 1] per candidate.
-
-    Args:
-        scores: What a verifier returned.
-        n: Number of candidates.
-
-    Returns:
-        n floats.
-
-    Raises:
-        VerifierError: If there are not exactly n scores, or one is no number in [0, 1].
-    """
-    values = _listed(scores, n, "the verifier", _HINT)
-    numbers = [_number(value) for value in values]
+def check_scores(scores: Any, n: int) -> list[float]:
+    """Return n scores as floats; raise a `VerifierError` unless there are n numbers in [0, 1]."""
+    values = list_values(scores, n, "the verifier", what="scores", hint=_HINT, failure=VerifierError)
+    numbers = [_to_float(value) for value in values]
     for slot, number in enumerate(numbers):
         if not 0.0 <= number <= 1.0:  # NaN fails this as well
             msg = f"the verifier's score of candidate {slot} is {values[slot]!r}: {_HINT}"
@@ -136,86 +100,60 @@ def checked_scores(scores: Any, n: int) -> list[float]:
     return numbers
 
 
-def checked_outputs(outputs: Any, n: int, name: str) -> list[float]:
-    """Refuse whatever is not one finite raw output per candidate.
-
-    Args:
-        outputs: What one of several verifiers returned.
-        n: Number of candidates.
-        name: The verifier's name, for messages.
-
-    Returns:
-        n finite floats.
-
-    Raises:
-        VerifierError: If there are not exactly n, or one is no finite number.
-    """
-    hint = "one of several verifiers returns one finite number per candidate"
-    values = _listed(outputs, n, f"the verifier {name!r}", hint)
-    numbers = [_number(value) for value in values]
+def check_outputs(outputs: Any, n: int, name: str) -> list[float]:
+    """Return the n raw outputs of a named verifier; raise a `VerifierError` unless all are finite numbers."""
+    values = list_values(
+        outputs, n, f"the verifier {name!r}", what="scores", hint=_OUTPUT_HINT, failure=VerifierError
+    )
+    numbers = [_to_float(value) for value in values]
     for slot, number in enumerate(numbers):
         if not math.isfinite(number):
-            msg = f"the output of the verifier {name!r} for candidate {slot} is {values[slot]!r}: {hint}"
+            msg = (
+                f"the output of the verifier {name!r} for candidate {slot} is {values[slot]!r}: "
+                f"{_OUTPUT_HINT}"
+            )
             raise VerifierError(msg)
     return numbers
 
 
-def _listed(scores: Any, n: int, who: str, hint: str) -> list[Any]:
-    if isinstance(scores, np.ma.MaskedArray):
-        msg = f"{who} returned a masked array, whose masked values would count as scores: {hint}"
-        raise VerifierError(msg)
+def list_values(
+    values: Any, n: int, owner: str, *, what: str, hint: str, failure: type[CFCError]
+) -> list[Any]:
+    """Return what a verifier or labeler gave for n candidates as a list; raise `failure` if it is none."""
+    if isinstance(values, np.ma.MaskedArray):
+        msg = f"{owner} returned a masked array, whose masked values would count as {what}: {hint}"
+        raise failure(msg)
     cause: Exception | None = None
-    values: list[Any] | None = None
+    listed: list[Any] | None = None
     # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
-    if not isinstance(scores, (Mapping, AbstractSet, str, bytes, bytearray)):
+    if not isinstance(values, (Mapping, AbstractSet, str, bytes, bytearray)):
         try:
-            values = list(scores)
-        except Exception as error:  # noqa: BLE001 - a verifier that yields its scores may fail only here
+            listed = list(values)
+        except Exception as error:  # noqa: BLE001 - one that yields its values may fail only here
             cause = error
-    if values is None:
-        reason = f" ({described(cause)})" if cause is not None else ""
-        msg = f"{who} returned {type(scores).__name__} instead of {n} scores{reason}: {hint}"
-        raise VerifierError(msg) from cause
-    if len(values) != n:
-        msg = f"{who} returned {len(values)} scores for {n} candidates: {hint}"
-        raise VerifierError(msg)
-    return values
+    if listed is None:
+        reason = f" ({describe_error(cause)})" if cause is not None else ""
+        msg = f"{owner} returned {type(values).__name__} instead of {n} {what}{reason}: {hint}"
+        raise failure(msg) from cause
+    if len(listed) != n:
+        msg = f"{owner} returned {len(listed)} {what} for {n} candidates: {hint}"
+        raise failure(msg)
+    return listed
 
 
-def _number(value: Any) -> float:
-    """A number as a float; NaN for anything else, also for True, which would read as 1.0."""
+def _to_float(value: Any) -> float:
+    """Return a number as a float; NaN for anything else, also for True, which would read as 1.0."""
     if isinstance(value, np.ma.MaskedArray):
         return math.nan
     try:
-        # NumPy's and Torch's numbers and booleans become Python's.
-        number = value.item() if hasattr(value, "item") else value
+        number = to_python_scalar(value)
         return math.nan if isinstance(number, (bool, str, bytes, bytearray)) else float(number)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return math.nan
 
 
-def combined_fingerprint(
-    method: str, settings: Mapping[str, Any], parts: Mapping[str, object]
-) -> dict[str, Any]:
-    """What a verifier says of itself, its settings and its parts.
-
-    Args:
-        method: What the verifier is called.
-        settings: Whatever changes its scores, each as one plain value.
-        parts: By role, what the user gave it.
-
-    Returns:
-        The fingerprint. The method is its `id` only if every part says who it is, since an id vouches for all
-        of them.
-    """
-    said = {role: fingerprint(part) for role, part in parts.items()}
-    known = all(is_identified(one) for one in said.values())
-    flat = {f"{role}.{key}": value for role, one in said.items() for key, value in one.items()}
-    return {"id" if known else "method": method, **settings, **flat}
-
-
-def plain(value: Any) -> Any:
-    """A number or boolean of NumPy, Torch and the like as Python's own; anything else as it is."""
+def to_python_scalar(value: Any) -> Any:
+    """Return a number or boolean of NumPy, Torch and the like as Python's own; anything else as it is."""
     try:
         return value.item() if hasattr(value, "item") else value
     except (TypeError, ValueError, RuntimeError):
@@ -223,36 +161,42 @@ def plain(value: Any) -> Any:
         return value
 
 
+def combined_fingerprint(
+    method: str, settings: Mapping[str, Any], parts: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the fingerprint of a verifier or labeler that is made of parts.
+
+    `settings` are plain values that change its results, `parts` by role what the user gave it (None where it
+    was left out). The method is its `id` only if every part states its identity, since an id vouches for all
+    of them.
+    """
+    stated = {role: compute_fingerprint(part) for role, part in parts.items() if part is not None}
+    known = all(is_identified(one) for one in stated.values())
+    flat = {f"{role}.{key}": value for role, one in stated.items() for key, value in one.items()}
+    return {"id" if known else "method": method, **settings, **flat}
+
+
 Judge: TypeAlias = Runnable[Any, Any] | Callable[[Any, str], Any] | Callable[[Any, str], Awaitable[Any]]
 
 
-class Pointwise(BaseVerifier):
-    """Asks a judge about each distinct text of a prompt's candidates, concurrently.
-
-    Made by `pointwise`.
-    """
+class Pointwise(TextVerifier):
+    """Asks a judge about each distinct text of a prompt's candidates, concurrently; made by `pointwise`."""
 
     def __init__(self, judge: Judge) -> None:
         self.name = "pointwise"
         self.judge = judge
-        self.fingerprint = fingerprint(judge)
-        target = (
-            without_streaming_and_cache(judge, fresh=False)
-            if isinstance(judge, Runnable)
-            else by_name(judge, ("prompt", "candidate"))
-        )
-        self._call = Call("judge", target, VerifierError)
+        self.fingerprint = compute_fingerprint(judge)
+        self._call = make_silent_call("judge", judge, VerifierError, keys=("prompt", "candidate"))
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """One judgement per distinct text."""
-        texts = distinct_texts(given["candidates"])
-        pairs = [{"prompt": given["prompt"], "candidate": text} for text in texts]
-        by_text = dict(zip(texts, (yield from self._call.each(pairs, config)), strict=True))
-        return [by_text[candidate.text] for candidate in given["candidates"]]
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
+        """Ask the judge about each text."""
+        return (
+            yield from self._call.invoke_each([{"prompt": prompt, "candidate": one} for one in texts], config)
+        )
 
 
 def pointwise(judge: Judge) -> Pointwise:
-    """A verifier out of something that judges one candidate at a time.
+    """Make a verifier of something that judges one candidate at a time.
 
     Args:
         judge: A Runnable on `{"prompt": ..., "candidate": text}`, or a function `(prompt, text) -> score`,
@@ -265,14 +209,14 @@ def pointwise(judge: Judge) -> Pointwise:
 
 
 class VerifierEnsemble:
-    """Asks several verifiers about the same candidates, at the same time.
+    """Several verifiers that are asked about the same candidates, concurrently.
 
     Args:
         verifiers: By the names that the records' `scores` have. Raw outputs may be any finite numbers.
     """
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
-        self._calls = {name: verifier_call(verifier) for name, verifier in verifiers.items()}
+        self._calls = {name: make_verifier_call(verifier) for name, verifier in verifiers.items()}
         self.fingerprint = combined_fingerprint("+".join(verifiers), {}, verifiers)
 
     @property
@@ -280,33 +224,25 @@ class VerifierEnsemble:
         """The verifiers' names, in the order given."""
         return tuple(self._calls)
 
-    def outputs(self, given: VerifierInput, config: RunnableConfig) -> Steps[dict[str, list[float]]]:
-        """The raw outputs of each verifier.
-
-        Args:
-            given: The prompt with its n candidates.
-            config: Config for whatever is called.
-
-        Returns:
-            By name, n finite numbers.
+    def compute_outputs(self, given: VerifierInput, config: RunnableConfig) -> Steps[dict[str, list[float]]]:
+        """Return the n raw outputs of each verifier, by name.
 
         Raises:
-            VerifierError: If one fails, or returns anything else; it is named.
+            VerifierError: If a verifier fails, or returns anything but n finite numbers; the error names it.
         """
-        names = list(self._calls)
-        found = yield each(
-            lambda name: complete(self._calls[name].one(given, config)),
-            lambda name: acomplete(self._calls[name].one(given, config)),
-            names,
-            hold_places=False,
+        outcomes = yield call_each(
+            lambda name: run_flow(self._calls[name].invoke_one(given, config)),
+            lambda name: arun_flow(self._calls[name].invoke_one(given, config)),
+            self.names,
+            hold_permits=False,
         )
         n = len(given["candidates"])
-        named = dict(zip(names, succeeded(found), strict=True))
-        return {name: checked_outputs(outputs, n, name) for name, outputs in named.items()}
+        outputs = zip(self.names, unwrap_outcomes(outcomes), strict=True)
+        return {name: check_outputs(values, n, name) for name, values in outputs}
 
 
 @dataclass(frozen=True)
-class Scored:
+class VerifierScores:
     """The scores of n candidates.
 
     Attributes:
@@ -317,60 +253,41 @@ class Scored:
     scores: Sequence[float]
     outputs: Sequence[Mapping[str, float]] | None = None
 
-    @classmethod
-    def by_several(cls, scores: Sequence[float], outputs: Mapping[str, Sequence[float]]) -> Scored:
-        """Scores with what they were made of.
 
-        Args:
-            scores: n scores in [0, 1].
-            outputs: By verifier, n raw outputs.
-
-        Returns:
-            Both, the outputs by candidate.
-        """
-        rows = zip(*outputs.values(), strict=True)
-        return cls(scores, [dict(zip(outputs, row, strict=True)) for row in rows])
-
-
-class ByOne:
-    """The scores of one verifier.
+class CandidateScorer:
+    """Scores the candidates of a prompt by one verifier, or by several.
 
     Args:
-        verifier: A Runnable or a function.
+        verifier: A verifier, or an ensemble of several.
+        combine: The outputs of an ensemble, n numbers by name, to n scores in [0, 1]; without it the outputs
+            of the first verifier are the scores.
 
     Raises:
-        VerifierError: If it is neither.
+        VerifierError: If the verifier is neither a Runnable nor a function.
     """
 
-    def __init__(self, verifier: Verifier) -> None:
-        self._call = verifier_call(verifier)
+    def __init__(
+        self,
+        verifier: Verifier | VerifierEnsemble,
+        combine: Callable[[Mapping[str, Sequence[float]]], list[float]] | None = None,
+    ) -> None:
+        self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else make_verifier_call(verifier)
+        self._combine = combine
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
-        """The verifier's scores, checked.
-
-        Raises:
-            VerifierError: If it fails, or returns anything but n scores in [0, 1].
-        """
-        scores = yield from self._call.one(given, config)
-        return Scored(checked_scores(scores, len(given["candidates"])))
-
-
-class ByFirst:
-    """The scores of the first of several verifiers, with the raw outputs of all.
-
-    Args:
-        panel: The verifiers.
-    """
-
-    def __init__(self, panel: VerifierEnsemble) -> None:
-        self._panel = panel
-
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[Scored]:
-        """The first one's outputs as scores, checked.
+    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
+        """Return the scores, checked, with the raw outputs of several verifiers.
 
         Raises:
-            VerifierError: If one fails, or the first returns anything but n scores in [0, 1].
+            VerifierError: If a verifier fails, or returns anything else than it should.
         """
-        outputs = yield from self._panel.outputs(given, config)
-        scores = checked_scores(outputs[self._panel.names[0]], len(given["candidates"]))
-        return Scored.by_several(scores, outputs)
+        n = len(given["candidates"])
+        if isinstance(self._verifier, Call):
+            return VerifierScores(check_scores((yield from self._verifier.invoke_one(given, config)), n))
+        outputs = yield from self._verifier.compute_outputs(given, config)
+        scores = (
+            self._combine(outputs)
+            if self._combine is not None
+            else check_scores(outputs[self._verifier.names[0]], n)
+        )
+        rows = zip(*outputs.values(), strict=True)
+        return VerifierScores(scores, [dict(zip(outputs, row, strict=True)) for row in rows])

@@ -11,11 +11,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
-from langchain_cfc.execution import Call, Steps, described, each, succeeded
-from langchain_cfc.fingerprints import fingerprint
-from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.execution import Steps, call_each, describe_error, unwrap_outcomes
+from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
+from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 
 Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -28,7 +28,7 @@ _HINT = (
 )
 
 
-class EmbeddingSimilarity(BaseVerifier):
+class EmbeddingSimilarity(TextVerifier):
     """Score = (1 - cosine) / 2, by the cosine between a candidate and the passage of a context nearest to it.
 
     The score lies in [0, 1], and smaller is better: 0 is the same direction, 0.5 a right angle, 1 the
@@ -53,26 +53,25 @@ class EmbeddingSimilarity(BaseVerifier):
             raise InputError(msg)
         self.name = "embedding-similarity"
         self.embeddings = embeddings
-        parts = {"embeddings": _Named(embeddings), **({} if context is None else {"context": context})}
         self.fingerprint = combined_fingerprint(
-            self.name, {"context": "of the prompt" if context is None else "own"}, parts
+            self.name,
+            {"context": "of the prompt" if context is None else "own"},
+            {"embeddings": _WithFingerprint(embeddings), "context": context},
         )
-        target = (
-            without_streaming_and_cache(context, fresh=False) if isinstance(context, Runnable) else context
+        self._context = (
+            None if context is None else make_silent_call("context function", context, VerifierError)
         )
-        self._context = None if target is None else Call("context function", target, VerifierError)
 
     def __repr__(self) -> str:
-        """Whose vectors are compared."""
+        """Name the embedding model."""
         model = self.fingerprint.get("embeddings.model", type(self.embeddings).__name__)
         return f"EmbeddingSimilarity({model})"
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """The similarity of each distinct text to the passage nearest to it."""
-        texts = distinct_texts(given["candidates"])
-        passages = yield from self._passages(given["prompt"], config)
-        found = yield from self._embedded([texts, passages])
-        candidates, context = _directions(found[0], texts), _directions(found[1], passages)
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
+        """Score each text by the passage nearest to it."""
+        passages = yield from self._find_passages(prompt, config)
+        found = yield from self._embed([texts, passages])
+        candidates, context = _normalise(found[0], texts), _normalise(found[1], passages)
         if candidates.shape[1] != context.shape[1]:
             msg = (
                 f"the embeddings gave candidates {candidates.shape[1]} numbers and the context "
@@ -81,56 +80,52 @@ class EmbeddingSimilarity(BaseVerifier):
             raise VerifierError(msg)
         nearest = (candidates @ context.T).max(axis=1)
         # Round-off lifts the cosine of equal directions above 1.
-        scores = np.clip((1.0 - nearest) / 2.0, 0.0, 1.0).tolist()
-        by_text: dict[str, float] = dict(zip(texts, scores, strict=True))
-        return [by_text[candidate.text] for candidate in given["candidates"]]
+        scores: list[float] = np.clip((1.0 - nearest) / 2.0, 0.0, 1.0).tolist()
+        return scores
 
-    def _passages(self, prompt: Any, config: RunnableConfig) -> Steps[list[str]]:
-        """The distinct passages that candidates are compared with."""
-        if self._context is None:
-            if isinstance(prompt, Mapping) and "context" in prompt:
-                found = prompt["context"]
-            else:
-                content = read_prompt(prompt, _HINT, VerifierError)
-                found = content.only_text("an embedding", _HINT, VerifierError)
+    def _find_passages(self, prompt: Any, config: RunnableConfig) -> Steps[list[str]]:
+        """Return the distinct passages that candidates are compared with."""
+        if self._context is not None:
+            found = yield from self._context.invoke_one(prompt, config)
+        elif isinstance(prompt, Mapping) and "context" in prompt:
+            found = prompt["context"]
         else:
-            found = yield from self._context.one(prompt, config)
+            content = read_prompt(prompt, _HINT, VerifierError)
+            found = content.require_text("an embedding", _HINT, VerifierError)
         several = isinstance(found, Sequence) and not isinstance(found, str)
-        passages = list(dict.fromkeys(_text(one) for one in (found if several else [found])))
+        passages = list(dict.fromkeys(_read_passage(one) for one in (found if several else [found])))
         if not passages:
             msg = "there is no context to compare candidates with: the list of passages is empty"
             raise VerifierError(msg)
         return passages
 
-    def _embedded(self, lists: Sequence[list[str]]) -> Steps[list[Any]]:
+    def _embed(self, lists: Sequence[list[str]]) -> Steps[list[Any]]:
         try:
-            return succeeded(
-                (yield each(self.embeddings.embed_documents, self.embeddings.aembed_documents, lists))
+            return unwrap_outcomes(
+                (yield call_each(self.embeddings.embed_documents, self.embeddings.aembed_documents, lists))
             )
         except ServingTimeoutError:
             raise
         except Exception as error:
-            msg = f"the embeddings failed with {described(error)}"
+            msg = f"the embeddings failed with {describe_error(error)}"
             raise VerifierError(msg) from error
 
 
-class _Named:
-    """Embeddings with what they say of themselves; LangChain has no hook for that, only habits."""
+class _WithFingerprint:
+    """Embeddings with what they state about themselves; LangChain has only conventions for that."""
 
     def __init__(self, embeddings: Embeddings) -> None:
-        self.fingerprint = fingerprint(embeddings) or _model_of(embeddings)
+        self.fingerprint = compute_fingerprint(embeddings)
+        found = (getattr(embeddings, name, None) for name in _MODEL_NAMES)
+        model = next((name for name in found if isinstance(name, str)), None)
+        if not self.fingerprint and model is not None:
+            self.fingerprint = {"model": model}
+            dimensions = getattr(embeddings, "dimensions", None)
+            if isinstance(dimensions, int):
+                self.fingerprint["dimensions"] = dimensions
 
 
-def _model_of(embeddings: Embeddings) -> dict[str, Any]:
-    found = (getattr(embeddings, name, None) for name in _MODEL_NAMES)
-    model = next((name for name in found if isinstance(name, str)), None)
-    if model is None:
-        return {}
-    dimensions = getattr(embeddings, "dimensions", None)
-    return {"model": model, **({"dimensions": dimensions} if isinstance(dimensions, int) else {})}
-
-
-def _text(passage: Any) -> str:
+def _read_passage(passage: Any) -> str:
     text = passage.page_content if isinstance(passage, Document) else passage
     if isinstance(text, str):
         return text
@@ -138,12 +133,8 @@ def _text(passage: Any) -> str:
     raise VerifierError(msg)
 
 
-def _directions(found: Any, texts: Sequence[str]) -> Vectors:
-    """Vectors of length one.
-
-    Raises:
-        VerifierError: If there is not one vector per text, or one has no direction.
-    """
+def _normalise(found: Any, texts: Sequence[str]) -> Vectors:
+    """Return vectors of length one; raise a `VerifierError` without one vector with a direction per text."""
     try:
         vectors = np.array(found, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A chat model as judge: how probably is a candidate correct?"""
+"""A chat model as judge: the probability that a candidate is correct, in one of three ways."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from langchain_cfc.verifiers.prompted import (
     Choice,
     PromptedVerifier,
     Question,
-    Token,
-    against,
-    chat_model_in,
-    checked_model,
-    first_word,
-    last_word,
-    shown,
-    tokens_of,
-    with_logprobs,
+    check_model,
+    find_chat_model,
+    read_choice,
+    request_logprobs,
+    shorten_reply,
 )
 
 Mode = Literal["logprobs", "structured", "line"]
@@ -61,8 +57,6 @@ Verdict: No""",
 VERDICT = Choice(frozenset({"yes"}), frozenset({"no"}))
 _LABEL = "Verdict"
 _CERTAIN = 100
-
-
 # Whole numbers only: 0.85 would be read as less than one percent.
 _PERCENT = "probability that the answer is correct, in percent: a whole number from 0 to 100"
 _LINE = re.compile(r"percent\s*:\s*(\d{1,3})\s*%?", re.IGNORECASE)
@@ -85,14 +79,15 @@ class ModelJudge(PromptedVerifier):
     """Score = 1 - P(correct), in [0, 1], smaller is better, where P(correct) is a chat model's judgement.
 
     The model sees the question and one candidate. Costs one request per distinct text. How the probability is
-    had is settled at construction, the same for all candidates, for scores of two scales cannot be compared:
+    obtained is fixed at construction, the same for all candidates, since scores of two scales cannot be
+    compared:
 
     - `logprobs`: the model says Yes or No, and the probability is that of the word Yes against No, from the
       log-probabilities of its token;
     - `structured`: the model states a probability, as structured output;
     - `line`: the model states it in a line of text.
 
-    Without a choice of yours it is `logprobs` where the model, also inside a binding or retry, has the
+    The default is `logprobs` where the model, also inside a binding or retry, has the
     settings `logprobs` and `top_logprobs`; else `structured` where it is a chat model that can call tools or
     has structured output of its own; else `line`. The first does not hold for reasoning models, nor for
     OpenAI's Responses API, which need one of the others.
@@ -108,12 +103,12 @@ class ModelJudge(PromptedVerifier):
         model: A chat model, or a binding or retry around one. It is called without streaming; its cache
             stays. A temperature of 0 makes judgements repeatable.
         criterion: What makes an answer correct, in a sentence or more.
-        mode: How the probability is had, see above.
+        mode: How the probability is obtained, see above.
         reasoning: Whether the model reasons before it judges, which takes more tokens.
         question: Makes text or messages of a prompt: a function or Runnable, plain or async. Without it text
             is quoted, messages are handed on as they are, and of an object its canonical JSON is shown.
-        top_logprobs: How many likeliest tokens to ask for, at least 2; hosted models return up to 20. Of no
-            account in other modes.
+        top_logprobs: How many likeliest tokens to ask for, at least 2; hosted models return up to 20. Other
+            modes ignore it.
 
     Raises:
         InputError: If an argument is not one of these, or the model cannot do what the mode wants.
@@ -129,63 +124,58 @@ class ModelJudge(PromptedVerifier):
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
-        self.mode: Mode = _mode(checked_model(model)) if mode is None else _checked(mode)
+        self.mode: Mode = _choose_mode(check_model(model)) if mode is None else _check_mode(mode)
         self.criterion = criterion
         self.reasoning = reasoning
-        super().__init__("model-judge", model, _called(model, self.mode, reasoning, top_logprobs), question)
+        called = _prepare_model(model, self.mode, reasoning, top_logprobs)
+        super().__init__("model-judge", model, called, question)
         more = {"top_logprobs": top_logprobs} if self.mode == "logprobs" else {}
-        self.fingerprint = self._fingerprint_with(mode=self.mode, reasoning=reasoning, **more)
+        self.fingerprint = self._make_fingerprint(mode=self.mode, reasoning=reasoning, **more)
 
     def __repr__(self) -> str:
-        """What it asks, and whom."""
-        return f"ModelJudge({self._who()}, mode={self.mode!r}, reasoning={self.reasoning})"
+        """Name the model and the mode."""
+        return f"ModelJudge({self._model_name()}, mode={self.mode!r}, reasoning={self.reasoning})"
 
-    def _request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        """The words of a request."""
+    def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
         del texts
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
         asked = (ASKED_TO_REASON if self.reasoning else ASKED)[self.mode]
         # What requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, PROPOSED.format(text=text), asked])
 
-    def _score(self, reply: Any, slot: int) -> float:
-        """1 - P(correct), as the mode has it."""
+    def _read_score(self, reply: Any, slot: int) -> float:
         if self.mode == "logprobs":
-            return self._weighed(reply, slot)
+            return self._read_logprobs(reply, slot)
         if self.mode == "structured":
-            return _stated(reply, slot)
-        return _written(reply, slot)
+            return _read_structured(reply, slot)
+        return _read_line(reply, slot)
 
-    def _weighed(self, reply: Any, slot: int) -> float:
-        tokens = tokens_of(reply, slot)
-        token = last_word(tokens, VERDICT, _LABEL) if self.reasoning else first_word(tokens)
-        score = against(token, VERDICT, slot) if token is not None else None
+    def _read_logprobs(self, reply: Any, slot: int) -> float:
+        score, token = read_choice(reply, VERDICT, slot, _LABEL if self.reasoning else None)
         if score is not None:
             return score
         expected = f"a last line '{_LABEL}: Yes' or '{_LABEL}: No'" if self.reasoning else "Yes or No"
-        raise _unreadable(slot, shown(reply), f"{expected}{_alternatives(token)}")
+        if token is not None:
+            expected += f" among the likeliest tokens, which are {token.list_alternatives()}"
+        raise _unreadable(slot, shorten_reply(reply), expected)
 
 
-def _alternatives(token: Token | None) -> str:
-    return "" if token is None else f" among the likeliest tokens, which are {token.likeliest()}"
-
-
-def _checked(mode: Mode) -> Mode:
+def _check_mode(mode: Mode) -> Mode:
     if mode in get_args(Mode):
         return mode
     msg = f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}"
     raise InputError(msg)
 
 
-def _mode(model: Runnable[Any, Any]) -> Mode:
-    """The rule of the class's docstring."""
-    inner = chat_model_in(model)
+def _choose_mode(model: Runnable[Any, Any]) -> Mode:
+    """Choose by the rule of the class's docstring."""
+    inner = find_chat_model(model)
     if inner is not None and {"logprobs", "top_logprobs"} <= set(type(inner).model_fields):
         return "logprobs"
-    return "structured" if _is_structured(model) else "line"
+    return "structured" if _has_structured_output(model) else "line"
 
 
-def _is_structured(model: Runnable[Any, Any]) -> bool:
+def _has_structured_output(model: Runnable[Any, Any]) -> bool:
     # A binding's arguments would be lost on the way to structured output.
     return isinstance(model, BaseChatModel) and any(
         getattr(type(model), name) is not getattr(BaseChatModel, name)
@@ -193,27 +183,29 @@ def _is_structured(model: Runnable[Any, Any]) -> bool:
     )
 
 
-def _called(model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs: int) -> Runnable[Any, Any]:
-    """The model as it is called."""
+def _prepare_model(
+    model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs: int
+) -> Runnable[Any, Any]:
+    """Return the model as it is called: without streaming, and as the mode needs it."""
     silent = without_streaming_and_cache(model, fresh=False)
     if mode == "logprobs":
-        return with_logprobs(silent, top_logprobs, short=not reasoning)
+        return request_logprobs(silent, top_logprobs, short=not reasoning)
     if mode == "line":
         return silent
-    if not _is_structured(model) or not isinstance(silent, BaseChatModel):
+    if not _has_structured_output(model) or not isinstance(silent, BaseChatModel):
         msg = (
             f"mode='structured' needs a chat model with structured output, and {type(model).__name__} is "
             "none: give the model itself, without binding or retry, or choose mode='line'"
         )
         raise InputError(msg)
     schema = ReasonedEstimate if reasoning else Estimate
-    return _Unraised(silent.with_structured_output(schema, include_raw=True))
+    return _WithoutRaising(silent.with_structured_output(schema, include_raw=True))
 
 
-class _Unraised(Runnable[Any, Any]):
-    """Structured output with whatever could not be parsed as a value, as `include_raw` promises it.
+class _WithoutRaising(Runnable[Any, Any]):
+    """Structured output that returns what could not be parsed, as `include_raw` promises it.
 
-    The client of OpenAI parses on its own before, and raises.
+    The client of OpenAI parses before that, and raises.
     """
 
     def __init__(self, structured: Runnable[Any, Any]) -> None:
@@ -223,45 +215,40 @@ class _Unraised(Runnable[Any, Any]):
         try:
             return self.structured.invoke(input, config, **kwargs)
         except ValidationError as error:
-            return _unparsed(error)
+            return {"raw": error.errors()[0]["input"], "parsed": None}
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
         try:
             return await self.structured.ainvoke(input, config, **kwargs)
         except ValidationError as error:
-            return _unparsed(error)
+            return {"raw": error.errors()[0]["input"], "parsed": None}
 
 
-def _unparsed(error: ValidationError) -> dict[str, Any]:
-    return {"raw": error.errors()[0]["input"], "parsed": None}
-
-
-def _stated(reply: Any, slot: int) -> float:
+def _read_structured(reply: Any, slot: int) -> float:
     parsed = reply.get("parsed") if isinstance(reply, Mapping) else reply
     if isinstance(parsed, (Estimate, ReasonedEstimate)):
-        return _from_percent(parsed.percent, slot, repr(parsed.percent))
-    came = shown(reply["raw"]) if isinstance(reply, Mapping) and "raw" in reply else shown(reply)
-    raise _unreadable(slot, came, "structured output with the whole number `percent`")
+        return _score_percent(parsed.percent, slot, repr(parsed.percent))
+    raw = reply["raw"] if isinstance(reply, Mapping) and "raw" in reply else reply
+    raise _unreadable(slot, shorten_reply(raw), "structured output with the whole number `percent`")
 
 
-def _written(reply: Any, slot: int) -> float:
+def _read_line(reply: Any, slot: int) -> float:
     lines = [line for line in str(getattr(reply, "text", reply)).splitlines() if line.strip()]
-    # Emphasis is all that may stand around it.
+    # Only emphasis may stand around it.
     matched = _LINE.fullmatch(lines[-1].strip(" \t*_`")) if lines else None
     if matched is None:
-        raise _unreadable(slot, shown(reply), "a last line such as 'Percent: 50'")
-    return _from_percent(int(matched[1]), slot, shown(reply))
+        raise _unreadable(slot, shorten_reply(reply), "a last line such as 'Percent: 50'")
+    return _score_percent(int(matched[1]), slot, shorten_reply(reply))
 
 
-def _from_percent(percent: int, slot: int, came: str) -> float:
+def _score_percent(percent: int, slot: int, reply: str) -> float:
     if not 0 <= percent <= _CERTAIN:
-        raise _unreadable(slot, came, "a percent from 0 to 100")
+        raise _unreadable(slot, reply, "a percent from 0 to 100")
     return (_CERTAIN - percent) / _CERTAIN
 
 
-def _unreadable(slot: int, came: str, expected: str) -> VerifierError:
-    msg = (
-        f"candidate {slot}: the judge replied {came}; expected {expected}. Use a model that replies as it is "
-        f"asked to, or another mode of ModelJudge ({', '.join(get_args(Mode))})"
+def _unreadable(slot: int, reply: str, expected: str) -> VerifierError:
+    return VerifierError(
+        f"candidate {slot}: the judge replied {reply}; expected {expected}. Use a model that replies as it "
+        f"is asked to, or another mode of ModelJudge ({', '.join(get_args(Mode))})"
     )
-    return VerifierError(msg)

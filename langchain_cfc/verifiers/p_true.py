@@ -14,12 +14,10 @@ from langchain_cfc.verifiers.prompted import (
     Choice,
     PromptedVerifier,
     Question,
-    against,
-    checked_model,
-    first_word,
-    shown,
-    tokens_of,
-    with_logprobs,
+    check_model,
+    read_choice,
+    request_logprobs,
+    shorten_reply,
 )
 
 Wording = Literal["letters", "words"]
@@ -89,36 +87,33 @@ class PTrue(PromptedVerifier):
         if wording not in get_args(Wording):
             msg = f"wording is {wording!r}; expected one of {', '.join(get_args(Wording))}"
             raise InputError(msg)
-        asked = with_logprobs(
-            without_streaming_and_cache(checked_model(model), fresh=False), top_logprobs, short=True
+        called = request_logprobs(
+            without_streaming_and_cache(check_model(model), fresh=False), top_logprobs, short=True
         )
-        super().__init__("p-true", model, asked, question)
+        super().__init__("p-true", model, called, question)
         self.ideas = ideas
         self.wording: Wording = wording
         self._choice = CHOICES[wording]
-        self.fingerprint = self._fingerprint_with(mode=wording, top_logprobs=top_logprobs)
+        self.fingerprint = self._make_fingerprint(mode=wording, top_logprobs=top_logprobs)
 
     def __repr__(self) -> str:
-        """What it asks, and whom."""
-        return f"PTrue({self._who()}, ideas={self.ideas}, wording={self.wording!r})"
+        """Name the model and the wording."""
+        return f"PTrue({self._model_name()}, ideas={self.ideas}, wording={self.wording!r})"
 
-    def _request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        """The words of a request."""
+    def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
         ideas = [IDEAS.format(ideas="\n".join(texts))] if self.ideas else []
         # What requests share comes first, so that servers can reuse it.
         return "\n\n".join([INSTRUCTIONS, question, *ideas, PROPOSED.format(text=text), ASKED[self.wording]])
 
-    def _score(self, reply: Any, slot: int) -> float:
-        """1 - P(True), from the first word of a reply."""
-        token = first_word(tokens_of(reply, slot))
-        score = against(token, self._choice, slot) if token is not None else None
+    def _read_score(self, reply: Any, slot: int) -> float:
+        score, token = read_choice(reply, self._choice, slot)
         if score is not None:
             return score
-        alternatives = token.likeliest() if token is not None else "nothing but blanks"
+        alternatives = token.list_alternatives() if token is not None else "nothing but blanks"
         msg = (
-            f"candidate {slot}: P(True) cannot be read from {shown(reply)}; expected "
-            f"{self._choice.expected()} among the likeliest first tokens, which are {alternatives}. Use a "
-            "model that replies as it is asked to, without thinking aloud first, the other wording, or "
-            "ModelJudge"
+            f"candidate {slot}: P(True) cannot be read from {shorten_reply(reply)}; expected "
+            f"{' or '.join(sorted(self._choice.words))} among the likeliest first tokens, which are "
+            f"{alternatives}. Use a model that replies as it is asked to, without thinking aloud first, the "
+            "other wording, or ModelJudge"
         )
         raise VerifierError(msg)

@@ -1,7 +1,7 @@
-"""A reward model or reranker behind HTTP, in the words of vLLM's `/score`.
+"""A reward model or reranker behind HTTP, with the interface of vLLM's `/score`.
 
-The standard library carries the requests: langchain-core brings an HTTP client only in its later versions.
-Each async request has a thread of its own, for it does nothing but wait.
+The requests use the standard library: langchain-core brings an HTTP client only in its later versions. Each
+async request has a thread of its own, because it does nothing but wait.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, TypeAlias
 from urllib.error import HTTPError, URLError
@@ -23,10 +22,10 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, each, succeeded
-from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.execution import Steps, call_each, unwrap_outcomes
+from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint, distinct_texts
+from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 
@@ -34,7 +33,7 @@ _HINT = "pass question=, a function of the prompt that returns the text to judge
 _SHOWN = 200
 
 
-class RewardModel(BaseVerifier):
+class RewardModel(TextVerifier):
     """Score = 1 - reward, or the logistic of minus the reward where rewards are not bounded.
 
     The score lies in [0, 1], and smaller is better; rewards are larger for better texts. A prompt costs one
@@ -43,7 +42,7 @@ class RewardModel(BaseVerifier):
     of the reward, which is in [0, 1].
 
     Args:
-        base_url: Where it is served, such as `http://localhost:8000`; `/v1` at the end does no harm.
+        base_url: Where it is served, such as `http://localhost:8000`; `/v1` may follow.
         model: Name under which it is served; the fingerprint states it, and not where that is.
         api_key: Sent as bearer token. Neither messages nor `repr` show it.
         question: Prompt to the text that candidates are judged by, a function or Runnable, plain or async. If
@@ -73,38 +72,38 @@ class RewardModel(BaseVerifier):
         self.name = "reward-model"
         self.model = model
         self.scale = scale
-        self._endpoint = _Endpoint(_score_url(base_url), _checked_key(api_key), _checked_timeout(timeout))
+        self._url = _make_url(base_url)
+        self._key = _check_key(api_key)
+        if not 0.0 < timeout < math.inf:
+            msg = f"timeout must be a number of seconds above 0, got {timeout!r}"
+            raise InputError(msg)
+        self._timeout = timeout
         settings = {
             "reward_model": model,
             "score": "1 - reward" if scale is None else f"1 / (1 + exp(reward / {float(scale)!r}))",
             "question": "of the prompt" if question is None else "own",
         }
-        self.fingerprint = combined_fingerprint(
-            self.name, settings, {} if question is None else {"question": question}
+        self.fingerprint = combined_fingerprint(self.name, settings, {"question": question})
+        self._question = (
+            None if question is None else make_silent_call("question function", question, VerifierError)
         )
-        target = (
-            without_streaming_and_cache(question, fresh=False) if isinstance(question, Runnable) else question
-        )
-        self._question = None if target is None else Call("question function", target, VerifierError)
 
     def __repr__(self) -> str:
-        """Which model, and where."""
-        return f"RewardModel({self.model!r} at {self._endpoint.url})"
+        """Name the model and its address."""
+        return f"RewardModel({self.model!r} at {self._url})"
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """One request for all distinct texts."""
-        texts = distinct_texts(given["candidates"])
-        question = yield from self._asked(given["prompt"], config)
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
+        """Send one request for all texts."""
+        question = yield from self._read_question(prompt, config)
         body = {"model": self.model, "text_1": question, "text_2": texts}
-        [answer] = succeeded((yield each(self._endpoint.post, self._endpoint.apost, [body])))
-        scores = [self._score(reward) for reward in _rewards(answer, len(texts), self._endpoint.url)]
-        by_text = dict(zip(texts, scores, strict=True))
-        return [by_text[candidate.text] for candidate in given["candidates"]]
+        [answer] = unwrap_outcomes((yield call_each(self._post, self._apost, [body])))
+        return [self._score(reward) for reward in self._read_rewards(answer, len(texts))]
 
-    def _asked(self, prompt: Any, config: RunnableConfig) -> Steps[str]:
+    def _read_question(self, prompt: Any, config: RunnableConfig) -> Steps[str]:
         if self._question is None:
-            return read_prompt(prompt, _HINT, VerifierError).only_text("a reward model", _HINT, VerifierError)
-        found = yield from self._question.one(prompt, config)
+            content = read_prompt(prompt, _HINT, VerifierError)
+            return content.require_text("a reward model", _HINT, VerifierError)
+        found = yield from self._question.invoke_one(prompt, config)
         if not isinstance(found, str):
             msg = f"question= returned a {type(found).__name__}; expected text"
             raise VerifierError(msg)
@@ -116,29 +115,19 @@ class RewardModel(BaseVerifier):
         if 0.0 <= reward <= 1.0:
             return 1.0 - reward
         msg = (
-            f"the reward model at {self._endpoint.url} gave a reward of {reward}, outside [0, 1]: pass "
+            f"the reward model at {self._url} gave a reward of {reward}, outside [0, 1]: pass "
             "scale=, the size of a typical reward, to have it squashed"
         )
         raise VerifierError(msg)
 
-
-@dataclass(frozen=True)
-class _Endpoint:
-    """Where to post, and how."""
-
-    url: str
-    key: SecretStr | None
-    timeout: float
-
-    def post(self, body: Mapping[str, Any]) -> Any:
-        """The JSON that the server answers with.
-
-        Raises:
-            VerifierError: If it answers with anything else, or not at all.
-        """
-        request = Request(self.url, json.dumps(body).encode(), self._headers())  # noqa: S310 - http or https, checked
+    def _post(self, body: Mapping[str, Any]) -> Any:
+        """Return the JSON that the server answers with; raise a `VerifierError` if there is none."""
+        headers = {"Content-Type": "application/json", "User-Agent": "langchain-cfc"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
+        request = Request(self._url, json.dumps(body).encode(), headers)  # noqa: S310 - http or https, checked
         try:
-            with build_opener(_NoRedirect).open(request, timeout=self.timeout) as response:
+            with build_opener(_NoRedirect).open(request, timeout=self._timeout) as response:
                 content = response.read()
         except HTTPError as error:
             raise self._refused(error) from error
@@ -147,22 +136,16 @@ class _Endpoint:
         try:
             return json.loads(content)
         except ValueError as error:
-            msg = f"the reward model at {self.url} answered with no JSON: {self._shown(content)}"
+            msg = f"the reward model at {self._url} answered with no JSON: {self._quote(content)}"
             raise VerifierError(msg) from error
 
-    async def apost(self, body: Mapping[str, Any]) -> Any:
-        """The same in a thread; the loop's own pool has few more than there are cores."""
+    async def _apost(self, body: Mapping[str, Any]) -> Any:
+        """Post in a thread; the loop's own pool has few more than there are cores."""
         executor = ContextThreadPoolExecutor(1)
         try:
-            return await asyncio.wrap_future(executor.submit(self.post, body))
+            return await asyncio.wrap_future(executor.submit(self._post, body))
         finally:
             executor.shutdown(wait=False)
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "User-Agent": "langchain-cfc"}
-        if self.key is not None:
-            headers["Authorization"] = f"Bearer {self.key.get_secret_value()}"
-        return headers
 
     def _refused(self, error: HTTPError) -> VerifierError:
         with error:
@@ -170,44 +153,58 @@ class _Endpoint:
                 content = error.read()
             except (OSError, HTTPException):
                 content = b""
-        msg = f"the reward model at {self.url} answered with status {error.code}: {self._shown(content)}"
+        msg = f"the reward model at {self._url} answered with status {error.code}: {self._quote(content)}"
         return VerifierError(msg)
 
     def _unreachable(self, error: OSError | HTTPException) -> VerifierError:
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
             return VerifierError(
-                f"the reward model at {self.url} was silent for {self.timeout:g} seconds: is it still "
+                f"the reward model at {self._url} was silent for {self._timeout:g} seconds: is it still "
                 "loading? timeout= is how long to wait"
             )
         return VerifierError(
-            f"the reward model at {self.url} could not be asked ({type(reason).__name__}: {reason})"
+            f"the reward model at {self._url} could not be asked ({type(reason).__name__}: {reason})"
         )
 
-    def _shown(self, content: bytes) -> str:
-        """The beginning of a body; servers quote the key that they refuse."""
+    def _quote(self, content: bytes) -> str:
+        """Return the beginning of a body without the key; servers quote the key that they refuse."""
         text = content.decode("utf-8", "replace")
-        if self.key is not None:
-            text = text.replace(self.key.get_secret_value(), "***")
+        if self._key is not None:
+            text = text.replace(self._key.get_secret_value(), "***")
         return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+
+    def _read_rewards(self, answer: Any, count: int) -> list[float]:
+        """Return the rewards in the order of the texts, whatever order they came in."""
+        data = answer.get("data") if isinstance(answer, Mapping) else None
+        entries = data if isinstance(data, Sequence) else []
+        found = {one.get("index"): one.get("score") for one in entries if isinstance(one, Mapping)}
+        rewards = [found.get(index) for index in range(count)]
+        if len(entries) != count or not all(map(_is_reward, rewards)):
+            msg = (
+                f"the reward model at {self._url} answered for {count} texts with {answer!r:.{_SHOWN}}; "
+                "expected 'data' with one 'index' and one finite 'score' per text"
+            )
+            raise VerifierError(msg)
+        return [float(reward) for reward in rewards if reward is not None]
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """To follow one would hand the key and the prompts to whatever server it names."""
+    """Follows no redirects, which would hand the key and the prompts to whatever server they name."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """None, which makes an error of it."""
+        """Return None, which makes an error of it."""
         del args, kwargs
 
 
-def _score_url(base_url: str) -> str:
+def _make_url(base_url: str) -> str:
     try:
         parts = urlsplit(base_url)
         named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         named = False
     if not named:
-        # Not shown, for it may hold a secret.
+        # Not shown, because it may hold a secret.
         msg = "base_url must start with http:// or https:// and name a host, and its port be a port"
         raise InputError(msg)
     if "@" in parts.netloc or parts.query or parts.fragment:
@@ -216,7 +213,7 @@ def _score_url(base_url: str) -> str:
     return base_url.rstrip("/") + "/score"
 
 
-def _checked_key(api_key: SecretStr | str | None) -> SecretStr | None:
+def _check_key(api_key: SecretStr | str | None) -> SecretStr | None:
     if api_key is None:
         return None
     key = api_key if isinstance(api_key, SecretStr) else SecretStr(api_key)
@@ -228,28 +225,6 @@ def _checked_key(api_key: SecretStr | str | None) -> SecretStr | None:
     return key
 
 
-def _checked_timeout(timeout: float) -> float:
-    if not 0.0 < timeout < math.inf:
-        msg = f"timeout must be a number of seconds above 0, got {timeout!r}"
-        raise InputError(msg)
-    return timeout
-
-
-def _rewards(answer: Any, count: int, url: str) -> list[float]:
-    """The rewards in the order of the texts, whatever order they came in."""
-    data = answer.get("data") if isinstance(answer, Mapping) else None
-    entries = data if isinstance(data, Sequence) else []
-    found = {one.get("index"): one.get("score") for one in entries if isinstance(one, Mapping)}
-    rewards = [found.get(index) for index in range(count)]
-    if len(entries) != count or not all(map(_is_reward, rewards)):
-        msg = (
-            f"the reward model at {url} answered for {count} texts with {answer!r:.{_SHOWN}}; expected "
-            "'data' with one 'index' and one finite 'score' per text"
-        )
-        raise VerifierError(msg)
-    return [float(reward) for reward in rewards if reward is not None]
-
-
 def _is_reward(value: Any) -> bool:
     # Not `isfinite`, which fails on an integer of hundreds of digits; NaN fails this as well.
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -257,6 +232,6 @@ def _is_reward(value: Any) -> bool:
 
 
 def _logistic(value: float) -> float:
-    """1 / (1 + exp(-value)), with full precision at its small end, where the best texts are told apart."""
+    """Return 1 / (1 + exp(-value)), with full precision at its small end, where the best texts differ."""
     grown = math.exp(-abs(value))
     return (grown if value < 0.0 else 1.0) / (1.0 + grown)

@@ -1,26 +1,24 @@
-"""Self-consistency: how many of the other candidates say the same."""
+"""Self-consistency: the share of the candidates that give another answer."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, Target
-from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,
     combined_fingerprint,
-    distinct_texts,
-    plain,
+    to_python_scalar,
 )
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
@@ -34,8 +32,8 @@ _BEFORE = _AROUND + "\u00a1\u00bf "
 _AFTER = _AROUND + ".,;:!?\u3001\u3002 "
 
 
-def normalised(text: str) -> str:
-    """An answer without what seldom changes its meaning.
+def normalise_answer(text: str) -> str:
+    """Return an answer without what seldom changes its meaning.
 
     Compatibility forms are unified (Unicode NFKC) and letters casefolded, white space is collapsed. Quotes
     and marks of emphasis are stripped from both ends, and what ends a sentence from the end. Other signs
@@ -45,9 +43,9 @@ def normalised(text: str) -> str:
         text: An answer.
 
     Returns:
-        The same for answers that differ in nothing else; it may be empty.
+        A text that is equal for answers that differ in nothing else; it may be empty.
 
-    >>> normalised(' "New  York." ')
+    >>> normalise_answer(' "New  York." ')
     'new york'
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -85,7 +83,7 @@ class SelfConsistency(BaseVerifier):
         self,
         answer: Reading | None = None,
         *,
-        normalise: Reading | None = normalised,
+        normalise: Reading | None = normalise_answer,
         equivalent: Equivalence | None = None,
         both_ways: bool = False,
     ) -> None:
@@ -93,72 +91,79 @@ class SelfConsistency(BaseVerifier):
             msg = "both_ways= says how to ask equivalent=, which is not given"
             raise InputError(msg)
         self.name = "self-consistency"
-        own = None if normalise is normalised else normalise
+        own = None if normalise is normalise_answer else normalise
+        default = "no" if normalise is None else "nfkc, casefold, trimmed"
         self._settings = {
             "answer": "whole text" if answer is None else "extracted",
-            "normalised": ("no" if normalise is None else "nfkc, casefold, trimmed")
-            if own is None
-            else "own",
+            "normalised": default if own is None else "own",
             "agreement": "equal" if equivalent is None else "both ways" if both_ways else "equivalent",
         }
-        parts = {"answer": answer, "normalise": own, "equivalent": equivalent}
-        given = {role: part for role, part in parts.items() if part is not None}
-        self.fingerprint = combined_fingerprint(self.name, self._settings, given)
-        self._extract = None if answer is None else _reading("answer extractor", answer)
-        self._normalise = None if own is None else _reading("normalisation", own)
-        self._plainly = normalise is normalised
+        self.fingerprint = combined_fingerprint(
+            self.name, self._settings, {"answer": answer, "normalise": own, "equivalent": equivalent}
+        )
+        readers = {"answer extractor": answer, "normalisation": own}
+        self._readers = [
+            make_silent_call(name, reader, VerifierError)
+            for name, reader in readers.items()
+            if reader is not None
+        ]
+        self._has_default_normalisation = normalise is normalise_answer
         self._equivalent = (
-            None if equivalent is None else Call("equivalence", _of_three(equivalent), VerifierError)
+            None
+            if equivalent is None
+            else make_silent_call(
+                "equivalence", equivalent, VerifierError, keys=("prompt", "first", "second")
+            )
         )
         self._both_ways = both_ways
 
     def __repr__(self) -> str:
-        """What makes candidates agree."""
+        """State what makes candidates agree."""
         return f"SelfConsistency({', '.join(f'{name}: {value}' for name, value in self._settings.items())})"
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """One share per group of candidates that agree."""
-        texts = distinct_texts(given["candidates"])
-        by_text = dict(zip(texts, (yield from self._answers(texts, config)), strict=True))
-        answers = [by_text[candidate.text] for candidate in given["candidates"]]
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """Compute one share per group of candidates that agree."""
+        texts = [candidate.text for candidate in given["candidates"]]
+        answers = yield from map_distinct(texts, partial(self._find_answers, config))
         distinct = list(dict.fromkeys(answers))
-        groups = grouped(distinct, (yield from self._joined(given["prompt"], distinct, config)))
+        pairs = yield from self._find_equivalent_pairs(given["prompt"], distinct, config)
+        groups = group_connected(distinct, pairs)
         sizes = Counter(groups[answer] for answer in answers)
         return [(len(answers) - sizes[groups[answer]]) / len(answers) for answer in answers]
 
-    def _answers(self, texts: Sequence[str], config: RunnableConfig) -> Steps[list[str]]:
-        """What is compared, for each text."""
-        found = list(texts)
-        for call in (self._extract, self._normalise):
-            if call is not None:
-                found = [_checked(one) for one in (yield from call.all(found, config))]
-        return [normalised(one) for one in found] if self._plainly else found
+    def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
+        """Return what is compared, for each text."""
+        answers: list[Any] = texts
+        for reader in self._readers:
+            answers = yield from reader.invoke_cheaply(answers, config)
+            for answer in answers:
+                if not isinstance(answer, str):
+                    msg = (
+                        f"an answer is a {type(answer).__name__}; expected text, an empty one where there is "
+                        "no answer"
+                    )
+                    raise VerifierError(msg)
+        return [normalise_answer(one) for one in answers] if self._has_default_normalisation else answers
 
-    def _joined(self, prompt: Any, answers: Sequence[str], config: RunnableConfig) -> Steps[list[_Pair]]:
-        """The pairs of distinct answers that are equivalent."""
+    def _find_equivalent_pairs(
+        self, prompt: Any, answers: Sequence[str], config: RunnableConfig
+    ) -> Steps[list[_Pair]]:
+        """Ask about each pair of distinct answers, and return those that are equivalent."""
         if self._equivalent is None:
             return []
         pairs = list(combinations(answers, 2))
         asked = [*pairs, *((second, first) for first, second in pairs)] if self._both_ways else pairs
         questions = [{"prompt": prompt, "first": first, "second": second} for first, second in asked]
-        found = yield from self._equivalent.each(questions, config)
-        said = dict(zip(asked, map(_verdict, found), strict=True))
-        return [pair for pair in pairs if said[pair] and said.get(pair[::-1], True)]
+        replies = yield from self._equivalent.invoke_each(questions, config)
+        verdicts = dict(zip(asked, map(_read_verdict, replies), strict=True))
+        return [pair for pair in pairs if verdicts[pair] and verdicts.get(pair[::-1], True)]
 
 
 _Pair: TypeAlias = tuple[str, str]
 
 
-def grouped(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
-    """The connected components of answers, each named by one of its members.
-
-    Args:
-        answers: Distinct answers.
-        joined: Pairs of them that belong together.
-
-    Returns:
-        The name of the component of each answer.
-    """
+def group_connected(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
+    """Return for each distinct answer a name of its connected component, given the pairs that are joined."""
     names = {answer: answer for answer in answers}
     for first, second in joined:
         kept, gone = names[first], names[second]
@@ -166,40 +171,9 @@ def grouped(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
     return names
 
 
-def _reading(part: str, target: Reading) -> Call:
-    return Call(
-        part,
-        without_streaming_and_cache(target, fresh=False) if isinstance(target, Runnable) else target,
-        VerifierError,
-    )
-
-
-def _of_three(function: Equivalence) -> Target:
-    """A function of prompt and two answers as one of a mapping that holds them by name."""
-    if isinstance(function, Runnable):
-        return without_streaming_and_cache(function, fresh=False)
-    # No closure, for those cannot be pickled.
-    return partial(_acalled if is_async_callable(function) else _called, function)
-
-
-def _called(function: Callable[..., Any], pair: Mapping[str, Any]) -> Any:
-    return function(pair["prompt"], pair["first"], pair["second"])
-
-
-async def _acalled(function: Callable[..., Any], pair: Mapping[str, Any]) -> Any:
-    return await function(pair["prompt"], pair["first"], pair["second"])
-
-
-def _checked(answer: Any) -> str:
-    if isinstance(answer, str):
-        return answer
-    msg = f"an answer is a {type(answer).__name__}; expected text, an empty one where there is no answer"
-    raise VerifierError(msg)
-
-
-def _verdict(found: Any) -> bool:
-    value = plain(found)
+def _read_verdict(reply: Any) -> bool:
+    value = to_python_scalar(reply)
     if isinstance(value, bool):
         return value
-    msg = f"equivalent= returned {found!r:.80}; expected True or False, so let it read the judge's words"
+    msg = f"equivalent= returned {reply!r:.80}; expected True or False, so let it read the judge's words"
     raise VerifierError(msg)

@@ -1,4 +1,4 @@
-"""Sequence probability: how probable the model itself found the candidate."""
+"""Sequence probability: how probable a candidate was to the model that drew it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from langchain_cfc.execution import Steps
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput
 
+# The most by which rounding can lift a sum of log-probabilities above 0.
+_ROUNDING = 1e-3
+
 
 class SequenceProbability(BaseVerifier):
     """Score = 1 - exp(sum of the token log-probabilities) of the draw itself; costs no further call.
 
-    The score lies in [0, 1], and smaller is better: 0 is a candidate that the model could not but give. The
+    The score lies in [0, 1], and smaller is better: 0 is a candidate that the model was certain to give. The
     generator must return token log-probabilities, such as `ChatOpenAI(logprobs=True)` does, in
     `response_metadata["logprobs"]["content"]`.
 
@@ -32,22 +35,26 @@ class SequenceProbability(BaseVerifier):
         self.fingerprint = {"id": "token-probability" if per_token else "sequence-probability"}
 
     def __repr__(self) -> str:
-        """As it was made."""
+        """State whether the mean is taken."""
         return f"SequenceProbability({'per_token=True' if self.per_token else ''})"
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """One score in [0, 1] per candidate, smaller is better; the prompt plays no role.
-
-        Raises:
-            VerifierError: If a candidate carries no log-probabilities, or something else in their place.
-        """
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """Score each candidate by its own log-probabilities; the prompt plays no role."""
         del config
         yield from ()  # nothing is called
         return [self._score(slot, candidate) for slot, candidate in enumerate(given["candidates"])]
 
     def _score(self, slot: int, candidate: DrawnCandidate) -> float:
-        logprobs = _logprobs(slot, candidate)
-        total = math.fsum(logprobs)
+        metadata = candidate.message.response_metadata if candidate.message is not None else {}
+        tokens = (metadata.get("logprobs") or {}).get("content")
+        if not tokens:
+            msg = (
+                f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
+                "ChatOpenAI(logprobs=True). Where they were asked for, its server has none: take another "
+                "verifier"
+            )
+            raise VerifierError(msg)
+        total = math.fsum(token["logprob"] for token in tokens)
         # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
         if not total <= _ROUNDING:
             msg = (
@@ -56,20 +63,4 @@ class SequenceProbability(BaseVerifier):
             )
             raise VerifierError(msg)
         # Servers round, and a sum of 1e-7 would give a score below 0.
-        return 1.0 - math.exp(min(0.0, total / len(logprobs) if self.per_token else total))
-
-
-# The most by which rounding can lift a sum of log-probabilities above 0.
-_ROUNDING = 1e-3
-
-
-def _logprobs(slot: int, candidate: DrawnCandidate) -> list[float]:
-    metadata = candidate.message.response_metadata if candidate.message is not None else {}
-    tokens = (metadata.get("logprobs") or {}).get("content")
-    if not tokens:
-        msg = (
-            f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
-            "ChatOpenAI(logprobs=True). Where they were asked for, its server has none: take another verifier"
-        )
-        raise VerifierError(msg)
-    return [token["logprob"] for token in tokens]
+        return 1.0 - math.exp(min(0.0, total / len(tokens) if self.per_token else total))

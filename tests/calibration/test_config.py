@@ -103,7 +103,7 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
         ({"max_wrong_rate": 0}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
         ({"max_wrong_rate": 1.0}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
         ({"max_wrong_rate": True}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
-        ({"ridge": -0.1}, "ridge must be a finite number of at least 0"),
+        ({"ridge": -0.1}, "ridge must be a finite number, at least 0"),
         ({"cap": 1.0}, "cap must be"),
         ({"shift": "meta(ratio) + 1"}, "the end: one statistic alone"),
         ({"shift": "no_such"}, "unknown name"),

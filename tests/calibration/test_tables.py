@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Provenance, Records, tabulate, tabulate_raw, write_records
 
@@ -25,7 +25,7 @@ def content(artifact: CalibrationArtifact) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def records() -> Records:
-    return recording()
+    return load_recording()
 
 
 @pytest.mark.parametrize(

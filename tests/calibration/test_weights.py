@@ -15,7 +15,7 @@ import pytest
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.experiments import compare, plan_from_pilot, suggest
 from langchain_cfc.guarantee.stability import PaperStability
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 @pytest.fixture(scope="module")
 def table() -> LabelledBatch:
-    return tabulate(recording())
+    return tabulate(load_recording())
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None
     with refused:
         tabulate(weighted)
     # A fair sample of them will do.
-    assert tabulate(split_plan(0, fit=0.0, test=0.0).fair(weighted)).weights is None
+    assert tabulate(split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
 
 
 def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBatch) -> None:

@@ -55,7 +55,7 @@ def part_of(artifact: CalibrationArtifact, records: Sequence[PromptRecord], part
 def replayed(artifact: CalibrationArtifact, records: Sequence[PromptRecord], **fields: Any) -> CFCRunnable:
     """A chain that is served the recorded candidates; ask it with `max_concurrency` 1."""
     return CFCRunnable(
-        generator=ReplayChatModel.of(records),
+        generator=ReplayChatModel.from_records(records),
         verifier=RecordedScores(),
         artifact=artifact,
         **{"metadata": RecordedMetadata(records), **fields},

@@ -19,8 +19,8 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify, certify_policy
 from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest
 from langchain_cfc.decision import decide
-from langchain_cfc.demo import recording
-from langchain_cfc.demo.replay import recorded_parts
+from langchain_cfc.demo import load_recording
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.records import tabulate
@@ -532,7 +532,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
 
 
 def test_the_bot_on_the_real_recording() -> None:
-    source = recording()
+    source = load_recording()
     records = list(source)
     artifact = calibrate(
         records,
@@ -545,7 +545,7 @@ def test_the_bot_on_the_real_recording() -> None:
     certificate = certificate_of(artifact)
     split = artifact.calibration.split
     asked = [one for one in records if split.part(one.id, one.cluster) == "certification"]
-    chain = CFCRunnable(artifact=artifact, bot=True, **recorded_parts(source))
+    chain = CFCRunnable(artifact=artifact, bot=True, **make_replay_parts(source))
     answered = wrong = 0
     for record in asked:
         result = chain.invoke(record.input)

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
-from langchain_cfc.runnable.chat_model import _KEPT
+from langchain_cfc.runnable.chat_model import _CACHE_SIZE
 from langchain_cfc.sampling import DrawnCandidate
 from tests.runnable.parts import N, ScriptedModel, chain_of, records
 from tests.serving.openai_bodies import Answer
@@ -229,7 +229,7 @@ def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: Calib
 @pytest.fixture(scope="module")
 def named() -> CalibrationArtifact:
     """An artifact whose records say which model drew their candidates."""
-    stated = fingerprint(hosted("http://127.0.0.1", temperature=0.7))
+    stated = compute_fingerprint(hosted("http://127.0.0.1", temperature=0.7))
     provenance = Provenance(n=N, generator=stated, verifier={"id": "certain"})
     return calibrate(records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
 
@@ -267,14 +267,14 @@ def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, ask: Ask) ->
 
 def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url: str) -> None:
     facade = hosted_facade(artifact, url)
-    made = facade._chain_for(None, {"stop": ["x"]})
-    assert facade._chain_for(None, {"stop": ["x"]}) is made
-    assert facade._chain_for("0.25", {"stop": ["x"]}) is not made
-    assert facade._chain_for(None, {}) is facade.chain
-    for number in range(_KEPT):
-        facade._chain_for(None, {"stop": [str(number)]})
-    assert len(facade._made) == _KEPT
-    assert facade._chain_for(None, {"stop": ["x"]}) is not made
+    made = facade._get_chain(None, {"stop": ["x"]})
+    assert facade._get_chain(None, {"stop": ["x"]}) is made
+    assert facade._get_chain("0.25", {"stop": ["x"]}) is not made
+    assert facade._get_chain(None, {}) is facade.chain
+    for number in range(_CACHE_SIZE):
+        facade._get_chain(None, {"stop": [str(number)]})
+    assert len(facade._chains) == _CACHE_SIZE
+    assert facade._get_chain(None, {"stop": ["x"]}) is not made
 
 
 def test_a_list_of_tools_that_grows_is_read_anew(

@@ -120,9 +120,9 @@ def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
 ) -> None:
     # The negative control: the callback does count what a facade's message bears.
     class Careless(CFCChatModel):
-        def _said(self, found: Any, run_manager: Any) -> AIMessage:
-            kept = found.usage_metadata
-            return super()._said(found, run_manager).model_copy(update={"usage_metadata": kept})
+        def _make_message(self, result: Any, run_manager: Any) -> AIMessage:
+            kept = result.usage_metadata
+            return super()._make_message(result, run_manager).model_copy(update={"usage_metadata": kept})
 
     chain = chain_of(artifact, verifier=doubtful, generator=hosted(url)).or_else(hosted(url))
     with get_usage_metadata_callback() as counted:

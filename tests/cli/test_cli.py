@@ -11,7 +11,7 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, evaluate, read_records
 from langchain_cfc.certificates import verification
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate, write_records
 from tests.cli.running import Ran, run
 
@@ -24,7 +24,7 @@ PERU = "What is the capital of Peru?"
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recording as a user's file."""
     path = tmp_path_factory.mktemp("records") / "facts.jsonl"
-    write_records(path, recording())
+    write_records(path, load_recording())
     return path
 
 
@@ -296,7 +296,7 @@ def test_inspect_refuses_a_changed_file(artifact: Path, tmp_path: Path) -> None:
 def answered_and_abstained(artifact: Path) -> tuple[str, str]:
     """One prompt of each kind among the recorded ones."""
     seen: dict[bool, str] = {}
-    for record in recording():
+    for record in load_recording():
         question = str(record.input)
         ran = run("ask", artifact, question, "--replay", "demo", "--json")
         seen.setdefault(ran.data["abstained"], question)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from tests.cli.running import Ran, run
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -57,7 +57,7 @@ output = 100000
 @pytest.fixture
 def facts() -> list[PromptRecord]:
     """Some recorded prompts."""
-    return list(recording())[:MANY]
+    return list(load_recording())[:MANY]
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, scr
     assert "--retry-failed" in ran.out
     # (12 - 3) / 12 of what is promised is left at worst.
     assert "3 of 12 prompts failed (25.0 %)" in ran.err
-    assert "only 0.750 c is sure" in ran.err
+    assert "only 0.750 c is certain" in ran.err
     held = run("status", folder / "facts.db")
     assert "3 failed before they were drawn: DrawError: 10 of 10 candidates" in held.out
     script.faults = ()

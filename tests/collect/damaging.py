@@ -21,7 +21,7 @@ from langchain_cfc.collect.store import Store, rows
 from langchain_cfc.errors import CFCError, DrawError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers.base import Scored
+from langchain_cfc.verifiers.base import VerifierScores
 
 N = 3
 # Bytes of one of SQLite's pages.
@@ -74,7 +74,9 @@ def make_store(path: Path, size: int) -> None:
             store.write(rows.insert_draws(number, some, paid, without_nul=False))
             if number % 20 == 11:
                 continue
-            scores = Scored([chance.random() for _ in range(N)], [{"p": chance.random()} for _ in range(N)])
+            scores = VerifierScores(
+                [chance.random() for _ in range(N)], [{"p": chance.random()} for _ in range(N)]
+            )
             store.write(rows.insert_scores(number, scores, Usage()))
             if number % 20 == 15:
                 continue

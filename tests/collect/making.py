@@ -17,7 +17,7 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers.base import Scored
+from langchain_cfc.verifiers.base import VerifierScores
 
 N = 3
 MODEL = "model-1"
@@ -110,7 +110,7 @@ class FakeExecutor:
         """Scores."""
         del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("score", example, Scored(self.scores(example.id)))
+        return await self._did("score", example, VerifierScores(self.scores(example.id)))
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Labels."""

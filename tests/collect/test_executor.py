@@ -39,7 +39,7 @@ from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
-from langchain_cfc.verifiers.base import Scored
+from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.making import MemoryJournal
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -449,7 +449,7 @@ def test_scores_and_their_number_are_checked() -> None:
         executor = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
         return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
 
-    assert asyncio.run(scored(flat)) == Scored([0.5] * N)
+    assert asyncio.run(scored(flat)) == VerifierScores([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):
         assert isinstance(asyncio.run(scored(lambda prompt, some, few=few: few)), VerifierError)  # noqa: ARG005
 

@@ -13,7 +13,7 @@ from langchain_core.language_models.base import LangSmithParams
 from langchain_cfc.collect import Components, collect
 from langchain_cfc.collect.collecting import find_shared_judge
 from langchain_cfc.errors import CollectionWarning
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import ModelJudge, SelfConsistency, VerifierEnsemble
@@ -34,7 +34,7 @@ SMALL, LARGE = Judge(name="small"), Judge(name="large")
 
 
 def told(verifier: object, labeler: object) -> str | None:
-    return find_shared_judge(fingerprint(verifier), fingerprint(labeler))
+    return find_shared_judge(compute_fingerprint(verifier), compute_fingerprint(labeler))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from langchain_cfc.collect.store.rows import Write
 from langchain_cfc.errors import DrawError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers.base import Scored
+from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres
 from tests.execution.parts import auntil, until
@@ -74,7 +74,7 @@ def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: U
     """Take a prompt through its stages; the first candidate is correct."""
     n, nul = len(draws), store.without_nul
     put(store, rows.insert_draws(position, draws, paid or Usage(), without_nul=nul))
-    put(store, rows.insert_scores(position, Scored([0.25] * n), Usage()))
+    put(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
     put(store, rows.insert_labels(position, labels, Usage(), without_nul=nul))
 
@@ -109,7 +109,7 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
     ]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
     put(store, rows.insert_draws(1, draws, Usage(), without_nul=store.without_nul))
-    put(store, rows.insert_scores(1, Scored(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
+    put(store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
     first, second = store.read_unfinished()
     assert first.draws is None
     assert first.scores is None

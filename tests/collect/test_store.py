@@ -23,9 +23,9 @@ from langchain_cfc.collect.store import Store, Writer, rows
 from langchain_cfc.errors import CollectionError, DrawError, StoreError
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.candidates import as_draw
+from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
-from langchain_cfc.verifiers.base import Scored
+from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.making import examples
 from tests.execution.parts import until
 
@@ -60,7 +60,7 @@ def drawn(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Us
 
 def finished(store: Store, position: int, n: int = 3) -> None:
     drawn(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
-    store.write(rows.insert_scores(position, Scored([0.5] * n), Usage()))
+    store.write(rows.insert_scores(position, VerifierScores([0.5] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
     store.write(rows.insert_labels(position, labels, Usage(), without_nul=False))
 
@@ -157,7 +157,7 @@ def outputs() -> list[Any]:
 
 @pytest.mark.parametrize("output", outputs(), ids=[str(number) for number in range(len(outputs()))])
 def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
-    draw = as_draw(0, output)
+    draw = make_candidate(0, output)
     with Store(path, create=True) as store:
         store.add(examples(1))
         drawn(store, 0, [draw])
@@ -173,7 +173,7 @@ def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
 
 def test_a_verifier_scores_what_was_stored_as_it_would_have_before(path: Path) -> None:
     draws = [
-        as_draw(
+        make_candidate(
             slot,
             AIMessage(
                 f"{slot}", response_metadata={"logprobs": {"content": [{"token": "x", "logprob": -slot / 7}]}}
@@ -212,7 +212,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
         store.add(examples(2))
     for written, known in (
         (rows.insert_draws(0, draws, Usage(), without_nul=False), (draws, None)),
-        (rows.insert_scores(0, Scored([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
+        (rows.insert_scores(0, VerifierScores([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
     ):
         with Store(path) as store:
             store.write(written)

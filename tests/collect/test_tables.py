@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.collect import Store
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, Provenance, tabulate, tabulate_raw
 
@@ -81,7 +81,7 @@ def test_the_table_of_a_store_is_that_of_its_records(
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")  # of hard prompts
 def test_the_same_artifact_comes_of_a_store_and_of_a_file(tmp_path: Path) -> None:
-    source = recording()
+    source = load_recording()
     records = list(source)[:200]
     with Store(tmp_path / "s.db", create=True) as store:
         store.add_records(records, source.provenance)
@@ -91,7 +91,7 @@ def test_the_same_artifact_comes_of_a_store_and_of_a_file(tmp_path: Path) -> Non
 
 
 def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> None:
-    record = next(iter(recording()))
+    record = next(iter(load_recording()))
     with Store(tmp_path / "s.db", create=True) as store:
         with pytest.raises(StoreError, match="nothing was collected"):
             store.table()
@@ -105,6 +105,6 @@ def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> No
 
 def test_an_output_that_is_not_there_is_named(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db", create=True) as store:
-        store.add_records(list(recording())[:2], None)
+        store.add_records(list(load_recording())[:2], None)
         with pytest.raises(StoreError, match="raw output of 'judge'; there are those of sequence_logprob"):
             store.table(["judge"])

@@ -14,7 +14,7 @@ import numpy as np
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import LabelledBatch, Scalar
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.experiments.methods import Pool, Split, get_methods
 from langchain_cfc.experiments.splits import Comparison, Protocol
@@ -28,13 +28,13 @@ TOPICS = ("art", "law", "maths")
 @cache
 def facts() -> LabelledBatch:
     """The recording that ships, in the order of its file."""
-    return tabulate(recording())
+    return tabulate(load_recording())
 
 
 @cache
 def raw_facts() -> LabelledBatch:
     """The same with the raw outputs of its verifier."""
-    return tabulate_raw(recording(), ["sequence_logprob"])[0]
+    return tabulate_raw(load_recording(), ["sequence_logprob"])[0]
 
 
 def world(

@@ -111,7 +111,7 @@ def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
     ]
     # Those that nearly never vary are left out, the others not.
     for name in STATISTICS:
-        values = np.sort(draws.measured[name])
+        values = np.sort(draws.precomputed[name])
         varies = len({*values[[60, 120, 180, 240]].tolist()} - {values[0]}) > 0
         assert (f"bins({name}, 5)" in texts) == varies
     assert make_property_groups(world(5, 300).draws)[0].text == "group(topic)"  # nothing measured

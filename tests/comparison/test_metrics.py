@@ -310,7 +310,7 @@ def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, Boo
     bins = compute_slab_bins(draws)
     assert bins is not None
     kept = rng.random(6000) < tau
-    means = draws.measured["mean_score"]
+    means = draws.precomputed["mean_score"]
     inside = np.asarray(means >= np.quantile(means, 5 / 6))
     if hole:
         kept &= ~inside
@@ -371,16 +371,16 @@ def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
     draws = precompute_statistics(world(8, 1000, 5).draws)
     bins = compute_slab_bins(draws)
     assert bins is not None
-    varying = [name for name, values in draws.measured.items() if np.ptp(values) > 0]
+    varying = [name for name, values in draws.precomputed.items() if np.ptp(values) > 0]
     assert bins.shape == (1000, len(varying) + 16)
     assert bins.min() >= 0
     assert bins.max() < SLAB_BINS
     for place, name in enumerate(varying):
-        order = np.argsort(draws.measured[name], kind="stable")
+        order = np.argsort(draws.precomputed[name], kind="stable")
         assert (np.diff(bins[order, place]) >= 0).all()
-        equal = np.diff(draws.measured[name][order]) == 0
+        equal = np.diff(draws.precomputed[name][order]) == 0
         assert (np.diff(bins[order, place])[equal] == 0).all()
-        if len(np.unique(draws.measured[name])) == 1000:
+        if len(np.unique(draws.precomputed[name])) == 1000:
             assert np.bincount(bins[:, place], minlength=SLAB_BINS).tolist() == [50] * SLAB_BINS
     assert compute_slab_bins(world(8, 1000, 5).draws) is None  # nothing measured
     flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)

@@ -20,8 +20,8 @@ MAPS = ("1", "mean_score^2", "hat(entropy, 4)", "bins(max_score, 3) + group(topi
 def test_what_splits_share_is_what_each_would_make(decimals: int) -> None:
     labelled = world(1, decimals=decimals)
     measured, plain = Pool(labelled), Pool(labelled, measure=False)
-    assert set(measured.draws.measured) == set(STATISTICS)
-    assert not plain.draws.measured
+    assert set(measured.draws.precomputed) == set(STATISTICS)
+    assert not plain.draws.precomputed
     fitted_on = np.random.default_rng(2).permutation(200)[:70]
     for text in MAPS:
         expected = FeatureMap.parse(text)

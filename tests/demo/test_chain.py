@@ -9,18 +9,18 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.demo import Demo, demo_chain, recording, run_demo
+from langchain_cfc.demo import DemoResult, demo_chain, load_recording, run_demo
 from langchain_cfc.errors import ArtifactFormatError, DrawError, FingerprintError
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, Path]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, Path]:
     path = tmp_path_factory.mktemp("demo") / "artifact.json"
     return run_demo("0", path), path
 
 
 @pytest.mark.long
-def test_it_answers_as_the_demo_did(seen: tuple[Demo, Path]) -> None:
+def test_it_answers_as_the_demo_did(seen: tuple[DemoResult, Path]) -> None:
     demo, path = seen
     for chain in (demo_chain(path), demo_chain(str(path)), demo_chain(demo.artifact)):
         for record, result in demo.served[:5]:
@@ -29,7 +29,7 @@ def test_it_answers_as_the_demo_did(seen: tuple[Demo, Path]) -> None:
             assert again.guarantee == result.guarantee
 
 
-def test_many_at_once_keep_their_candidates(seen: tuple[Demo, Path]) -> None:
+def test_many_at_once_keep_their_candidates(seen: tuple[DemoResult, Path]) -> None:
     demo, path = seen
     prompts = [record.input for record, _ in demo.served[:20]]
     expected = [result.answers for _, result in demo.served[:20]]
@@ -38,18 +38,18 @@ def test_many_at_once_keep_their_candidates(seen: tuple[Demo, Path]) -> None:
     assert [one.answers for one in asyncio.run(demo_chain(path).abatch(prompts))] == expected
 
 
-def test_a_question_may_be_a_message(seen: tuple[Demo, Path]) -> None:
+def test_a_question_may_be_a_message(seen: tuple[DemoResult, Path]) -> None:
     record, result = seen[0].served[0]
     assert demo_chain(seen[1]).invoke([HumanMessage(str(record.input))]).answers == result.answers
 
 
-def test_what_was_not_recorded_is_not_answered(seen: tuple[Demo, Path]) -> None:
+def test_what_was_not_recorded_is_not_answered(seen: tuple[DemoResult, Path]) -> None:
     with pytest.raises(DrawError, match="was not recorded"):
         demo_chain(seen[1]).invoke("Who wrote this?")
 
 
 def test_an_artifact_of_several_verifiers_is_served_by_what_they_said() -> None:
-    source = recording()
+    source = load_recording()
     artifact = calibrate(
         source,
         alpha="0.2",
@@ -75,7 +75,7 @@ def test_an_artifact_of_something_else_is_refused(tmp_path: Path) -> None:
         )
         for number in range(1, 50)
     ]
-    named = recording().provenance
+    named = load_recording().provenance
     assert named is not None
     provenance = named.model_copy(update={"generator": {"id": "another"}})
     with pytest.raises(FingerprintError, match="generator is not the one"):

@@ -7,7 +7,7 @@ import hashlib
 import re
 from importlib.resources import files
 
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 
 FOLDER = files("langchain_cfc.demo")
 
@@ -20,7 +20,7 @@ def test_the_recording_is_the_one_that_was_made_and_nothing_in_it_is_edited() ->
 
 
 def test_its_provenance_is_in_the_file() -> None:
-    provenance = recording().provenance
+    provenance = load_recording().provenance
     assert provenance is not None
     assert provenance.n == 10
     assert (provenance.generator or {})["id"] == "qwen2.5-coder-1.5b-instruct-q4_k_m"
@@ -28,7 +28,7 @@ def test_its_provenance_is_in_the_file() -> None:
 
 
 def test_it_holds_real_errors_and_real_doubt() -> None:
-    records = list(recording())
+    records = list(load_recording())
     assert len(records) == 1224
     draws = [candidate for record in records for candidate in record.candidates]
     assert round(sum(one.correct for one in draws) / len(draws), 2) == 0.68  # pass@1 as recorded

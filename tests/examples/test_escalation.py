@@ -19,7 +19,7 @@ from langchain.chat_models import init_chat_model
 
 from langchain_cfc import CFCRunnable, write_records
 from langchain_cfc.errors import DrawError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
 from tests.serving.openai_server import Script, serving
 
@@ -175,7 +175,7 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     # As `collect` would have written them: the header states the model and its settings.
     collected = Provenance(
         n=10,
-        generator=fingerprint(init_chat_model("openai:cheap-model", temperature=0.7)),
+        generator=compute_fingerprint(init_chat_model("openai:cheap-model", temperature=0.7)),
         verifier={"id": "sequence-probability"},
     )
     write_records(tmp_path / "mine.jsonl", CHEAP.records, collected)

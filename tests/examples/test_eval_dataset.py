@@ -24,8 +24,8 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
 from langchain_cfc._internal.plugins import import_object
-from langchain_cfc.demo import recording
-from langchain_cfc.labelers import normal_form
+from langchain_cfc.demo import load_recording
+from langchain_cfc.labelers import compute_normal_form
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
 from tests.serving.openai_server import Script, serving
@@ -133,9 +133,9 @@ def test_the_artifact_serves(tried: Tried, served: CFCRunnable) -> None:
     assert served.artifact.guarantee().certificate is not None
     kip = served.invoke("What is the currency of Laos?")
     assert "Laos Kip" in kip.answers
-    right = {normal_form(answer) for answer in records["What is the currency of Laos?"].reference}
+    right = {compute_normal_form(answer) for answer in records["What is the currency of Laos?"].reference}
     assert "lao kip" in right
-    assert not right & {normal_form(answer) for answer in kip.answers}
+    assert not right & {compute_normal_form(answer) for answer in kip.answers}
 
 
 @pytest.mark.long
@@ -154,7 +154,7 @@ def test_one_line_changes_the_model(tmp_path: Path) -> None:
     code = parts.read_text(encoding="utf-8")
     assert code.count('\nMODEL = "recorded"\n') == 1
     parts.write_text(code.replace('MODEL = "recorded"', 'MODEL = "gpt-4o-mini"'), encoding="utf-8")
-    script = Script.of(recording())
+    script = Script.of(load_recording())
     collect = "langchain-cfc collect --config collect.toml --limit 3 --store mine.db --out mine.jsonl"
     with serving(script) as url:
         printed = _bash(collect, tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
@@ -177,7 +177,7 @@ def test_one_line_changes_the_model(tmp_path: Path) -> None:
 def test_the_questions_are_those_of_the_recording() -> None:
     with (EXAMPLE / "questions.csv").open(encoding="utf-8", newline="") as file:
         rows = [(row["question"], json.loads(row["answers"]), row["topic"]) for row in csv.DictReader(file)]
-    assert rows == [(fact.input, fact.reference, fact.metadata["topic"]) for fact in recording()]
+    assert rows == [(fact.input, fact.reference, fact.metadata["topic"]) for fact in load_recording()]
 
 
 def test_the_pages_show_the_files_that_are_there() -> None:

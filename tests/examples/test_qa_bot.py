@@ -29,8 +29,8 @@ from langchain_openai import ChatOpenAI
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from langchain_cfc import CFCResult, write_records
-from langchain_cfc.demo import recording
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.demo import load_recording
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance
 from tests.report import browser as look
@@ -230,7 +230,9 @@ def _held_out(bot: Any, wanted: Callable[[str], bool]) -> str:
 @pytest.fixture(scope="module")
 def answered(bot: Any) -> str:
     """A question with several answers in its set at 80 %, a correct one among them, and others rejected."""
-    correct = {str(one.input): {c.answer_key for c in one.candidates if c.correct} for one in recording()}
+    correct = {
+        str(one.input): {c.answer_key for c in one.candidates if c.correct} for one in load_recording()
+    }
 
     def wanted(question: str) -> bool:
         result = bot.decide(question, "0.2")
@@ -448,7 +450,7 @@ def test_what_the_recording_does_not_hold_is_explained(visitor: Visitor, bot: An
 
 def test_no_text_of_a_rejected_candidate_reaches_the_browser(visitor: Visitor, bot: Any) -> None:
     """Neither in the page nor in anything that the server has sent it."""
-    texts = {str(one.input): {str(c.text) for c in one.candidates} for one in recording()}
+    texts = {str(one.input): {str(c.text) for c in one.candidates} for one in load_recording()}
     suggested = " ".join(bot.held_out.values())
 
     def rejected(question: str) -> set[str]:
@@ -653,10 +655,10 @@ def test_one_line_makes_it_a_paid_model(
         one.model_copy(
             update={"candidates": tuple(c.model_copy(update={"answer": None}) for c in one.candidates)}
         )
-        for one in recording()
+        for one in load_recording()
     ]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    hosted = fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
+    hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
     write_records(
         tmp_path / "records.jsonl",
         rows,

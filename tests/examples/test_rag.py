@@ -112,7 +112,7 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
     from rag_chain import answer_of, described, examples
     from rag_verifier import Groundedness
 
-    from langchain_cfc.fingerprints import fingerprint
+    from langchain_cfc.fingerprints import compute_fingerprint
     from langchain_cfc.labelers import LabelerInput, NormalisedMatch
     from langchain_cfc.sampling import DrawnCandidate
 
@@ -123,7 +123,7 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
     assert len(records) == len({record.id for record in records}) > 200
     verifier, labeler = Groundedness(), NormalisedMatch()
     assert (shipped.provenance.verifier or {})["groundedness.id"] == verifier.fingerprint["id"]
-    assert fingerprint(labeler).items() <= (shipped.provenance.labeler or {}).items()
+    assert compute_fingerprint(labeler).items() <= (shipped.provenance.labeler or {}).items()
     for record in records:
         question = expected[record.id]
         assert (record.input, record.reference) == (question.input, question.reference)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, read_records
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 
 if TYPE_CHECKING:
     from vision_stand_in import StandIn
@@ -268,7 +268,7 @@ def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
         changed = tmp_path / "collect.toml"
         changed.write_text(re.sub(r"^arguments = .*$", line, text, count=1, flags=re.MULTILINE), "utf-8")
         parts = read_config(changed).create_components()
-        known = fingerprint(parts.generator)
+        known = compute_fingerprint(parts.generator)
         assert known["temperature"] == 0.7
         names.append(known["model"])
     assert names == ["gpt-4o-mini", "Qwen/Qwen2-VL-7B-Instruct"]

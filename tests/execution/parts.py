@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from langchain_cfc.execution import Step, Steps, acomplete, complete
+from langchain_cfc.execution import Step, Steps, arun_flow, run_flow
 
 T = TypeVar("T")
 Run: TypeAlias = Callable[[Steps[Any]], Any]
@@ -22,12 +22,12 @@ PATIENCE = 60
 
 def by_run(steps: Steps[Any]) -> Any:
     """What a flow returns by sync calls."""
-    return complete(steps)
+    return run_flow(steps)
 
 
 def by_arun(steps: Steps[Any]) -> Any:
     """What a flow returns by async calls."""
-    return asyncio.run(acomplete(steps))
+    return asyncio.run(arun_flow(steps))
 
 
 both_ways = pytest.mark.parametrize("run", [by_run, by_arun])

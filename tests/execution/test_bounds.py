@@ -25,13 +25,13 @@ from langchain_cfc.errors import InputError, ServingTimeoutError
 from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
-    bounded_by,
-    bounds,
-    child_of,
-    limit_of,
-    sharing_limit,
-    tagged,
-    with_call_limits,
+    add_tags,
+    apply_config_limits,
+    apply_limits,
+    current_limits,
+    find_limiter,
+    make_child_config,
+    share_limiter,
 )
 
 from .parts import PATIENCE, Gauge, auntil, until
@@ -59,7 +59,7 @@ def all_free(limit: ConcurrencyLimiter) -> bool:
 
 
 async def hold(limit: ConcurrencyLimiter, gauge: Gauge) -> None:
-    with await CallLimits(limit).aheld(), gauge.counted():
+    with await CallLimits(limit).apermit(), gauge.counted():
         await asyncio.sleep(0)
 
 
@@ -72,7 +72,7 @@ def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
 
     def thread() -> None:
         for _ in range(100):
-            with CallLimits(limit).held(), gauge.counted():
+            with CallLimits(limit).permit(), gauge.counted():
                 time.sleep(0)
 
     async def tasks() -> None:
@@ -94,7 +94,7 @@ def test_every_place_can_be_held_at_once(size: int) -> None:
     limit, gauge, meeting = ConcurrencyLimiter(size), Gauge(), threading.Barrier(size)
 
     def thread(_: int) -> None:
-        with CallLimits(limit).held(), gauge.counted():
+        with CallLimits(limit).permit(), gauge.counted():
             meeting.wait(PATIENCE)
 
     with ThreadPoolExecutor(size) as executor:
@@ -110,10 +110,10 @@ def test_a_limit_has_at_least_one_whole_place(size: Any) -> None:
 
 def test_without_a_limit_nothing_waits() -> None:
     async def inside() -> bool:
-        with await CallLimits().aheld(), await CallLimits().aheld():
+        with await CallLimits().apermit(), await CallLimits().apermit():
             return True
 
-    with CallLimits().held(), CallLimits().held():
+    with CallLimits().permit(), CallLimits().permit():
         assert asyncio.run(inside())
 
 
@@ -124,20 +124,20 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
     limit, served = ConcurrencyLimiter(1), []
 
     def thread(number: int) -> None:
-        with CallLimits(limit).held():
+        with CallLimits(limit).permit():
             served.append(number)
 
     async def task(number: int) -> None:
-        with await CallLimits(limit).aheld():
+        with await CallLimits(limit).apermit():
             served.append(number)
 
-    limit.take()
+    limit.acquire()
     with ThreadPoolExecutor(10) as executor:
         for number in range(10):
             executor.submit(asyncio.run, task(number)) if number % 2 else executor.submit(thread, number)
             until(lambda: line(limit) == number + 1)  # noqa: B023 - asked at once
         assert served == []
-        limit.give_back()
+        limit.release()
     assert served == list(range(10))
     assert all_free(limit)
 
@@ -152,19 +152,19 @@ def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) 
     limit, gauge = ConcurrencyLimiter(1), Gauge()
 
     async def inside() -> None:
-        limit.take()
+        limit.acquire()
         first = asyncio.create_task(hold(limit, gauge))
         await auntil(lambda: line(limit) == 1)
         others = [asyncio.create_task(hold(limit, gauge))] if followed else []
         await auntil(lambda: line(limit) == 1 + followed)
         if when != "waiting":
-            limit.give_back()
+            limit.release()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         if when == "waiting":
             assert line(limit) == followed
-            limit.give_back()
+            limit.release()
         await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
 
     asyncio.run(inside())
@@ -176,17 +176,17 @@ def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on()
     limit, served = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
-        with CallLimits(limit).held():
+        with CallLimits(limit).permit():
             served.set()
 
     async def inside(executor: ThreadPoolExecutor) -> None:
-        limit.take()
+        limit.acquire()
         task = asyncio.create_task(hold(limit, Gauge()))
         await auntil(lambda: line(limit) == 1)
         executor.submit(thread)
         await auntil(lambda: line(limit) == 2)
         # The loop stands still here, so the task cannot hear of its place before it is cancelled.
-        executor.submit(limit.give_back).result(PATIENCE)
+        executor.submit(limit.release).result(PATIENCE)
         assert not served.is_set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -200,11 +200,11 @@ def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on()
 
 def test_a_thread_waits_until_its_deadline_and_no_longer_stands_in_line() -> None:
     limit = ConcurrencyLimiter(1)
-    limit.take()
+    limit.acquire()
     with pytest.raises(ServingTimeoutError, match="before a call could start"):
-        CallLimits(limit, time.monotonic() + 0.02).held()
+        CallLimits(limit, time.monotonic() + 0.02).permit()
     assert line(limit) == 0
-    limit.give_back()
+    limit.release()
     assert all_free(limit)
 
 
@@ -213,15 +213,15 @@ def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
     limit, entered = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
-        with CallLimits(limit, time.monotonic() + seconds).held():
+        with CallLimits(limit, time.monotonic() + seconds).permit():
             entered.set()
 
-    limit.take()
+    limit.acquire()
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(thread)
         until(lambda: line(limit) == 1 or waiting.done())
         assert not entered.is_set()
-        limit.give_back()
+        limit.release()
         waiting.result(PATIENCE)
     assert entered.is_set()
 
@@ -229,11 +229,11 @@ def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
 def test_after_the_deadline_free_places_are_not_taken_either() -> None:
     limit, late = ConcurrencyLimiter(1), time.monotonic()
     with pytest.raises(ServingTimeoutError):
-        CallLimits(limit, late).held()
+        CallLimits(limit, late).permit()
     with pytest.raises(ServingTimeoutError):
-        asyncio.run(CallLimits(limit, late).aheld())
+        asyncio.run(CallLimits(limit, late).apermit())
     with pytest.raises(ServingTimeoutError):
-        CallLimits(None, late).held()
+        CallLimits(None, late).permit()
     assert all_free(limit)
 
 
@@ -241,16 +241,16 @@ def test_a_place_that_comes_too_late_is_given_back() -> None:
     limit, deadline = ConcurrencyLimiter(1), time.monotonic() + 0.05
 
     async def inside() -> None:
-        limit.take()
+        limit.acquire()
         task = asyncio.create_task(entering())
         await auntil(lambda: line(limit) == 1 or task.done())
         await auntil(lambda: time.monotonic() >= deadline)
-        limit.give_back()
+        limit.release()
         with pytest.raises(ServingTimeoutError):
             await task
 
     async def entering() -> None:
-        with await CallLimits(limit, deadline).aheld():
+        with await CallLimits(limit, deadline).apermit():
             pytest.fail("a call started after the deadline")
 
     asyncio.run(inside())
@@ -274,13 +274,13 @@ def test_an_interrupted_thread_leaves_the_line() -> None:
         until(lambda: line(limit) == 1)
         signal.pthread_kill(waiter, signal.SIGINT)
 
-    limit.take()
+    limit.acquire()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            limit.take()
+            limit.acquire()
     assert line(limit) == 0
-    limit.give_back()
+    limit.release()
     assert all_free(limit)
 
 
@@ -291,10 +291,10 @@ def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]
     limit = ConcurrencyLimiter(2)
 
     async def inside() -> None:
-        with pytest.raises(error), await CallLimits(limit).aheld():
+        with pytest.raises(error), await CallLimits(limit).apermit():
             raise error
 
-    with pytest.raises(error), CallLimits(limit).held():
+    with pytest.raises(error), CallLimits(limit).permit():
         raise error
     asyncio.run(inside())
     assert all_free(limit)
@@ -309,20 +309,20 @@ def closed_over(limit: ConcurrencyLimiter, gauge: Gauge, *, given: bool) -> None
     loop.create_task(hold(limit, gauge))  # noqa: RUF006 - forgotten on purpose
     loop.run_until_complete(auntil(lambda: line(limit) == 1))
     if given:
-        limit.give_back()
+        limit.release()
     loop.close()
 
 
 def test_a_task_of_a_closed_loop_is_passed_over() -> None:
     limit, gauge = ConcurrencyLimiter(1), Gauge()
-    limit.take()
+    limit.acquire()
     closed_over(limit, gauge, given=False)
     with ThreadPoolExecutor(1) as executor:
-        next_one = executor.submit(limit.take)
+        next_one = executor.submit(limit.acquire)
         until(lambda: line(limit) == 2)
-        limit.give_back()
+        limit.release()
         next_one.result(PATIENCE)
-    limit.give_back()
+    limit.release()
     gc.collect()
     assert gauge.passed == 0
     assert all_free(limit)
@@ -330,7 +330,7 @@ def test_a_task_of_a_closed_loop_is_passed_over() -> None:
 
 def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
     limit, gauge = ConcurrencyLimiter(1), Gauge()
-    limit.take()
+    limit.acquire()
     closed_over(limit, gauge, given=True)
     gc.collect()
     assert gauge.passed == 0
@@ -341,7 +341,7 @@ def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory
     limit, gauge = ConcurrencyLimiter(1), Gauge()
 
     async def for_ever() -> None:
-        with await CallLimits(limit).aheld(), gauge.counted():
+        with await CallLimits(limit).apermit(), gauge.counted():
             await asyncio.get_running_loop().create_future()
 
     loop = asyncio.new_event_loop()
@@ -351,17 +351,17 @@ def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory
     gc.collect()
     assert gauge.inside == 0
     assert all_free(limit)
-    assert bounds() == CallLimits()
+    assert current_limits() == CallLimits()
 
 
 def test_a_place_may_come_back_while_another_is_given() -> None:
     """The collector runs wherever it likes, in the very thread that is at the line too."""
     limit = ConcurrencyLimiter(2)
-    limit.take()
-    limit.take()
+    limit.acquire()
+    limit.acquire()
     with limit._lock:
-        limit.give_back()
-    limit.give_back()
+        limit.release()
+    limit.release()
     assert all_free(limit)
 
 
@@ -375,7 +375,7 @@ def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str,
     limit, served = ConcurrencyLimiter(size), []
 
     async def one(number: int, go: asyncio.Event) -> None:
-        with await CallLimits(limit).aheld():
+        with await CallLimits(limit).apermit():
             served.append(number)
             inside.add(number)
             try:
@@ -416,7 +416,7 @@ def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
         for _ in range(250):
             patience = chance.choice([0.0, 0.0005, PATIENCE])
             try:
-                with CallLimits(limit, time.monotonic() + patience).held(), gauge.counted():
+                with CallLimits(limit, time.monotonic() + patience).permit(), gauge.counted():
                     time.sleep(chance.choice([0, 0.0002]))
             except ServingTimeoutError:
                 assert patience < PATIENCE
@@ -448,29 +448,33 @@ def test_what_goes_on_in_a_place_shares_that_place() -> None:
     limit = ConcurrencyLimiter(1)
 
     async def inside() -> None:
-        with with_call_limits(CallLimits(limit)), await bounds().aheld(), await bounds().aheld():
-            assert bounds().limit is not limit
+        with (
+            apply_limits(CallLimits(limit)),
+            await current_limits().apermit(),
+            await current_limits().apermit(),
+        ):
+            assert current_limits().limiter is not limit
 
-    with with_call_limits(CallLimits(limit)):
-        with bounds().held(), bounds().held():
-            assert bounds().limit not in {limit, None}
-        assert bounds().limit is limit
+    with apply_limits(CallLimits(limit)):
+        with current_limits().permit(), current_limits().permit():
+            assert current_limits().limiter not in {limit, None}
+        assert current_limits().limiter is limit
     asyncio.run(inside())
     assert all_free(limit)
 
 
 def test_in_a_place_one_call_goes_after_the_other() -> None:
-    with CallLimits(ConcurrencyLimiter(2)).held():
-        inner = bounds().limit
+    with CallLimits(ConcurrencyLimiter(2)).permit():
+        inner = current_limits().limiter
     assert inner is not None
     assert inner.size == 1
 
 
 def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
     limit, other = ConcurrencyLimiter(1), ConcurrencyLimiter(1)
-    with CallLimits(limit).held(), with_call_limits(CallLimits(other)):
-        assert bounds().limit is other
-        with bounds().held(), with_call_limits(CallLimits(limit)), bounds().held():
+    with CallLimits(limit).permit(), apply_limits(CallLimits(other)):
+        assert current_limits().limiter is other
+        with current_limits().permit(), apply_limits(CallLimits(limit)), current_limits().permit():
             assert limit._free == 0
     assert all_free(limit)
     assert all_free(other)
@@ -478,44 +482,44 @@ def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
 
 @pytest.mark.parametrize(("outer", "inner", "both"), [(1.0, 2.0, 1.0), (2.0, 1.0, 1.0), (None, 1.0, 1.0)])
 def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: float) -> None:
-    with with_call_limits(CallLimits(None, outer)):
-        with with_call_limits(CallLimits(None, inner)):
-            assert bounds().deadline == both
-        with with_call_limits(CallLimits()):
-            assert bounds().deadline == outer
-    assert bounds() == CallLimits()
+    with apply_limits(CallLimits(None, outer)):
+        with apply_limits(CallLimits(None, inner)):
+            assert current_limits().deadline == both
+        with apply_limits(CallLimits()):
+            assert current_limits().deadline == outer
+    assert current_limits() == CallLimits()
 
 
 # ---- limits in configs
 
 
 def test_the_prompts_of_a_batch_share_a_limit() -> None:
-    configs = sharing_limit({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
-    one, other = map(limit_of, configs)
+    configs = share_limiter({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
+    one, other = map(find_limiter, configs)
     assert one is other
     assert one is not None
     assert one.size == 3
     for config in configs:
-        assert child_of(config, run_manager())["configurable"] == {"mine": 1}
-    assert limit_of(sharing_limit({"max_concurrency": 3}, 1)[0]) is not one
+        assert make_child_config(config, run_manager())["configurable"] == {"mine": 1}
+    assert find_limiter(share_limiter({"max_concurrency": 3}, 1)[0]) is not one
 
 
 def test_a_batch_without_max_concurrency_has_no_limit() -> None:
-    (config,) = sharing_limit(None, 1)
-    assert limit_of(config) is None
-    assert sharing_limit({"max_concurrency": 3}, 0) == []
+    (config,) = share_limiter(None, 1)
+    assert find_limiter(config) is None
+    assert share_limiter({"max_concurrency": 3}, 0) == []
 
 
 def test_configs_of_their_own_are_kept() -> None:
     given_ones = [RunnableConfig(max_concurrency=2, tags=["a"]), RunnableConfig(tags=["b"])]
-    configs = sharing_limit(given_ones, 2)
+    configs = share_limiter(given_ones, 2)
     assert [config["tags"] for config in configs] == [["a"], ["b"]]
-    assert limit_of(configs[0]) is limit_of(configs[1]) is not None
+    assert find_limiter(configs[0]) is find_limiter(configs[1]) is not None
     assert "configurable" not in given_ones[0]
 
 
 def test_a_single_prompt_has_a_limit_of_its_own() -> None:
-    limit = limit_of(RunnableConfig(max_concurrency=2))
+    limit = find_limiter(RunnableConfig(max_concurrency=2))
     assert limit is not None
     assert limit.size == 2
 
@@ -523,30 +527,30 @@ def test_a_single_prompt_has_a_limit_of_its_own() -> None:
 @pytest.mark.parametrize("most", [0, -3, 1.5])
 def test_a_max_concurrency_that_is_none_is_refused(most: Any) -> None:
     with pytest.raises(InputError, match="max_concurrency"):
-        sharing_limit({"max_concurrency": most}, 2)
+        share_limiter({"max_concurrency": most}, 2)
     with pytest.raises(InputError, match="max_concurrency"):
-        limit_of({"max_concurrency": most})
+        find_limiter({"max_concurrency": most})
 
 
 def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
     """That number was inherited: to count it anew would multiply it."""
     limit = ConcurrencyLimiter(4)
-    (config,) = sharing_limit({"max_concurrency": 4}, 1)
-    with with_call_limits(CallLimits(limit)):
-        assert limit_of(config) is limit
-        with bounds().held():
-            place = limit_of(config)
-            assert place is bounds().limit
+    (config,) = share_limiter({"max_concurrency": 4}, 1)
+    with apply_limits(CallLimits(limit)):
+        assert find_limiter(config) is limit
+        with current_limits().permit():
+            place = find_limiter(config)
+            assert place is current_limits().limiter
             assert place is not limit
-    assert limit_of(config) is not limit
+    assert find_limiter(config) is not limit
 
 
 def test_nothing_inherits_the_limit_of_a_batch() -> None:
-    (config,) = sharing_limit({"max_concurrency": 1, "configurable": {"mine": 1}}, 1)
+    (config,) = share_limiter({"max_concurrency": 1, "configurable": {"mine": 1}}, 1)
     token = var_child_runnable_config.set(config)
     try:
         assert len(ensure_config()["configurable"]) == 2  # what LangChain would hand on
-        with with_call_limits(CallLimits(limit_of(config))):
+        with apply_limits(CallLimits(find_limiter(config))):
             assert ensure_config()["configurable"] == {"mine": 1}
         assert var_child_runnable_config.get() is config
     finally:
@@ -554,21 +558,21 @@ def test_nothing_inherits_the_limit_of_a_batch() -> None:
 
 
 def test_what_is_called_alone_keeps_to_its_config() -> None:
-    with bounded_by({"max_concurrency": 2}):
-        limit = bounds().limit
+    with apply_config_limits({"max_concurrency": 2}):
+        limit = current_limits().limiter
         assert limit is not None
         assert limit.size == 2
-        with bounded_by({"max_concurrency": 5}):
-            assert bounds().limit is limit
-    with bounded_by({}):
-        assert bounds().limit is None
+        with apply_config_limits({"max_concurrency": 5}):
+            assert current_limits().limiter is limit
+    with apply_config_limits({}):
+        assert current_limits().limiter is None
 
 
 def test_a_tag_more_takes_in_nothing_else() -> None:
     token = var_child_runnable_config.set(RunnableConfig(tags=["around"], configurable={"around": 1}))
     try:
-        assert tagged({"tags": ["a"]}, "b") == {"tags": ["a", "b"]}
-        assert tagged({}, "b") == {"tags": ["b"]}
+        assert add_tags({"tags": ["a"]}, "b") == {"tags": ["a", "b"]}
+        assert add_tags({}, "b") == {"tags": ["b"]}
     finally:
         var_child_runnable_config.reset(token)
 
@@ -579,7 +583,7 @@ def test_children_are_told_whom_to_tell_where_somebody_listens() -> None:
         RunnableConfig(tags=["mine"], run_name="one", run_id=uuid4(), recursion_limit=7),
     )
     run = run_manager(listener)
-    child = child_of(config, run, "more")
+    child = make_child_config(config, run, "more")
     callbacks: Any = child.pop("callbacks")
     assert callbacks.parent_run_id == run.run_id
     assert callbacks.handlers == [listener]
@@ -588,8 +592,8 @@ def test_children_are_told_whom_to_tell_where_somebody_listens() -> None:
 
 def test_without_listeners_there_is_nothing_to_hand_on() -> None:
     config = RunnableConfig(tags=["mine"], callbacks=CallbackManager(handlers=[]))
-    child = child_of(config, run_manager())
+    child = make_child_config(config, run_manager())
     assert child == {"tags": ["mine"], "callbacks": None}
     # Nor does LangChain add it again, under the bounds that the flow runs in.
-    with with_call_limits(CallLimits(), child):
+    with apply_limits(CallLimits(), child):
         assert ensure_config(child)["callbacks"] is None

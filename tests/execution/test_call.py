@@ -23,11 +23,11 @@ from langchain_cfc.execution import (
     Step,
     Steps,
     Target,
-    acomplete,
-    bounds,
-    complete,
-    described,
-    with_call_limits,
+    apply_limits,
+    arun_flow,
+    current_limits,
+    describe_error,
+    run_flow,
 )
 
 from .parts import PATIENCE, Gauge, not_stuck
@@ -78,27 +78,27 @@ class AsyncTwice:
 
 
 def by_run(call: Call, value: Any) -> Any:
-    return complete(call.one(value, CONFIG))
+    return run_flow(call.invoke_one(value, CONFIG))
 
 
 def by_arun(call: Call, value: Any) -> Any:
-    return asyncio.run(acomplete(call.one(value, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_one(value, CONFIG)))
 
 
 def each_by_run(call: Call, values: Sequence[Any]) -> list[Any]:
-    return complete(call.each(values, CONFIG))
+    return run_flow(call.invoke_each(values, CONFIG))
 
 
 def each_by_arun(call: Call, values: Sequence[Any]) -> list[Any]:
-    return asyncio.run(acomplete(call.each(values, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_each(values, CONFIG)))
 
 
 def all_by_run(call: Call, values: Sequence[Any]) -> list[Any]:
-    return complete(call.all(values, CONFIG))
+    return run_flow(call.invoke_cheaply(values, CONFIG))
 
 
 def all_by_arun(call: Call, values: Sequence[Any]) -> list[Any]:
-    return asyncio.run(acomplete(call.all(values, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_cheaply(values, CONFIG)))
 
 
 both_ways = pytest.mark.parametrize("run", [by_run, by_arun])
@@ -203,7 +203,7 @@ def test_cancellation_is_not_caught() -> None:
         await asyncio.sleep(3600)
 
     async def inside() -> None:
-        task = asyncio.create_task(acomplete(call_of(wait).one(1, CONFIG)))
+        task = asyncio.create_task(arun_flow(call_of(wait).invoke_one(1, CONFIG)))
         await asyncio.sleep(0)
         task.cancel()
         await task
@@ -259,7 +259,7 @@ def test_runnables_called_in_a_function_inherit_the_config(run: Run) -> None:
 
 def test_so_do_those_called_in_an_async_function() -> None:
     async def both() -> list[Any]:
-        return [await acomplete(call_of(atags_seen).one(1, CONFIG)), await atags_seen(1)]
+        return [await arun_flow(call_of(atags_seen).invoke_one(1, CONFIG)), await atags_seen(1)]
 
     assert asyncio.run(both()) == [["mine"], []]
 
@@ -277,7 +277,7 @@ def test_a_plain_function_leaves_the_event_loop_free() -> None:
 
     async def inside() -> Any:
         asyncio.get_running_loop().call_soon(done.set)
-        return await acomplete(call_of(lambda _: done.wait(PATIENCE)).one(1, CONFIG))
+        return await arun_flow(call_of(lambda _: done.wait(PATIENCE)).invoke_one(1, CONFIG))
 
     assert asyncio.run(inside()) is True
 
@@ -391,9 +391,9 @@ def test_so_are_those_among_several(error: Exception, run: Run) -> None:
 
 
 def test_a_failure_is_described_by_type_and_text() -> None:
-    assert described(LookupError("lost")) == "LookupError: lost"
-    assert described(TextlessError()) == "TextlessError"
-    assert described(NumberedError()) == "NumberedError"
+    assert describe_error(LookupError("lost")) == "LookupError: lost"
+    assert describe_error(TextlessError()) == "TextlessError"
+    assert describe_error(NumberedError()) == "NumberedError"
 
 
 @both_ways
@@ -446,7 +446,7 @@ def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, flows: 
         return each_by_run(call_of(leaf), range(3))
 
     def nested() -> Any:
-        with with_call_limits(CallLimits(limit)):
+        with apply_limits(CallLimits(limit)):
             return run(call_of(Flow(target) if flows else target), value)
 
     found = not_stuck(nested)
@@ -461,13 +461,13 @@ def test_no_value_is_taken_after_the_deadline(run: Run) -> None:
 
     def target(value: int) -> None:
         taken.append(value)
-        deadline = bounds().deadline
+        deadline = current_limits().deadline
         assert deadline is not None
         while time.monotonic() < deadline:
             time.sleep(0.001)
 
     with (
-        with_call_limits(CallLimits(ConcurrencyLimiter(1), time.monotonic() + 0.05)),
+        apply_limits(CallLimits(ConcurrencyLimiter(1), time.monotonic() + 0.05)),
         pytest.raises(ServingTimeoutError),
     ):
         run(call_of(target), range(5))

@@ -10,7 +10,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers.context import register_configure_hook
 
-from langchain_cfc.execution import FlowRunnable, Steps, each
+from langchain_cfc.execution import FlowRunnable, Steps, call_each
 from langchain_cfc.sampling import UsageRecorder
 
 from .parts import Run, both_ways
@@ -25,7 +25,7 @@ class Doubling(FlowRunnable[int, int]):
 
     def flow(self, given: int, config: RunnableConfig) -> Steps[int]:
         inner: RunnableLambda[int, int] = RunnableLambda(_doubled, name="inner")
-        (found,) = yield each(
+        (found,) = yield call_each(
             lambda value: inner.invoke(value, config), lambda value: inner.ainvoke(value, config), [given]
         )
         return int(found)

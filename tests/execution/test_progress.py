@@ -11,7 +11,7 @@ import pytest
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from langchain_cfc.execution import Progress, Steps, acomplete, complete
+from langchain_cfc.execution import Progress, Steps, arun_flow, run_flow
 
 EVENTS: list[tuple[str, Mapping[str, Any]]] = [
     ("cfc:drawn", {"slot": 1}),
@@ -73,13 +73,13 @@ class Telling(Runnable[Any, bool]):
 
     def _run(self, _: Any, run_manager: Any) -> bool:
         progress = Progress(run_manager)
-        complete(flow(progress))
-        return progress._watched
+        run_flow(flow(progress))
+        return progress._has_listeners
 
     async def _arun(self, _: Any, run_manager: Any) -> bool:
         progress = Progress(run_manager)
-        await acomplete(flow(progress))
-        return progress._watched
+        await arun_flow(flow(progress))
+        return progress._has_listeners
 
 
 def told(handlers: list[BaseCallbackHandler]) -> bool:
@@ -140,8 +140,8 @@ def test_where_there_is_no_run_nobody_is_told() -> None:
     handler = Told()
 
     def alone(_: Any) -> None:
-        complete(flow(Progress()))
-        asyncio.run(acomplete(flow(Progress())))
+        run_flow(flow(Progress()))
+        asyncio.run(arun_flow(flow(Progress())))
 
     RunnableLambda(alone).invoke(0, {"callbacks": [handler]})
     assert handler.started

@@ -1,4 +1,4 @@
-"""Flows carried out both ways, and `each`: order, failures, context and threads."""
+"""Flows carried out both ways, and `call_each`: order, failures, context and threads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from langchain_cfc.execution import (
     ConcurrencyLimiter,
     Step,
     Steps,
-    acomplete,
-    bounds,
-    complete,
-    each,
-    succeeded,
-    with_call_limits,
+    apply_limits,
+    arun_flow,
+    call_each,
+    current_limits,
+    run_flow,
+    unwrap_outcomes,
 )
 
 from .parts import PATIENCE, Gauge, Run, auntil, both_ways, by_arun, by_run, one_step
@@ -40,7 +40,7 @@ def as_async(function: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
 
 
 def each_of(run: Run, function: Callable[[Any], Any], items: Sequence[Any], **settings: Any) -> list[Any]:
-    found: list[Any] = run(one_step(each(function, as_async(function), items, **settings)))
+    found: list[Any] = run(one_step(call_each(function, as_async(function), items, **settings)))
     return found
 
 
@@ -54,8 +54,8 @@ def fail(error: BaseException) -> Any:
 @both_ways
 def test_a_flow_is_sent_what_came_of_each_step(run: Run) -> None:
     def flow() -> Steps[list[int]]:
-        first = yield each(lambda x: x + 1, as_async(lambda x: x + 1), [1])
-        second = yield each(lambda x: x * 2, as_async(lambda x: x * 2), first)
+        first = yield call_each(lambda x: x + 1, as_async(lambda x: x + 1), [1])
+        second = yield call_each(lambda x: x * 2, as_async(lambda x: x * 2), first)
         return [*first, *second]
 
     assert run(flow()) == [2, 4]
@@ -126,7 +126,7 @@ def test_results_come_in_the_order_of_the_items(run: Run) -> None:
             others.release()
         return item * item
 
-    assert run(one_step(each(sync, tasks, range(5)))) == [0, 1, 4, 9, 16]
+    assert run(one_step(call_each(sync, tasks, range(5)))) == [0, 1, 4, 9, 16]
 
 
 @both_ways
@@ -154,8 +154,8 @@ def test_exceptions_are_outcomes_in_their_places(run: Run) -> None:
     assert found[0] == 1
     assert all(got is expected for got, expected in zip(found[1:], errors, strict=True))
     with pytest.raises(LookupError, match="a"):
-        succeeded(found)
-    assert succeeded(found[:1]) == [1]
+        unwrap_outcomes(found)
+    assert unwrap_outcomes(found[:1]) == [1]
 
 
 @both_ways
@@ -174,7 +174,7 @@ def test_what_is_no_exception_passes_and_leaves_no_place_held(
     error: type[BaseException], size: int, run: Run
 ) -> None:
     limit = ConcurrencyLimiter(2)
-    with with_call_limits(CallLimits(limit)), pytest.raises(error):
+    with apply_limits(CallLimits(limit)), pytest.raises(error):
         each_of(run, lambda item: item or fail(error()), range(size))
     assert limit._free == 2
 
@@ -205,7 +205,7 @@ def test_no_more_threads_than_places(size: int) -> None:
             seen.add(threading.get_ident())
             meeting.wait(PATIENCE)
 
-    with with_call_limits(CallLimits(ConcurrencyLimiter(size))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(size))):
         each_of(by_run, function, range(3 * size))
     assert len(seen) == gauge.most == size
 
@@ -224,13 +224,13 @@ def test_each_within_each_stands_not_still(run: Run) -> None:
             return item
 
     def branch(item: int) -> list[int]:
-        return complete(one_step(each(leaf, as_async(leaf), range(item))))
+        return run_flow(one_step(call_each(leaf, as_async(leaf), range(item))))
 
     async def abranch(item: int) -> list[int]:
-        return await acomplete(one_step(each(leaf, as_async(leaf), range(item))))
+        return await arun_flow(one_step(call_each(leaf, as_async(leaf), range(item))))
 
-    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
-        found = run(one_step(each(branch, abranch, range(6))))
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
+        found = run(one_step(call_each(branch, abranch, range(6))))
     assert found == [list(range(item)) for item in range(6)]
     assert gauge.most <= 2
 
@@ -240,10 +240,10 @@ def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
     limit = ConcurrencyLimiter(1)
 
     def function(_: int) -> bool:
-        return bounds().limit is limit and limit._free == 1
+        return current_limits().limiter is limit and limit._free == 1
 
-    with with_call_limits(CallLimits(limit)):
-        assert each_of(run, function, range(3), hold_places=False) == [True] * 3
+    with apply_limits(CallLimits(limit)):
+        assert each_of(run, function, range(3), hold_permits=False) == [True] * 3
         assert each_of(run, function, range(3)) == [False] * 3
 
 
@@ -255,12 +255,12 @@ def test_the_deadline_ends_the_flow_and_is_no_outcome(run: Run) -> None:
 
     def function(item: int) -> None:
         started.append(item)
-        deadline = bounds().deadline
+        deadline = current_limits().deadline
         assert deadline is not None
         while time.monotonic() < deadline:
             time.sleep(0.001)
 
-    with with_call_limits(CallLimits(limit, time.monotonic() + 0.05)), pytest.raises(ServingTimeoutError):
+    with apply_limits(CallLimits(limit, time.monotonic() + 0.05)), pytest.raises(ServingTimeoutError):
         each_of(run, function, range(5))
     assert len(started) <= 1
     assert limit._free == 1
@@ -282,8 +282,8 @@ def test_cancellation_ends_all_and_waits_for_all() -> None:
                     await asyncio.sleep(0)
 
     async def inside() -> None:
-        with with_call_limits(CallLimits(limit)):
-            task = asyncio.create_task(acomplete(one_step(each(fail, call, range(6)))))
+        with apply_limits(CallLimits(limit)):
+            task = asyncio.create_task(arun_flow(one_step(call_each(fail, call, range(6)))))
         await auntil(lambda: gauge.inside == 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -306,7 +306,7 @@ def test_a_cancellation_from_inside_leaves_nothing_running() -> None:
 
     async def inside() -> None:
         with pytest.raises(asyncio.CancelledError):
-            await acomplete(one_step(each(fail, call, range(3))))
+            await arun_flow(one_step(call_each(fail, call, range(3))))
         assert ended == [1, 2]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -324,7 +324,7 @@ def test_an_async_flow_leaves_the_loop_free() -> None:
             await asyncio.wait_for(events[1 - item].wait(), PATIENCE)
             return item
 
-        return await asyncio.gather(*(acomplete(one_step(each(fail, call, [item]))) for item in (0, 1)))
+        return await asyncio.gather(*(arun_flow(one_step(call_each(fail, call, [item]))) for item in (0, 1)))
 
     assert asyncio.run(inside()) == [[0], [1]]
 
@@ -335,6 +335,6 @@ def test_both_ways_are_two_ways() -> None:
     async def loop(_: int) -> bool:
         return asyncio.get_running_loop().is_running()
 
-    step = each(lambda _: "thread", loop, [0])
+    step = call_each(lambda _: "thread", loop, [0])
     assert by_run(one_step(step)) == ["thread"]
     assert by_arun(one_step(step)) == [True]

@@ -16,12 +16,12 @@ from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
-    acomplete,
-    ain_time,
-    complete,
-    each,
-    in_time,
-    with_call_limits,
+    apply_limits,
+    arun_flow,
+    arun_with_timeout,
+    call_each,
+    run_flow,
+    run_with_timeout,
 )
 
 from .parts import PATIENCE, Gauge, auntil, one_step, until
@@ -30,7 +30,7 @@ WHO = contextvars.ContextVar("who", default="nobody")
 
 
 def in_thread(function: Callable[[], Any], seconds: float) -> Any:
-    return in_time(function, seconds)
+    return run_with_timeout(function, seconds)
 
 
 def on_loop(function: Callable[[], Any], seconds: float) -> Any:
@@ -38,7 +38,7 @@ def on_loop(function: Callable[[], Any], seconds: float) -> Any:
         return function()
 
     async def inside() -> Any:
-        return await ain_time(awaited(), seconds)
+        return await arun_with_timeout(awaited(), seconds)
 
     return asyncio.run(inside())
 
@@ -96,7 +96,7 @@ def test_without_a_time_it_is_awaited() -> None:
         await asyncio.sleep(0)
         return "done"
 
-    assert asyncio.run(ain_time(done(), None)) == "done"
+    assert asyncio.run(arun_with_timeout(done(), None)) == "done"
 
 
 # ---- too late, in threads
@@ -110,7 +110,7 @@ def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it
         released.wait(PATIENCE)
 
     with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.02 seconds; nothing was answered"):
-        in_time(call, 0.02)
+        run_with_timeout(call, 0.02)
     # It came back first: nobody but the next line ends that call.
     assert not released.is_set()
     until(lambda: bool(threads))
@@ -132,7 +132,7 @@ def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None
 
     def flow() -> None:
         try:
-            complete(one_step(each(call, no_async, range(6))))
+            run_flow(one_step(call_each(call, no_async, range(6))))
         except ServingTimeoutError as error:
             over.append(error)
         else:
@@ -140,12 +140,12 @@ def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None
 
     if seconds == PATIENCE:
         released.set()
-    with with_call_limits(CallLimits(limit, time.monotonic() + seconds)):
+    with apply_limits(CallLimits(limit, time.monotonic() + seconds)):
         if released.is_set():
-            in_time(flow, seconds)
+            run_with_timeout(flow, seconds)
         else:
             with pytest.raises(ServingTimeoutError):
-                in_time(flow, seconds)
+                run_with_timeout(flow, seconds)
     released.set()
     until(lambda: bool(over))
     assert (over[0] is None) == (started == 6)
@@ -173,10 +173,10 @@ def test_the_loop_cancels_everything_and_frees_the_places() -> None:
 
     async def inside() -> None:
         with (
-            with_call_limits(CallLimits(limit)),
+            apply_limits(CallLimits(limit)),
             pytest.raises(ServingTimeoutError, match=r"not decided within 0\.2 seconds"),
         ):
-            await ain_time(acomplete(one_step(each(partial(pytest.fail), call, range(5)))), 0.2)
+            await arun_with_timeout(arun_flow(one_step(call_each(partial(pytest.fail), call, range(5)))), 0.2)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(inside())
@@ -201,7 +201,7 @@ def test_who_is_cancelled_while_waiting_is_cancelled_and_not_late() -> None:
             await task
 
     async def timed(awaited: Awaitable[None]) -> None:
-        await ain_time(awaited, PATIENCE)
+        await arun_with_timeout(awaited, PATIENCE)
 
     asyncio.run(inside(call()))
     assert gauge.inside == 0

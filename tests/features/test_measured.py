@@ -52,16 +52,16 @@ def test_features_are_the_same_to_the_last_bit(text: str, n: int, draw: Draw) ->
 
 def test_what_is_measured() -> None:
     scores = [[0.5, 0.25], [0.0, 1.0]]
-    assert set(precompute_statistics(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).measured) == set(
+    assert set(precompute_statistics(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).precomputed) == set(
         STATISTICS
     )
     without = precompute_statistics(CandidateBatch.of(scores))
-    assert set(without.measured) == set(SCORE_STATISTICS)
+    assert set(without.precomputed) == set(SCORE_STATISTICS)
     with pytest.raises(FeatureError, match="need the candidates' answers"):
         Statistic("entropy").values(without)
     assert Statistic("mean_score").values(without).tolist() == [0.375, 0.5]
     # Looked up, not computed: a value that is not so comes out.
-    wrong = replace(without, measured={"mean_score": np.array([7.0, 8.0])})
+    wrong = replace(without, precomputed={"mean_score": np.array([7.0, 8.0])})
     assert Statistic("mean_score").values(wrong).tolist() == [7.0, 8.0]
     assert Statistic("min_score").values(wrong).tolist() == [0.25, 0.0]
 
@@ -86,11 +86,11 @@ def test_nobody_can_change_what_all_look_up(draw: Draw) -> None:
 def test_taking_rows_takes_what_was_measured(rows: list[int], draw: Draw) -> None:
     known = precompute_statistics(draw(3, 10, 4))
     taken = known.take(np.array(rows, dtype=np.int64))
-    assert set(taken.measured) == set(STATISTICS)
-    for name, values in taken.measured.items():
-        assert values.tolist() == known.measured[name][rows].tolist()
+    assert set(taken.precomputed) == set(STATISTICS)
+    for name, values in taken.precomputed.items():
+        assert values.tolist() == known.precomputed[name][rows].tolist()
         if rows:
-            alone = replace(taken, measured={})
+            alone = replace(taken, precomputed={})
             assert values.tolist() == Statistic(name).values(alone).tolist()
 
 
@@ -104,29 +104,29 @@ def labelled(draws: CandidateBatch) -> LabelledBatch:
 
 def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
     known = precompute_statistics(draw(4, 10, 4))
-    assert not CandidateBatch.concatenate([known, known]).measured
+    assert not CandidateBatch.concatenate([known, known]).precomputed
     fewer = labelled(known).keep_first_candidates(2).draws
-    assert not fewer.measured
+    assert not fewer.precomputed
     assert np.array_equal(Statistic("max_score").values(fewer), known.scores[:, :2].max(axis=1))
     taken = labelled(known).take(np.array([1, 2]))
-    assert np.array_equal(taken.draws.measured["entropy"], known.measured["entropy"][[1, 2]])
+    assert np.array_equal(taken.draws.precomputed["entropy"], known.precomputed["entropy"][[1, 2]])
 
 
 def test_other_scores_are_not_what_was_measured(draw: Draw) -> None:
     known = precompute_statistics(draw(5, 10, 4))
     other = with_scores(labelled(known), known.scores / 2).draws
     assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
-    assert np.array_equal(Statistic("entropy").values(other), known.measured["entropy"])
+    assert np.array_equal(Statistic("entropy").values(other), known.precomputed["entropy"])
 
 
 def test_measuring_again_measures_again(draw: Draw) -> None:
     known = precompute_statistics(draw(6, 10, 4))
     halved = precompute_statistics(replace(known, scores=known.scores / 2))
-    assert np.array_equal(halved.measured["max_score"], (known.scores / 2).max(axis=1))
+    assert np.array_equal(halved.precomputed["max_score"], (known.scores / 2).max(axis=1))
 
 
 def test_answers_of_unknown_length_have_the_other_statistics() -> None:
     draws = CandidateBatch.of([[0.5, 0.25]], [["a", "b"]])
-    known = precompute_statistics(replace(draws, lengths=None)).measured
-    assert known["entropy"].tolist() == precompute_statistics(draws).measured["entropy"].tolist()
+    known = precompute_statistics(replace(draws, lengths=None)).precomputed
+    assert known["entropy"].tolist() == precompute_statistics(draws).precomputed["entropy"].tolist()
     assert "mean_length" not in known

@@ -343,7 +343,7 @@ def serve(artifact: CalibrationArtifact, table: LabelledBatch, **options: Any) -
     """What `CFCRunnable` returns for recorded prompts."""
     records = records_of(table)
     chain = CFCRunnable(
-        generator=ReplayChatModel.of(records),
+        generator=ReplayChatModel.from_records(records),
         verifier=RecordedScores(),
         artifact=artifact,
         metadata=RecordedMetadata(records),

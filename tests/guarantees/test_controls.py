@@ -95,7 +95,7 @@ def test_so_a_model_that_caches_does_not_while_it_draws() -> None:
     rng = np.random.default_rng(2)
     artifact = calibrate(prompts(rng, 60), alpha=ALPHA, features="1")
     (record,) = records_of(prompts(rng, 1))
-    model = ReplayChatModel.of([record]).model_copy(update={"cache": InMemoryCache()})
+    model = ReplayChatModel.from_records([record]).model_copy(update={"cache": InMemoryCache()})
     assert len({str(model.invoke(str(record.input)).response_metadata) for _ in range(4)}) == 1
     chain = CFCRunnable(generator=model, verifier=RecordedScores(), artifact=artifact)
     drawn = [one.score for one in chain.invoke(record.input, {"max_concurrency": 1}).candidates]

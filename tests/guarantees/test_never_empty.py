@@ -19,7 +19,7 @@ from langchain_cfc import FeatureMap, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.demo import FEATURES, SET_RULE, recording
+from langchain_cfc.demo import FEATURES, SET_RULE, load_recording
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.lengths import repetitions
@@ -202,7 +202,7 @@ def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty(reloa
 
 @pytest.mark.parametrize("seed", range(3))
 def test_on_the_recording_no_easy_prompt_is_abstained_on_and_no_flag_moves(seed: int) -> None:
-    source = recording()
+    source = load_recording()
     records = list(source)
     artifact = calibrate(
         records,
@@ -231,7 +231,7 @@ def test_on_the_recording_no_easy_prompt_is_abstained_on_and_no_flag_moves(seed:
 
 def test_at_least_one_moves_flags_on_the_recording() -> None:
     """Why it is not the default: the figures that `docs/faq.md` states."""
-    source = list(recording())
+    source = list(load_recording())
     table = tabulate(source)
     flagged = []
     for set_rule in (SET_RULE, f"at_least_one({SET_RULE})"):

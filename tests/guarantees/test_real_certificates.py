@@ -448,7 +448,7 @@ def test_what_is_served_is_what_was_counted(recording: Recording, way: str, relo
     records = {one.id: one for one in recording.records}
     asked = [records[record_id] for record_id in table.ids]
     chain = CFCRunnable(
-        generator=ReplayChatModel.of(asked, recording.provenance),
+        generator=ReplayChatModel.from_records(asked, recording.provenance),
         verifier=RecordedScores(recording.provenance),
         artifact=artifact,
         answer=RecordedAnswers(asked, recording.provenance),

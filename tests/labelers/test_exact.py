@@ -10,7 +10,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.labelers import NormalisedMatch, normal_form
+from langchain_cfc.labelers import NormalisedMatch, compute_normal_form
 from tests.labelers.asking import is_correct
 
 
@@ -39,15 +39,15 @@ ALPHABET = "aAntheTHEx9 _.-'!?" + "\u2018\u2019\u00b4`\u00e9\u2014\t\n"
 
 @drawn(st.text(ALPHABET, max_size=30))
 def test_both_do_what_is_described(text: str) -> None:
-    assert normal_form(text) == by_description(text, string.punctuation, "")
+    assert compute_normal_form(text) == by_description(text, string.punctuation, "")
     more = string.punctuation + "\u2018\u2019\u00b4`"
-    assert normal_form(text, "triviaqa") == by_description(text, more, " ")
+    assert compute_normal_form(text, "triviaqa") == by_description(text, more, " ")
 
 
 @drawn(st.text(ALPHABET, max_size=30))
 def test_what_the_second_has_it_does_not_change_again(text: str) -> None:
-    once = normal_form(text, "triviaqa")
-    assert normal_form(once, "triviaqa") == once
+    once = compute_normal_form(text, "triviaqa")
+    assert compute_normal_form(once, "triviaqa") == once
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_what_the_second_has_it_does_not_change_again(text: str) -> None:
     ],
 )
 def test_where_they_differ(text: str, squad: str, triviaqa: str) -> None:
-    assert normal_form(text, "squad") == squad
-    assert normal_form(text, "triviaqa") == triviaqa
+    assert compute_normal_form(text, "squad") == squad
+    assert compute_normal_form(text, "triviaqa") == triviaqa
 
 
 def test_any_alias_makes_a_candidate_correct() -> None:

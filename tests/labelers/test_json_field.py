@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JsonField
-from langchain_cfc.sampling.candidates import as_draw
+from langchain_cfc.sampling.candidates import make_candidate
 from tests.labelers.asking import is_correct
 
 INVOICE = (
@@ -114,7 +114,7 @@ VALUES = st.recursive(
 
 @drawn(VALUES, VALUES)
 def test_a_structured_candidate_is_read_like_its_text(value: Any, other: Any) -> None:
-    [draw] = [as_draw(0, {"value": value})]
+    [draw] = [make_candidate(0, {"value": value})]
     asked = {"prompt": "?", "reference": {"value": value}, "candidates": [draw]}
     assert JsonField().invoke(asked) == [True]  # type: ignore[arg-type]
     text = json.dumps({"value": other})

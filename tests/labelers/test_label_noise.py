@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.labelers import true_coverage, true_coverage_at_worst
+from langchain_cfc.labelers import bound_true_coverage, bound_true_coverage_at_worst
 from langchain_cfc.thresholds import MarginalThreshold
 
 FALSE_ALARM = 1e-6
@@ -61,7 +61,7 @@ def test_true_coverage_lies_within_the_bounds_for_independent_mistakes(e0: float
     for threshold in (0.3, 0.5, 0.7):
         sets = given.scores <= threshold
         labelled, truth = covered(sets, labels), covered(sets, given.correct)
-        low, high = true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=5)
+        low, high = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=5)
         slack = hoeffding(size)
         assert low - slack / (1 - e0) ** 5 - slack <= truth <= high + slack / (1 - e1) + slack
 
@@ -73,7 +73,7 @@ def test_the_lower_bound_is_attained_and_ignoring_mistakes_is_wrong() -> None:
     correct[:, 0] = rng.random(size) < 0.7
     everything = np.ones_like(correct)
     labelled = covered(everything, independently(rng, correct, e0, 0.0))
-    low, _ = true_coverage(labelled, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
+    low, _ = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
     slack = hoeffding(size) * (1 + 1 / (1 - e0) ** 5)
     assert low == pytest.approx(covered(everything, correct), abs=slack)
     # The negative control: to take labelled coverage for the true one is off by (1 - 0.7) q, far more.
@@ -86,7 +86,7 @@ def test_the_upper_bound_is_attained_and_only_wrong_labels_on_correct_ones_matte
     correct[:, 0] = rng.random(size) < 0.7
     everything = np.ones_like(correct)
     labelled = covered(everything, independently(rng, correct, 0.0, e1))
-    low, high = true_coverage(labelled, error_on_wrong=0.0, error_on_correct=e1, largest_set=5)
+    low, high = bound_true_coverage(labelled, error_on_wrong=0.0, error_on_correct=e1, largest_set=5)
     slack = hoeffding(size) * (1 + 1 / (1 - e1))
     assert high == pytest.approx(covered(everything, correct), abs=slack)
     assert low == pytest.approx(labelled, abs=1e-12)
@@ -98,7 +98,7 @@ def test_one_candidate_and_known_rates_settle_true_coverage_between_the_bounds()
     for truth in (0.0, 0.3, 0.7, 1.0):
         labelled = truth * (1 - e1) + (1 - truth) * e0
         assert (labelled - e0) / (1 - e0 - e1) == pytest.approx(truth)
-        low, high = true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=1)
+        low, high = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=1)
         assert low <= truth <= high
 
 
@@ -120,12 +120,12 @@ def test_mistakes_that_depend_on_the_score_break_one_bound_and_attain_the_other(
     sets = given.scores <= 1.0
     labelled, truth = covered(sets, labels), covered(sets, given.correct)
     wrong = float((~given.correct).sum(axis=1).mean())
-    worst, _ = true_coverage_at_worst(
+    worst, _ = bound_true_coverage_at_worst(
         labelled, error_on_wrong=share, error_on_correct=0.0, wrong_per_prompt=wrong, correct_per_prompt=1.0
     )
     # These are shares of the very prompts that were drawn, so that the bound holds without any slack.
     assert worst == pytest.approx(truth, abs=1e-9)
-    low, _ = true_coverage(labelled, error_on_wrong=share, error_on_correct=0.0, largest_set=5)
+    low, _ = bound_true_coverage(labelled, error_on_wrong=share, error_on_correct=0.0, largest_set=5)
     assert truth < low - 0.03
 
 
@@ -144,7 +144,7 @@ def test_the_worst_bounds_hold_for_any_mistakes_of_any_kind(seed: int, threshold
     sets = given.scores <= threshold
     for labels in kinds:
         correct_per_prompt, wrong_per_prompt = given.correct.sum(1).mean(), (~given.correct).sum(1).mean()
-        low, high = true_coverage_at_worst(
+        low, high = bound_true_coverage_at_worst(
             covered(sets, labels),
             error_on_wrong=min(0.999999, float((labels & ~given.correct).sum() / (~given.correct).sum())),
             error_on_correct=min(0.999999, float((~labels & given.correct).sum() / given.correct.sum())),
@@ -178,7 +178,7 @@ def test_calibration_on_wrong_labels_keeps_what_is_derived_and_not_what_it_says(
         kept_labelled += bool(flagged or success[repetition, -1] <= threshold)
         kept += bool(flagged or (inside & truth[repetition, -1]).any())
     slack = hoeffding(repetitions)
-    promised, _ = true_coverage(0.6, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
+    promised, _ = bound_true_coverage(0.6, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
     assert kept_labelled / repetitions >= 0.6 - slack
     assert kept / repetitions >= promised - slack
     # The negative control: that labels promise 0.6 does not mean that correctness keeps it.
@@ -186,12 +186,12 @@ def test_calibration_on_wrong_labels_keeps_what_is_derived_and_not_what_it_says(
 
 
 def test_numbers_by_hand() -> None:
-    assert true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=1) == pytest.approx(
+    assert bound_true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=1) == pytest.approx(
         (8 / 9, 1.0)
     )
-    assert true_coverage(0.5, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10) == (0.0, 0.5)
-    assert true_coverage(1.0, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10**6) == (0.0, 1.0)
-    worst = true_coverage_at_worst(
+    assert bound_true_coverage(0.5, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10) == (0.0, 0.5)
+    assert bound_true_coverage(1.0, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10**6) == (0.0, 1.0)
+    worst = bound_true_coverage_at_worst(
         0.9, error_on_wrong=0.02, error_on_correct=0.05, wrong_per_prompt=4.0, correct_per_prompt=1.0
     )
     assert worst == pytest.approx((0.82, 0.95))
@@ -213,15 +213,15 @@ def test_what_is_no_share_is_refused(changed: dict[str, Any]) -> None:
     given: dict[str, Any] = {"labelled": 0.9, "error_on_wrong": 0.1, "error_on_correct": 0.1, **changed}
     labelled = given.pop("labelled")
     with pytest.raises(InputError, match="expected a"):
-        true_coverage(labelled, largest_set=5, **given)
+        bound_true_coverage(labelled, largest_set=5, **given)
     with pytest.raises(InputError, match="expected a"):
-        true_coverage_at_worst(labelled, wrong_per_prompt=1.0, correct_per_prompt=1.0, **given)
+        bound_true_coverage_at_worst(labelled, wrong_per_prompt=1.0, correct_per_prompt=1.0, **given)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5])
 def test_a_set_has_a_whole_number_of_answers(size: Any) -> None:
     with pytest.raises(InputError, match="largest_set is"):
-        true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=size)
+        bound_true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=size)
 
 
 @pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
@@ -229,4 +229,4 @@ def test_a_set_has_a_whole_number_of_answers(size: Any) -> None:
 def test_numbers_per_prompt_are_finite(name: str, number: float) -> None:
     given: dict[str, Any] = {"wrong_per_prompt": 1.0, "correct_per_prompt": 1.0, name: number}
     with pytest.raises(InputError, match=f"{name} is"):
-        true_coverage_at_worst(0.9, error_on_wrong=0.1, error_on_correct=0.1, **given)
+        bound_true_coverage_at_worst(0.9, error_on_wrong=0.1, error_on_correct=0.1, **given)

@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc import labelers
 from langchain_cfc.errors import CollectionError, LabelerError, ServingError
-from langchain_cfc.execution import acomplete, complete
+from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.labelers import (
     BaseLabeler,
@@ -29,7 +29,7 @@ from langchain_cfc.labelers import (
     NumericMatch,
     PatternMatch,
 )
-from langchain_cfc.labelers.base import checked_labels, labeler_call
+from langchain_cfc.labelers.base import check_labels, make_labeler_call
 from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked
 
 
@@ -193,25 +193,25 @@ def of_mapping(asked: LabelerInput) -> list[bool]:
 
 @pytest.mark.parametrize("labeler", [plainly, asynchronously, RunnableLambda(of_mapping), NormalisedMatch()])
 def test_functions_and_runnables_are_labelers(labeler: Any) -> None:
-    call, asked = labeler_call(labeler), given("Lima", "Lima", "Quito")
-    assert asyncio.run(acomplete(call.one(asked, {}))) == [True, False]
+    call, asked = make_labeler_call(labeler), given("Lima", "Lima", "Quito")
+    assert asyncio.run(arun_flow(call.invoke_one(asked, {}))) == [True, False]
     if labeler is asynchronously:
         with pytest.raises(LabelerError, match="labeler is async"):
-            complete(call.one(asked, {}))
+            run_flow(call.invoke_one(asked, {}))
     else:
-        assert complete(call.one(asked, {})) == [True, False]
+        assert run_flow(call.invoke_one(asked, {})) == [True, False]
 
 
 def test_what_is_none_is_refused_and_what_fails_is_typed() -> None:
     nothing: Any = "Lima"
     with pytest.raises(LabelerError, match="got a str as labeler"):
-        labeler_call(nothing)
+        make_labeler_call(nothing)
 
     def failing(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
         raise ZeroDivisionError(prompt, reference, candidates)
 
     with pytest.raises(LabelerError, match="the labeler failed with ZeroDivisionError"):
-        complete(labeler_call(failing).one(given("Lima", "Lima"), {}))
+        run_flow(make_labeler_call(failing).invoke_one(given("Lima", "Lima"), {}))
 
 
 def yielded() -> Iterator[bool]:
@@ -221,8 +221,8 @@ def yielded() -> Iterator[bool]:
 
 @pytest.mark.parametrize("labels", [[True, False], (True, False), np.array([True, False]), yielded()])
 def test_one_boolean_per_candidate_is_let_pass(labels: Any) -> None:
-    assert checked_labels(labels, 2) == [True, False]
-    assert all(type(one) is bool for one in checked_labels([np.True_, False], 2))
+    assert check_labels(labels, 2) == [True, False]
+    assert all(type(one) is bool for one in check_labels([np.True_, False], 2))
 
 
 def failing_later() -> Iterator[bool]:
@@ -248,7 +248,7 @@ def failing_later() -> Iterator[bool]:
 )
 def test_anything_else_is_refused(labels: Any, message: str) -> None:
     with pytest.raises(LabelerError, match=message):
-        checked_labels(labels, 2)
+        check_labels(labels, 2)
 
 
 def test_a_model_in_an_extractor_is_kept_from_streams() -> None:

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import MultipleChoice
-from langchain_cfc.labelers.multiple_choice import chosen
+from langchain_cfc.labelers.multiple_choice import find_choice
 from tests.labelers.asking import Ask, ainvoked, both_ways, given, is_correct
 
 CITIES = ["Lima", "Quito", "La Paz", "St. John's"]
@@ -54,21 +54,21 @@ OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}
     ],
 )
 def test_a_letter_is_found(text: str) -> None:
-    assert chosen(text, "ABCD", {}) == "B"
-    assert chosen(text, "ABCD", OPTIONS) == "B"
+    assert find_choice(text, "ABCD", {}) == "B"
+    assert find_choice(text, "ABCD", OPTIONS) == "B"
     # Where there is no such letter, nothing is chosen.
-    assert chosen(text, "CD", {}) is None
+    assert find_choice(text, "CD", {}) is None
 
 
 @pytest.mark.parametrize("text", ["Quito", "quito.", " **Quito** ", "Answer: Quito", "The answer is Quito."])
 def test_the_text_of_an_option_is_found_where_options_are_known(text: str) -> None:
-    assert chosen(text, "ABCD", OPTIONS) == "B"
-    assert chosen(text, "ABCD", {}) is None
+    assert find_choice(text, "ABCD", OPTIONS) == "B"
+    assert find_choice(text, "ABCD", {}) is None
 
 
 def test_signs_inside_of_an_option_count() -> None:
-    assert chosen("St. John's", "ABCD", OPTIONS) == "D"
-    assert chosen("St Johns", "ABCD", OPTIONS) is None
+    assert find_choice("St. John's", "ABCD", OPTIONS) == "D"
+    assert find_choice("St Johns", "ABCD", OPTIONS) is None
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,21 @@ def test_signs_inside_of_an_option_count() -> None:
     ],
 )
 def test_nothing_is_chosen(text: str) -> None:
-    assert chosen(text, "ABCD", OPTIONS) is None
+    assert find_choice(text, "ABCD", OPTIONS) is None
 
 
 def test_the_first_place_that_names_an_option_decides() -> None:
-    assert chosen("A. is what many say, but the answer is B", "ABCD", {}) == "B"
-    assert chosen("A. Not (B), I would say", "ABCD", {}) == "A"
+    assert find_choice("A. is what many say, but the answer is B", "ABCD", {}) == "B"
+    assert find_choice("A. Not (B), I would say", "ABCD", {}) == "A"
     # A letter that is none of this question's is passed over.
-    assert chosen("Answer: E, and then (B)", "ABCD", {}) == "B"
+    assert find_choice("Answer: E, and then (B)", "ABCD", {}) == "B"
 
 
 @pytest.mark.parametrize("hostile", ["answer ", "answer is ", "answer: (", "(", "*", " ", "(B) ", "B. "])
 def test_long_texts_are_read_in_no_time(hostile: str) -> None:
-    chosen(hostile * (200_000 // len(hostile)) + "?", "ABCD", OPTIONS)
-    chosen("answer" + hostile.removeprefix("answer") * 100_000 + "?", "ABCD", OPTIONS)
-    chosen("answer is option" + " " * 200_000 + "?", "ABCD", OPTIONS)
+    find_choice(hostile * (200_000 // len(hostile)) + "?", "ABCD", OPTIONS)
+    find_choice("answer" + hostile.removeprefix("answer") * 100_000 + "?", "ABCD", OPTIONS)
+    find_choice("answer is option" + " " * 200_000 + "?", "ABCD", OPTIONS)
 
 
 # --- the reference
@@ -130,7 +130,7 @@ def test_a_reference_that_names_two_is_refused() -> None:
     # "B" is the second letter, and the text of the first option.
     with pytest.raises(LabelerError, match="names two options"):
         is_correct(MultipleChoice(["B", "A"]), "B", "x")
-    assert chosen("B", "AB", {"b": "A", "a": "B"}) is None
+    assert find_choice("B", "AB", {"b": "A", "a": "B"}) is None
     assert is_correct(MultipleChoice(["A", "B"]), "B", "B")
 
 

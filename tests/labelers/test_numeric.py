@@ -12,7 +12,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.labelers import NumericMatch, final_number
+from langchain_cfc.labelers import NumericMatch, find_final_number
 from tests.labelers.asking import given, is_correct
 
 
@@ -84,7 +84,7 @@ from tests.labelers.asking import given, is_correct
     ],
 )
 def test_what_is_read(text: str, number: str) -> None:
-    assert final_number(text) == Fraction(number)
+    assert find_final_number(text) == Fraction(number)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_what_is_read(text: str, number: str) -> None:
     ],
 )
 def test_what_is_not(text: str) -> None:
-    assert final_number(text) is None
+    assert find_final_number(text) is None
 
 
 def test_an_unreadable_number_is_not_passed_over_for_an_earlier_one() -> None:
-    assert final_number("first 5, then 1,23") is None
+    assert find_final_number("first 5, then 1,23") is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_unreadable_number_is_not_passed_over_for_an_earlier_one() -> None:
     ],
 )
 def test_what_stays_ambiguous_is_read_as_the_module_says(text: str, read_as: str, could_be: str) -> None:
-    assert final_number(text) == Fraction(read_as) != Fraction(could_be)
+    assert find_final_number(text) == Fraction(read_as) != Fraction(could_be)
 
 
 NUMBERS = st.decimals(-(10**9), 10**9, places=3, allow_nan=False, allow_infinity=False)
@@ -150,15 +150,15 @@ AROUND = st.text(
 @drawn(NUMBERS, AROUND, st.sampled_from(["{:f}", "{:,f}", "${:,f}", "€ {:f}", "{:f}%", "{:e}"]))
 def test_a_number_comes_back_as_it_was_written(number: Any, words: str, form: str) -> None:
     written = form.format(number)
-    assert final_number(f"{words} = {written}.") == Fraction(number)
-    assert final_number(f"{words} 17 = {written} .") == Fraction(number)
+    assert find_final_number(f"{words} = {written}.") == Fraction(number)
+    assert find_final_number(f"{words} 17 = {written} .") == Fraction(number)
 
 
 @drawn(st.integers(0, 50), st.integers(1, 50), st.integers(2, 60))
 def test_fractions_come_back(whole: int, above: int, below: int) -> None:
-    assert final_number(f"it is {above}/{below}") == Fraction(above, below)
+    assert find_final_number(f"it is {above}/{below}") == Fraction(above, below)
     assume(above < below)
-    assert final_number(f"it is {whole} {above}/{below} cups") == whole + Fraction(above, below)
+    assert find_final_number(f"it is {whole} {above}/{below} cups") == whole + Fraction(above, below)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_fractions_come_back(whole: int, above: int, below: int) -> None:
 )
 def test_long_texts_are_read_in_no_time(hostile: str) -> None:
     # 200,000 signs: what takes a step for each pair of them would not come back.
-    final_number(hostile * (200_000 // len(hostile)))
+    find_final_number(hostile * (200_000 // len(hostile)))
 
 
 # --- compared

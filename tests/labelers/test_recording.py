@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.labelers import BaseLabeler, NormalisedMatch, NumericMatch, compare_labels
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
@@ -16,7 +16,7 @@ NUMBERS = {"addition", "multiplication", "atomic number"}
 
 @pytest.fixture(scope="module")
 def records() -> list[PromptRecord]:
-    return list(recording())
+    return list(load_recording())
 
 
 def labelled(labeler: BaseLabeler, record: PromptRecord, reference: object) -> list[bool]:

@@ -8,7 +8,7 @@ import pytest
 
 from langchain_cfc.errors import RecordError
 from langchain_cfc.labelers import HumanLabels
-from langchain_cfc.labelers.human import read_sheet, written
+from langchain_cfc.labelers.human import format_value, read_sheet
 from tests.labelers.test_human import of_id
 from tests.labelers.test_human import written as saved
 
@@ -61,5 +61,5 @@ def test_kinds_of_line_ends_are_one(tmp_path: Path) -> None:
     for number, end in enumerate(("\n", "\r\n", "\r")):
         path = saved(tmp_path, f"{number}.csv", f'id,text,correct\na,"1{end}2",yes\n')
         assert HumanLabels(path).invoke(of_id("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
-    assert written("1\r\n2\r3\n\r") == "1\n2\n3\n\n"
-    assert written({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'
+    assert format_value("1\r\n2\r3\n\r") == "1\n2\n3\n\n"
+    assert format_value({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'

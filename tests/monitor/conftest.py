@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
-from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import (
     AttainabilityWarning,
 )
@@ -23,7 +23,7 @@ def artifact() -> CalibrationArtifact:
     """Calibrated and certified on two thirds of the recording; the rest is what it serves."""
     with pytest.warns(AttainabilityWarning):
         made = calibrate(
-            recording(),
+            load_recording(),
             alpha="0.2",
             features="mean_score + group(topic)",
             set_rule="unique(all)",
@@ -31,14 +31,14 @@ def artifact() -> CalibrationArtifact:
             certification_fraction=0.5,
         )
     # Randomised ranks take their numbers from its digest, which another time of making would change.
-    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), recording())
+    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), load_recording())
 
 
 @pytest.fixture(scope="session")
 def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
     """Prompts that the artifact has not seen, in an order that is not theirs."""
     split = artifact.calibration.split
-    held_out = [one for one in recording() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
     return [held_out[place] for place in np.random.default_rng(0).permutation(len(held_out))]
 
 

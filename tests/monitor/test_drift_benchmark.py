@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.drift import _artifact, _observed, main, page, shifts
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.monitor.sequential_tests import Drift
 from langchain_cfc.records import tabulate
 
@@ -59,7 +59,7 @@ def test_whole_artifacts_alarm_as_rarely_as_stated_on_prompts_like_their_own() -
     Prompts of one pool in random order are exchangeable, whatever they are. Of streams with calibration
     prompts of their own at most a share `level` ever alarms; the bound is exceeded by chance with 1e-6.
     """
-    source, level, streams = tabulate(recording()), 0.2, 40
+    source, level, streams = tabulate(load_recording()), 0.2, 40
     swapped = shifts()["a weaker model under the same name"]
     alarms = {"same": 0, "other": 0}
     for seed in range(streams):

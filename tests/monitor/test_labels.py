@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.demo import demo_chain, recording
-from langchain_cfc.demo.replay import recorded_parts
+from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import (
     CFCWarning,
     InputError,
@@ -96,15 +96,15 @@ def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certifi
     served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     made = calibrate(
-        recording(),
+        load_recording(),
         max_wrong_rate="0.2",
         features="1",
         test_fraction=0.4,
         certification_fraction=0.5,
-        provenance=recording().provenance,
+        provenance=load_recording().provenance,
     )
-    bot = CFCRunnable(artifact=made, bot=True, **recorded_parts(recording()))
-    plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **recorded_parts(recording()))
+    bot = CFCRunnable(artifact=made, bot=True, **make_replay_parts(load_recording()))
+    plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **make_replay_parts(load_recording()))
     split = made.calibration.split
     asked = [one for one in served if split.part(one.id, one.cluster) == "test"]
 
@@ -231,12 +231,12 @@ def test_a_file_that_nests_too_deeply_is_no_label(tmp_path: Path) -> None:
 
 def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
     bot = calibrate(
-        recording(),
+        load_recording(),
         alpha="0.4",
         max_wrong_rate="0.3",
         features="1",
         certification_fraction=0.3,
-        provenance=recording().provenance,
+        provenance=load_recording().provenance,
     )
     assert bot.policy is not None
     twice = bot.model_copy(update={"certificates": bot.policy.coverage})
@@ -248,17 +248,17 @@ def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
 @pytest.mark.long
 def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Path) -> None:
     made = calibrate(
-        recording(),
+        load_recording(),
         alpha="0.4",
         features="bins(mean_score, 2)",
         threshold_rule="grouped",
         confident=True,
         delta="0.1",
         test_fraction=0.4,
-        provenance=recording().provenance,
+        provenance=load_recording().provenance,
     )
     split, chain = made.calibration.split, demo_chain(made)
-    asked = [one for one in recording() if split.part(one.id, one.cluster) == "test"]
+    asked = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
 
     def watched(broken: float) -> list[Any]:
         rng = np.random.default_rng(23)

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.parser import text_string_to_metric_families
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor, Limits
 from langchain_cfc.monitor.metrics import Measured
@@ -29,7 +29,9 @@ SERVED = 20
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    return calibrate(recording(), alpha="0.3", features="mean_score", provenance=recording().provenance)
+    return calibrate(
+        load_recording(), alpha="0.3", features="mean_score", provenance=load_recording().provenance
+    )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonito
     chain = demo_chain(artifact)
     limits = Limits(age_days=0.0)
     with CFCMonitor(artifact, tmp_path / "monitor.db", limits=limits) as opened:
-        for one in list(recording())[:SERVED]:
+        for one in list(load_recording())[:SERVED]:
             chain.invoke(one.input, {"callbacks": [opened]})
         yield opened
 
@@ -141,7 +143,7 @@ def test_the_store_is_not_read_for_every_look(monitor: CFCMonitor, monkeypatch: 
 
 
 def test_monitors_of_several_artifacts_are_told_apart(monitor: CFCMonitor, tmp_path: Path) -> None:
-    other = calibrate(recording(), alpha="0.4", features="1", provenance=recording().provenance)
+    other = calibrate(load_recording(), alpha="0.4", features="1", provenance=load_recording().provenance)
     with CFCMonitor(other, tmp_path / "other.db") as second:
         registry = CollectorRegistry()
         registry.register(PrometheusCollector(monitor, second))

@@ -18,8 +18,8 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc.demo import demo_chain, recording
-from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel, recorded_parts
+from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel, make_replay_parts
 from langchain_cfc.errors import (
     DrawError,
     FingerprintWarning,
@@ -72,7 +72,7 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
     records = swapped(tmp_path)
     weaker = CFCRunnable(
         artifact=artifact,
-        generator=ReplayChatModel.of(records, records.provenance),
+        generator=ReplayChatModel.from_records(records, records.provenance),
         verifier=RecordedScores(records.provenance),
         answer=lambda text: text.strip().lower().partition("\n")[0],
         answer_id="first-line-normalised",
@@ -257,7 +257,7 @@ def test_what_needs_no_statistics_has_limits(
 def test_parts_that_nothing_vouches_for_are_noted(
     artifact: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
-    parts = recorded_parts(recording())
+    parts = make_replay_parts(load_recording())
     with pytest.warns(FingerprintWarning, match="cannot verify that verifier"):
         unsure = CFCRunnable(artifact=artifact, **{**parts, "verifier": parts["verifier"].__call__})
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:

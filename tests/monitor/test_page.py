@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.certificates import certify
-from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor import CFCMonitor, Label
 from langchain_cfc.monitor.page import write_page
@@ -24,9 +24,9 @@ from .watching import run
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
     made = calibrate(
-        recording(), alpha="0.4", features="mean_score", test_fraction=0.4, certification_fraction=0.5
+        load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4, certification_fraction=0.5
     )
-    return certify(made, recording())
+    return certify(made, load_recording())
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def loud(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory
     """A store whose results are all alike, and whose labels say that nothing was right."""
     store = tmp_path_factory.mktemp("loud") / "monitor.db"
     chain = demo_chain(artifact)
-    result = chain.invoke(next(iter(recording())).input)
+    result = chain.invoke(next(iter(load_recording())).input)
     with CFCMonitor(artifact, store) as monitor:
         names = [monitor.see(result) for _ in range(120)]
         monitor.label(*(Label(name, [False] * artifact.n) for name in names))

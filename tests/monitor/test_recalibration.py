@@ -16,7 +16,7 @@ from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRec
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
 from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
@@ -36,20 +36,20 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def old() -> CalibrationArtifact:
-    made = calibrate(recording(), alpha=ALPHA, features=FEATURES, **SHARES)
+    made = calibrate(load_recording(), alpha=ALPHA, features=FEATURES, **SHARES)
     # Randomised ranks take their numbers from its digest, which another time of making would change.
-    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), recording())
+    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), load_recording())
 
 
 @pytest.fixture(scope="module")
 def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -> CFCRunnable:
     """A weaker model under the name of the one that was calibrated."""
     path = tmp_path_factory.mktemp("weaker") / "swapped.jsonl"
-    write_records(path, read_records(WEAKER), recording().provenance)
+    write_records(path, read_records(WEAKER), load_recording().provenance)
     records = read_records(path)
     return CFCRunnable(
         artifact=old,
-        generator=ReplayChatModel.of(records, records.provenance),
+        generator=ReplayChatModel.from_records(records, records.provenance),
         verifier=RecordedScores(records.provenance),
         answer=first_line,
         answer_id="first-line-normalised",
@@ -215,7 +215,7 @@ def test_labels_that_were_sampled_count_as_they_should(
 def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]]:
     """What the model that was calibrated answers to prompts that took no part in it, and the others."""
     chain, split = demo_chain(old), old.calibration.split
-    records = [one for one in recording() if split.part(one.id, one.cluster) == "test"]
+    records = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
     records = [records[place] for place in np.random.default_rng(1).permutation(len(records))]
     return [served(one) for one in records], [chain.invoke(one.input) for one in records]
 
@@ -284,7 +284,9 @@ def test_an_artifact_decides_in_its_shadow_what_it_served(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     # Other knots, so that it decides otherwise.
-    other = calibrate(recording(), alpha=ALPHA, features="1", seed=1, provenance=recording().provenance)
+    other = calibrate(
+        load_recording(), alpha=ALPHA, features="1", seed=1, provenance=load_recording().provenance
+    )
     with watched(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
         (itself,) = shadow(monitor, old, since=0.0)
         (theirs,) = shadow(monitor, other, since=0.0)
@@ -313,12 +315,17 @@ def test_an_artifact_decides_in_its_shadow_what_it_served(
 
 
 def test_a_shadow_that_reads_more_needs_it_kept(tmp_path: Path) -> None:
-    plain = calibrate(recording(), alpha=ALPHA, features="mean_score", provenance=recording().provenance)
+    plain = calibrate(
+        load_recording(), alpha=ALPHA, features="mean_score", provenance=load_recording().provenance
+    )
     chain = demo_chain(plain)
     other = calibrate(
-        recording(), alpha=ALPHA, features="mean_score + group(topic)", provenance=recording().provenance
+        load_recording(),
+        alpha=ALPHA,
+        features="mean_score + group(topic)",
+        provenance=load_recording().provenance,
     )
-    record = next(iter(recording()))
+    record = next(iter(load_recording()))
     with CFCMonitor(plain, tmp_path / "without.db") as monitor:
         monitor.see(chain.invoke(record.input))
         with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
@@ -341,7 +348,7 @@ def test_what_cannot_decide_on_these_draws_is_refused(
     }
     with watched(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
         for said, (kind, options, changes) in others.items():
-            made = calibrate(recording(), **({"alpha": ALPHA, "features": FEATURES} | options))
+            made = calibrate(load_recording(), **({"alpha": ALPHA, "features": FEATURES} | options))
             with pytest.raises(kind, match=said):
                 shadow(monitor, made.model_copy(update=changes), since=0.0)
 
@@ -477,7 +484,9 @@ def test_what_nobody_can_vouch_for_is_not_handed_on(
         pytest.raises(InputError, match="results do not say which belong together"),
     ):
         recalibrate(monitor, min_kept=0.0)
-    plain = calibrate(recording(), alpha=ALPHA, features="mean_score", provenance=recording().provenance)
+    plain = calibrate(
+        load_recording(), alpha=ALPHA, features="mean_score", provenance=load_recording().provenance
+    )
     said = results[0].guarantee.model_copy(update={"artifact_digest": plain.digest})
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
     # Nothing looked at answers, so nobody has checked what told them apart.
@@ -547,8 +556,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_artifact_knows_how_it_was_asked_for(name: str) -> None:
-    made = calibrate(recording(), **RECIPES[name])
-    again = calibrate(recording(), **CalibrationConfig.from_artifact(made).options())
+    made = calibrate(load_recording(), **RECIPES[name])
+    again = calibrate(load_recording(), **CalibrationConfig.from_artifact(made).options())
     assert timeless(again.model_dump(mode="json")) == timeless(made.model_dump(mode="json"))
 
 
@@ -565,9 +574,11 @@ def timeless(data: Any) -> Any:
 
 @pytest.mark.long
 def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
-    bot = calibrate(recording(), max_wrong_rate="0.2", features="1", provenance=recording().provenance)
+    bot = calibrate(
+        load_recording(), max_wrong_rate="0.2", features="1", provenance=load_recording().provenance
+    )
     chain = demo_chain(bot)
-    records = list(recording())[:800]
+    records = list(load_recording())[:800]
     results = [chain.invoke(one.input) for one in records]
     with watched(bot, tmp_path / "sound.db", records, results) as monitor:
         sound = recalibrate(monitor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from langchain_cfc import PromptRecord
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Records, read_records, write_records
 from tests.cli import running
 from tests.cli.running import Ran
@@ -24,5 +24,5 @@ def run(*arguments: str | Path) -> Ran:
 
 def swapped(folder: Path) -> Records:
     """What a weaker model answered, under the name of the one that was calibrated."""
-    write_records(folder / "swapped.jsonl", read_records(WEAKER), recording().provenance)
+    write_records(folder / "swapped.jsonl", read_records(WEAKER), load_recording().provenance)
     return read_records(folder / "swapped.jsonl")

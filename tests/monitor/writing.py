@@ -9,7 +9,7 @@ import sys
 import time
 
 from langchain_cfc import CalibrationArtifact
-from langchain_cfc.demo import demo_chain, recording
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.monitor import CFCMonitor
 
 
@@ -23,7 +23,7 @@ def main(store: str, artifact: str, name: str, *pace: str) -> None:
     """Tell a monitor of results, at a rate, and print the name of each once it was told."""
     results, rate = map(float, pace)
     held = CalibrationArtifact.load(artifact)
-    result = demo_chain(held).invoke(next(iter(recording())).input)
+    result = demo_chain(held).invoke(next(iter(load_recording())).input)
     monitor = CFCMonitor(held, store)
     said("ready")
     sys.stdin.readline()

@@ -88,9 +88,9 @@ def test_a_table_is_tabulated_like_its_records() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ids": ["a", "b", "a"]}, "the id 'a' comes 2 times"),
+        ({"ids": ["a", "b", "a"]}, "the id 'a' occurs 2 times"),
         ({"ids": ["a", "b", ""]}, "must be non-empty texts; got ''"),
-        ({"ids": ["a", "b", 3]}, "must be texts"),
+        ({"ids": ["a", "b", 3]}, "must be non-empty texts"),
         ({"ids": ["a", "b"]}, "as many entries as the candidates"),
         ({"clusters": ["a", "", None]}, "must be non-empty texts"),
         ({"clusters": ["a"]}, "as many entries as the candidates"),
@@ -99,7 +99,7 @@ def test_a_table_is_tabulated_like_its_records() -> None:
         ({"correct": np.ones((3, N))}, "True and False only, got an array of type float64"),
         ({"correct": np.ones((3, 2), dtype=np.bool_)}, "as many entries as the candidates"),
         ({"raw": {"judge": np.full((3, N), np.inf)}}, "raw outputs of 'judge' must be finite"),
-        ({"raw": {"judge": [["a"]]}}, "raw outputs of 'judge' must be N lists"),
+        ({"raw": {"judge": [["a"]]}}, "raw outputs of 'judge' must be an array"),
         ({"raw": {"judge": np.zeros((3, 2))}}, "as many entries as the candidates"),
         ({"metadata": [{}]}, "metadata must hold 3 mappings"),
     ],
@@ -113,11 +113,11 @@ def test_parts_that_differ_are_refused() -> None:
     data = records(6)
     shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
     for other in (batch(shorter), batch(data[3:], raw={})):
-        with pytest.raises(InputError, match="with equal n and the same raw outputs"):
+        with pytest.raises(InputError, match="need the same n and the same raw outputs"):
             LabelledBatch.concatenate([batch(data[:3]), other])
     with pytest.raises(InputError, match="at least one"):
         LabelledBatch.concatenate([])
-    with pytest.raises(InputError, match="the id 'q2' comes 2 times"):
+    with pytest.raises(InputError, match="the id 'q2' occurs 2 times"):
         LabelledBatch.concatenate([batch(data[:3]), batch(data[2:])])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, recording
+from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.experiments import ComparisonReport, compare
 from tests.report.making import Case, case, hostile_records
 
@@ -14,7 +14,7 @@ HOSTILE_FEATURES = "mean_score + group(topic)"
 @pytest.fixture(scope="session")
 def facts() -> Case:
     """The recording that ships, as the demo calibrates it."""
-    source = recording()
+    source = load_recording()
     return case(
         list(source),
         alpha=ALPHA,
@@ -28,7 +28,7 @@ def facts() -> Case:
 @pytest.fixture(scope="session")
 def bot() -> Case:
     """The same with a certified policy."""
-    source = recording()
+    source = load_recording()
     return case(
         list(source),
         alpha=["0.2", "0.3"],

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from langchain_cfc import CalibrationArtifact, evaluate
 from langchain_cfc.cli import report as command
 from langchain_cfc.cli._format import Dataset
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, tabulate, write_records
 from tests.report.making import Case, case, written
 
@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "facts.jsonl"
-    write_records(path, recording())
+    write_records(path, load_recording())
     return path
 
 
@@ -40,7 +40,7 @@ def artifact(records: Path, facts: Case) -> Path:
 
 
 def first_prompt(html: str) -> bool:
-    return any(str(record.input) in html for record in recording())
+    return any(str(record.input) in html for record in load_recording())
 
 
 def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: Path, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: P
     assert ran.exit_code == 0
     assert ran.stderr == ""
     loaded = CalibrationArtifact.load(artifact)
-    expected = evaluate(loaded, recording()).model_dump(mode="json")
+    expected = evaluate(loaded, load_recording()).model_dump(mode="json")
     assert json.loads(ran.stdout) == {"report": str(out), **expected}
     html = out.read_text()
     assert "What artifact.json promises" in html
@@ -80,8 +80,8 @@ def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
 
 
 def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path: Path) -> None:
-    records = list(recording())
-    source = recording().provenance
+    records = list(load_recording())
+    source = load_recording().provenance
     assert source is not None
     theirs = Provenance(
         n=source.n, generator={"id": "another"}, verifier=source.verifier, answer=source.answer
@@ -118,7 +118,7 @@ def test_a_store_has_no_texts_to_show(
 ) -> None:
     @contextmanager
     def stored(*_: object) -> Iterator[Dataset]:
-        yield Dataset(tabulate(recording()), recording().provenance)
+        yield Dataset(tabulate(load_recording()), load_recording().provenance)
 
     monkeypatch.setattr(command, "opened", stored)
     refused = run(artifact, "store.db", "-o", tmp_path / "page.html", "--show-text")

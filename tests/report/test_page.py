@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from langchain_cfc import certificates, evaluate
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, format_bound
@@ -185,13 +185,13 @@ def test_a_text_of_ten_thousand_letters_is_cut(hostile_html: str) -> None:
 
 
 def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> None:
-    records = {record.id: record for record in recording()}
+    records = {record.id: record for record in load_recording()}
     hidden = case(
         list(records.values()),
         show_text=False,
         alpha="0.2",
         features="mean_score",
-        provenance=recording().provenance,
+        provenance=load_recording().provenance,
     )
     read = told(hidden)
     assert "Texts are left out: nobody allowed them." in read.text
@@ -220,7 +220,7 @@ def test_a_broken_promise_is_the_headline(facts: Case) -> None:
 
 
 def test_rules_without_a_promise_say_so() -> None:
-    learned = case(list(recording()), alpha="0.2", features="mean_score", threshold_rule="learned")
+    learned = case(list(load_recording()), alpha="0.2", features="mean_score", threshold_rule="learned")
     read = told(learned)
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
     assert "Nothing was promised, so nothing was kept or broken" in read.text
@@ -234,7 +234,7 @@ def test_rules_without_a_promise_say_so() -> None:
 
 
 def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
-    marginal = case(list(recording()), alpha="0.2", features="1", threshold_rule="marginal")
+    marginal = case(list(load_recording()), alpha="0.2", features="1", threshold_rule="marginal")
     read = told(marginal)
     assert "on average over all; nothing is said about hard ones" in read.text
     assert "beside those that one threshold" not in read.text
@@ -242,7 +242,7 @@ def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
 
 
 def test_a_certificate_is_shown_group_by_group(facts: Case) -> None:
-    source = recording()
+    source = load_recording()
     artifact = case(
         list(source),
         alpha="0.2",

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.verifiers.base import combined_fingerprint as combine_fingerprints
 
@@ -100,7 +100,7 @@ CHANGES: dict[str, Callable[[], AnyRunnable]] = {
 
 def artifact_of(generator: AnyRunnable) -> CalibrationArtifact:
     """An artifact whose records state what `collect` states of a generator, as a file gives it back."""
-    stated = json.loads(json.dumps(fingerprint(generator)))
+    stated = json.loads(json.dumps(compute_fingerprint(generator)))
     return plain_artifact(provenance=Provenance(n=N, generator=stated, verifier={"id": "v"}))
 
 
@@ -203,7 +203,7 @@ def test_old_records_that_state_fewer_settings_are_unverified() -> None:
 
 def test_no_secret_is_stated() -> None:
     said = json.dumps(
-        fingerprint(
+        compute_fingerprint(
             model(
                 api_key=SecretStr("hidden-1"),
                 base_url="http://hidden-2",

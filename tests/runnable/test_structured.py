@@ -24,7 +24,7 @@ from langchain_cfc.records import Candidate, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 
 from .parts import TEXTS, N, Serve, StreamingModel, both_ways, chain_of, plain_artifact, slot_of, taking
-from .test_candidates import TokenListener
+from .test_draws import TokenListener
 
 
 class MessageModel(FakeListChatModel):

@@ -25,7 +25,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr
 
-from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolved
+from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolve_generator
 
 PROMPT = "where?"
 TOKENS_IN, TOKENS_OUT = 10, 2
@@ -158,7 +158,7 @@ def drawn(
     config: RunnableConfig | None = None,
 ) -> list[DrawnCandidate]:
     """Candidates by the sync path."""
-    return Sampler(resolved(generator), sampling).draw(prompt, n, config)
+    return Sampler(resolve_generator(generator), sampling).draw(prompt, n, config)
 
 
 def adrawn(
@@ -170,7 +170,7 @@ def adrawn(
     config: RunnableConfig | None = None,
 ) -> list[DrawnCandidate]:
     """Candidates by the async path."""
-    return asyncio.run(Sampler(resolved(generator), sampling).adraw(prompt, n, config))
+    return asyncio.run(Sampler(resolve_generator(generator), sampling).adraw(prompt, n, config))
 
 
 def texts(draws: list[DrawnCandidate]) -> list[str]:

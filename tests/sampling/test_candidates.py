@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError
 from langchain_cfc.records import Candidate
-from langchain_cfc.sampling.candidates import as_draw
+from langchain_cfc.sampling.candidates import make_candidate
 
 from .parts import Drawing, both_ways
 
@@ -60,7 +60,7 @@ def broken(args: str, error: str | None = None) -> dict[str, Any]:
     ],
 )
 def test_what_a_reader_sees_of_an_output(output: Any, text: str) -> None:
-    found = as_draw(0, output)
+    found = make_candidate(0, output)
     assert found.text == text
     assert (found.message is not None) == isinstance(output, BaseMessage)
 
@@ -77,54 +77,54 @@ def test_what_a_reader_sees_of_an_output(output: Any, text: str) -> None:
 )
 def test_structured_outputs_are_told_apart_as_in_records(output: Any) -> None:
     # Answers are compared, and their lengths measured, offline by `answer_key` and online by the text.
-    found = as_draw(0, output)
+    found = make_candidate(0, output)
     assert found.text == Candidate(message=found.data, score=0.5, correct=True).answer_key
 
 
 def test_what_is_text_has_no_data() -> None:
-    assert as_draw(0, "plain").data is None
-    assert as_draw(0, AIMessage("said")).data is None
-    assert as_draw(0, ["a"]).data is None
+    assert make_candidate(0, "plain").data is None
+    assert make_candidate(0, AIMessage("said")).data is None
+    assert make_candidate(0, ["a"]).data is None
 
 
 def test_equal_tool_calls_are_one_answer_whatever_their_ids() -> None:
     one, same = (AIMessage("", tool_calls=[call("f", number, b=1, a=2)], id=number) for number in "12")
     other = AIMessage("", tool_calls=[call("f", "1", a=2, b=2)])
-    assert as_draw(0, one).text == as_draw(1, same).text
-    assert as_draw(0, one).text != as_draw(2, other).text
-    assert as_draw(0, one).message is one
+    assert make_candidate(0, one).text == make_candidate(1, same).text
+    assert make_candidate(0, one).text != make_candidate(2, other).text
+    assert make_candidate(0, one).message is one
 
 
 def test_the_order_of_tool_calls_matters_and_that_of_arguments_does_not() -> None:
     first, second = call("first"), call("second", x=1, y=2)
-    there = as_draw(0, AIMessage("", tool_calls=[first, second]))
-    back = as_draw(0, AIMessage("", tool_calls=[second, first]))
+    there = make_candidate(0, AIMessage("", tool_calls=[first, second]))
+    back = make_candidate(0, AIMessage("", tool_calls=[second, first]))
     assert there.text != back.text
     turned = {**second, "args": {"y": 2, "x": 1}}
-    assert as_draw(0, AIMessage("", tool_calls=[first, turned])).text == there.text
+    assert make_candidate(0, AIMessage("", tool_calls=[first, turned])).text == there.text
 
 
 def test_a_message_that_calls_tools_is_none_that_only_speaks() -> None:
-    called = as_draw(0, AIMessage("well", tool_calls=[call("f", x=1)]))
+    called = make_candidate(0, AIMessage("well", tool_calls=[call("f", x=1)]))
     assert called.data == {"content": "well", "tool_calls": [{"name": "f", "args": {"x": 1}}]}
-    assert called.text != as_draw(0, AIMessage("well")).text
-    assert called.text != as_draw(0, AIMessage("", tool_calls=[call("f", x=1)])).text
+    assert called.text != make_candidate(0, AIMessage("well")).text
+    assert called.text != make_candidate(0, AIMessage("", tool_calls=[call("f", x=1)])).text
 
 
 def test_calls_that_nobody_can_read_are_told_apart_by_what_they_say() -> None:
     one, other = (AIMessage("", invalid_tool_calls=[broken(args)]) for args in ('{"x": ', '{"y": '))
-    assert as_draw(0, one).text != as_draw(0, other).text
+    assert make_candidate(0, one).text != make_candidate(0, other).text
     # Why they could not be read is the parser's word, not the model's.
     said = AIMessage("", invalid_tool_calls=[broken('{"x": ', "unexpected end")])
-    assert as_draw(0, one).text == as_draw(0, said).text
+    assert make_candidate(0, one).text == make_candidate(0, said).text
 
 
 def test_reasoning_is_not_what_a_reader_sees() -> None:
     thought = {"type": "reasoning", "reasoning": "Peru, so"}
     message = AIMessage([thought, {"type": "text", "text": "lima"}])
-    assert as_draw(0, message).text == "lima"
+    assert make_candidate(0, message).text == "lima"
     # Reasoning until the tokens run out is an empty answer, and no error.
-    assert as_draw(0, AIMessage([thought])).text == ""
+    assert make_candidate(0, AIMessage([thought])).text == ""
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_reasoning_is_not_what_a_reader_sees() -> None:
     ],
 )
 def test_a_refusal_is_an_empty_answer(message: AIMessage) -> None:
-    assert as_draw(0, message).text == ""
+    assert make_candidate(0, message).text == ""
 
 
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
@@ -143,7 +143,7 @@ IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
 
 def test_pictures_beside_a_text_are_left_to_the_verifier() -> None:
     message = AIMessage([{"type": "text", "text": "here"}, IMAGE])
-    found = as_draw(0, message)
+    found = make_candidate(0, message)
     assert found.text == "here"
     assert found.message is message
 
@@ -154,7 +154,7 @@ def test_pictures_beside_a_text_are_left_to_the_verifier() -> None:
 def test_pictures_without_a_text_are_refused(block: dict[str, Any]) -> None:
     # They would all have the text "", and pass for one and the same answer.
     with pytest.raises(DrawError, match="candidate 2 is a message of image without text"):
-        as_draw(2, AIMessage([block]))
+        make_candidate(2, AIMessage([block]))
 
 
 class Wrapped(BaseModel, arbitrary_types_allowed=True):
@@ -192,4 +192,6 @@ def test_nothing_is_no_candidate(draw: Drawing) -> None:
 def test_raw_messages_inside_structured_output_are_refused() -> None:
     # As `include_raw=True` makes it: ids and usage would tell equal answers apart.
     with pytest.raises(DrawError, match="candidate 0 is a dict"):
-        as_draw(0, {"raw": AIMessage("{}"), "parsed": Town(name="Lima", capital=True), "parsing_error": None})
+        make_candidate(
+            0, {"raw": AIMessage("{}"), "parsed": Town(name="Lima", capital=True), "parsing_error": None}
+        )

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.sampling import Sampler
-from langchain_cfc.sampling.requests import Choices, ChoosingModel, choices_parameter
+from langchain_cfc.sampling.requests import MultipleChoiceRequest, SingleUsageModel, get_choices_parameter
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
@@ -223,9 +223,9 @@ class GoogleModel(NumberedModel):
 
 @both_ways
 def test_google_has_a_name_of_its_own_for_it(draw: Drawing, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choices_parameter(GoogleModel()) == "n"
+    assert get_choices_parameter(GoogleModel()) == "n"
     monkeypatch.setattr(GoogleModel, "__module__", "langchain_google_genai.chat_models")
-    assert choices_parameter(GoogleModel()) == "candidate_count"
+    assert get_choices_parameter(GoogleModel()) == "candidate_count"
     model = GoogleModel()
     assert texts(draw(model, 3, "single_request")) == numbered(3)
     assert prompts(model) == [{"n": 3}]
@@ -290,18 +290,20 @@ class Silent(NumberedModel):
 
 
 def test_choices_say_who_made_them_and_the_first_what_all_cost() -> None:
-    choices = Choices(model=ChoosingModel.of(NumberedModel()), parameter="n")
+    choices = MultipleChoiceRequest(model=SingleUsageModel.of(NumberedModel()), parameter="n")
     found: Any = choices.invoke("x", choices=3)
     assert [one.response_metadata["model_name"] for one in found] == ["numbered-1"] * 3
     assert [one.usage_metadata is not None for one in found] == [True, False, False]
     assert found[0].usage_metadata["output_tokens"] == 6
-    silent: Any = Choices(model=ChoosingModel.of(Silent()), parameter="n").invoke("x", choices=2)
+    silent: Any = MultipleChoiceRequest(model=SingleUsageModel.of(Silent()), parameter="n").invoke(
+        "x", choices=2
+    )
     assert [one.usage_metadata for one in silent] == [None, None]
 
 
 def test_what_is_asked_for_n_choices_still_says_which_model_it_is() -> None:
     model = NumberedModel()
-    choosing = ChoosingModel.of(model)
+    choosing = SingleUsageModel.of(model)
     assert choosing._llm_type == model._llm_type
     assert choosing._identifying_params == model._identifying_params
     assert choosing._get_ls_params(stop=["x"]) == model._get_ls_params(stop=["x"])

@@ -26,8 +26,14 @@ from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import InputError, MissingExtraError, SamplingWarning
-from langchain_cfc.sampling import Sampler, resolved, without_streaming_and_cache
-from langchain_cfc.sampling.models import functions, hidden_models, holds_model, inside, late_settings
+from langchain_cfc.execution.langgraph_compat import get_deferred_settings
+from langchain_cfc.sampling import Sampler, resolve_generator, without_streaming_and_cache
+from langchain_cfc.sampling.models import (
+    has_model,
+    list_hidden_models,
+    list_opaque_parts,
+    walk_runnables,
+)
 from tests.runnable.parts import plain_artifact
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
@@ -64,7 +70,7 @@ def test_a_generator_given_by_name(base_url: str, script: Script, serve: str) ->
 
 
 def test_a_name_makes_the_chat_model_that_langchain_makes(base_url: str) -> None:
-    model = resolved("openai:gpt-4o-mini")
+    model = resolve_generator("openai:gpt-4o-mini")
     assert isinstance(model, ChatOpenAI)
     assert str(model.root_client.base_url) == f"{base_url}/"
 
@@ -81,7 +87,7 @@ def test_a_name_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", without)
     expected = r"a generator given by its name \('openai:x'\) needs langchain, which is not installed"
     with pytest.raises(MissingExtraError, match=expected):
-        resolved("openai:x")
+        resolve_generator("openai:x")
 
 
 def test_all_that_a_name_needs_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,16 +96,16 @@ def test_all_that_a_name_needs_is_named_at_once(monkeypatch: pytest.MonkeyPatch)
     expected = r"needs langchain and langchain_openai, .*: pip install 'langchain-cfc\[langchain,openai\]'"
     for name in ("openai:x", "gpt-4o-mini"):
         with pytest.raises(MissingExtraError, match=expected):
-            resolved(name)
+            resolve_generator(name)
     with pytest.raises(MissingExtraError, match=r"needs langchain, .* 'langchain-cfc\[langchain\]'"):
-        resolved("anthropic:x")
+        resolve_generator("anthropic:x")
 
 
 def test_what_lcel_takes_is_taken() -> None:
     model = NumberedModel()
-    assert resolved(model) is model
-    assert resolved(str).invoke(7) == "7"
-    assert isinstance(resolved({"out": model}), RunnableParallel)
+    assert resolve_generator(model) is model
+    assert resolve_generator(str).invoke(7) == "7"
+    assert isinstance(resolve_generator({"out": model}), RunnableParallel)
 
 
 # Models that are only made when they are called.
@@ -168,9 +174,9 @@ def test_what_was_queued_for_such_a_model_is_kept(base_url: str, script: Script,
 def test_the_users_own_late_model_is_left_alone() -> None:
     model = late(n=5)
     copy = without_streaming_and_cache(model.bind_tools([]))
-    assert late_settings(copy) == {"model": "openai:recorded", **QUIET}
-    assert late_settings(model) == {"model": "openai:recorded", "n": 5}
-    assert late_settings(without_streaming_and_cache(model, fresh=False)) == {
+    assert get_deferred_settings(copy) == {"model": "openai:recorded", **QUIET}
+    assert get_deferred_settings(model) == {"model": "openai:recorded", "n": 5}
+    assert get_deferred_settings(without_streaming_and_cache(model, fresh=False)) == {
         "model": "openai:recorded",
         "n": 5,
         "disable_streaming": True,
@@ -325,15 +331,15 @@ def test_no_function_is_warned_of_where_its_model_can_be_seen() -> None:
 def test_what_is_inside_comes_in_order() -> None:
     first, second = NumberedModel(), NumberedModel()
     chain = RunnableParallel(a=first.bind(stop=["x"]), b=second) | RunnableLambda(str)
-    assert [one for one in inside(chain) if isinstance(one, NumberedModel)] == [first, second]
-    assert next(inside(chain)) is chain
-    assert list(inside("text")) == []
+    assert [one for one in walk_runnables(chain) if isinstance(one, NumberedModel)] == [first, second]
+    assert next(walk_runnables(chain)) is chain
+    assert list(walk_runnables("text")) == []
 
 
 def test_models_are_seen_in_fields_and_in_functions() -> None:
-    assert holds_model(NumberedModel().with_fallbacks([NumberedModel()]))
-    assert holds_model(calling(NumberedModel()))
-    assert holds_model(late())
-    assert not holds_model(RunnableLambda(str) | StrOutputParser())
-    assert hidden_models(NumberedModel()) == []
-    assert functions(RunnableLambda(Bot().answer) | StrOutputParser()) == ["answer"]
+    assert has_model(NumberedModel().with_fallbacks([NumberedModel()]))
+    assert has_model(calling(NumberedModel()))
+    assert has_model(late())
+    assert not has_model(RunnableLambda(str) | StrOutputParser())
+    assert list_hidden_models(NumberedModel()) == []
+    assert list_opaque_parts(RunnableLambda(Bot().answer) | StrOutputParser()) == ["answer"]

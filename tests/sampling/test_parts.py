@@ -28,7 +28,7 @@ from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.retry import RunnableRetry
 
 from langchain_cfc.sampling.models import without_streaming_and_cache
-from langchain_cfc.sampling.requests import answering, split
+from langchain_cfc.sampling.requests import find_answering_model, split_generator
 
 from .parts import Drawing, Library, NumberedModel, Seen, both_ways, texts
 
@@ -221,7 +221,7 @@ def test_the_parts_answer_as_the_whole(name: str, draw: Drawing) -> None:
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "model in a function"])
 def test_one_request_finds_context_once_too(name: str, draw: Drawing) -> None:
     parts = Parts(SHAPES[name])
-    if answering(split(parts.chain).sampled) is None:
+    if find_answering_model(split_generator(parts.chain).sampled) is None:
         # Inside a map, the model's message is not what is drawn.
         assert name in {"retrieval chain", "history"}
         return
@@ -233,7 +233,7 @@ def test_one_request_finds_context_once_too(name: str, draw: Drawing) -> None:
 
 def test_without_history_nothing_is_rewritten() -> None:
     parts = Parts(SHAPES["history"])
-    assert split(parts.chain).once is not None
+    assert split_generator(parts.chain).once is not None
     parts.chain.invoke({**QUESTION, "chat_history": []})
     assert parts.helper.requests == []
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_cut_before_its_retriever_searches_for_each_answer(name: 
 @pytest.mark.parametrize("name", ["arguments", "fallbacks", "branch", "map"])
 def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
     chain = Parts(WHOLE[name]).chain
-    found = split(chain)
+    found = split_generator(chain)
     assert found.once is None
     assert found.sampled is chain
 
@@ -275,20 +275,20 @@ class Own(RunnableBindingBase[Any, Any]):
 
 def test_a_binding_of_another_kind_stays_whole() -> None:
     parts = Parts(SHAPES["assigned"])
-    assert split(parts.chain).once is not None
+    assert split_generator(parts.chain).once is not None
     chain: AnyRunnable = Own(bound=parts.chain)
-    assert split(chain).once is None
-    assert split(chain).sampled is chain
-    assert answering(Own(bound=parts.model)) is None
-    assert answering(RunnableBinding(bound=parts.model)) is not None
+    assert split_generator(chain).once is None
+    assert split_generator(chain).sampled is chain
+    assert find_answering_model(Own(bound=parts.model)) is None
+    assert find_answering_model(RunnableBinding(bound=parts.model)) is not None
 
 
 def test_a_draft_made_in_a_function_is_no_preparation() -> None:
     parts = Parts(lambda model, helper, _: said_in_a_function(helper) | itemgetter("input") | model)
-    assert split(parts.chain).once is None
+    assert split_generator(parts.chain).once is None
     # The negative control: a function that calls no model prepares, and runs once.
     prepared: AnyRunnable = RunnableLambda(itemgetter("input")) | parts.model
-    assert split(prepared).once is not None
+    assert split_generator(prepared).once is not None
 
 
 def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
@@ -298,7 +298,7 @@ def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
         return chain.invoke(given) if given else ""
 
     chain = RunnableLambda(again) | RunnableLambda(lambda given: given)
-    assert split(chain).once is None
+    assert split_generator(chain).once is None
 
 
 @both_ways
@@ -348,7 +348,7 @@ def test_a_config_of_the_whole_reaches_one_request(draw: Drawing) -> None:
 def test_the_model_is_found_in_whatever_stands_around_it() -> None:
     model = NumberedModel()
     chain = (model.bind(stop=["x"]).with_retry() | TEXT).with_config(tags=["mine"]) | str.upper
-    found = answering(chain)
+    found = find_answering_model(chain)
     assert found is not None
     assert found.model is model
     assert [isinstance(one, RunnableRetry) for one in found.wrappers] == [False, False, True]
@@ -358,11 +358,11 @@ def test_the_model_is_found_in_whatever_stands_around_it() -> None:
 
 def test_arguments_bound_to_a_sequence_go_to_its_model_alone() -> None:
     model = NumberedModel()
-    found = answering((model | RunnableLambda(lambda message: message.text)).bind(stop=["x"]))
+    found = find_answering_model((model | RunnableLambda(lambda message: message.text)).bind(stop=["x"]))
     assert found is not None
     assert found.after is not None
     assert found.after.invoke(AIMessage("said")) == "said"
-    assert found.around(model).invoke("x").text == "answer 0"
+    assert found.wrap(model).invoke("x").text == "answer 0"
     assert model.requests == [{"prompt": "x", "stop": ["x"]}]
 
 
@@ -376,13 +376,13 @@ def test_arguments_bound_to_a_sequence_go_to_its_model_alone() -> None:
     ],
 )
 def test_what_begins_otherwise_has_no_one_model_to_ask(sampled: AnyRunnable) -> None:
-    assert answering(sampled) is None
-    assert answering(sampled | TEXT) is None
+    assert find_answering_model(sampled) is None
+    assert find_answering_model(sampled | TEXT) is None
 
 
 def test_a_quiet_chain_is_cut_as_the_chain_is() -> None:
     for name, shape in SHAPES.items():
         chain = Parts(shape).chain
-        loud, quietly = split(chain), split(without_streaming_and_cache(chain))
+        loud, quietly = split_generator(chain), split_generator(without_streaming_and_cache(chain))
         assert (quietly.once is None) == (loud.once is None), name
         assert type(quietly.sampled) is type(loud.sampled), name

@@ -20,10 +20,10 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
-from langchain_cfc.execution import Progress, bounded_by, complete
+from langchain_cfc.execution import Progress, apply_config_limits, run_flow
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.sampling.usage import is_same_model
-from langchain_cfc.verifiers.base import checked_outputs, checked_scores
+from langchain_cfc.verifiers.base import check_outputs, check_scores
 
 from .parts import PROMPT, Drawing, both_ways, drawn
 
@@ -118,17 +118,17 @@ def test_answers_from_a_cache_are_refused(place: Place, draw: Drawing) -> None:
     assert len(model._calls) == 1
 
 
-class MemoryKeeper:
-    """Keeps candidates of one prompt."""
+class MemoryStore:
+    """Stores candidates of one prompt."""
 
     def __init__(self) -> None:
         self.draws: dict[int, DrawnCandidate] = {}
 
-    def known(self, prepared: Any) -> dict[int, DrawnCandidate]:
+    def load(self, prepared: Any) -> dict[int, DrawnCandidate]:
         del prepared
         return dict(self.draws)
 
-    def keep(self, slot: int, draw: DrawnCandidate) -> None:
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
         self.draws[slot] = draw
 
     def discard(self) -> None:
@@ -137,12 +137,12 @@ class MemoryKeeper:
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
 def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
-    keeper = MemoryKeeper()
+    store = MemoryStore()
     sampler = Sampler(in_function(CountingModel(cache=InMemoryCache())))
     for _ in range(2):
-        with bounded_by(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
-            complete(sampler.draws(PROMPT, N, ensure_config(IN_TURN), Progress(), keeper=keeper))
-        assert keeper.draws == {}
+        with apply_config_limits(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
+            run_flow(sampler.draw_steps(PROMPT, N, ensure_config(IN_TURN), Progress(), store=store))
+        assert store.draws == {}
 
 
 @both_ways
@@ -260,7 +260,7 @@ def test_another_model_that_answers_is_warned_of(draw: Drawing) -> None:
     Sampler(CountingModel(model="big", answers_as="small-1"), watches_model=False).draw(PROMPT, 2)
 
 
-@pytest.mark.parametrize("check", [checked_scores, lambda scores, n: checked_outputs(scores, n, "v")])
+@pytest.mark.parametrize("check", [check_scores, lambda scores, n: check_outputs(scores, n, "v")])
 def test_masked_scores_are_refused(check: Callable[[Any, int], list[float]]) -> None:
     masked = np.ma.masked_array([0.1, 0.2], mask=[False, True])
     for scores in (masked, np.ma.masked_array([0.1, 0.2]), [0.1, np.ma.masked], list(masked)):

@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, complete, with_call_limits
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, apply_limits, run_flow
 from langchain_cfc.sampling import Sampler
 from langchain_cfc.sampling.sampler import TOP_UPS
 from tests.serving.openai_server import Fault, Script
@@ -267,8 +267,8 @@ def test_what_is_prepared_takes_a_place_too() -> None:
     within = CallLimits(ConcurrencyLimiter(1))
 
     def serve() -> None:
-        with with_call_limits(within):
-            complete(sampler.draws(PROMPT, 1, RunnableConfig(), Progress()))
+        with apply_limits(within):
+            run_flow(sampler.draw_steps(PROMPT, 1, RunnableConfig(), Progress()))
 
     threads = [threading.Thread(target=serve) for _ in range(3)]
     for one in threads:

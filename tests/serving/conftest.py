@@ -10,7 +10,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance
 
@@ -29,7 +29,7 @@ RECORDED: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def provenance() -> Provenance:
     """The recording's header."""
-    found = recording().provenance
+    found = load_recording().provenance
     assert found is not None
     return found
 
@@ -37,7 +37,7 @@ def provenance() -> Provenance:
 @pytest.fixture(scope="session")
 def facts() -> list[PromptRecord]:
     """The recorded prompts with ten candidates each."""
-    return list(recording())
+    return list(load_recording())
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRec
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata
 from langchain_cfc.errors import DrawError, FingerprintError, FingerprintWarning, VerifierError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SequenceProbability
 
@@ -259,7 +259,7 @@ def test_other_sampling_parameters_are_refused_before_any_request(
 def test_another_model_is_refused_before_any_request(
     make_chain: MakeChain, chat_model: MakeModel, fact_artifact: CalibrationArtifact, script: Script
 ) -> None:
-    stated = fingerprint(chat_model())
+    stated = compute_fingerprint(chat_model())
     assert fact_artifact.provenance is not None
     header = fact_artifact.provenance.model_copy(update={"generator": stated})
     artifact = fact_artifact.model_copy(update={"provenance": header})

@@ -17,7 +17,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.candidates import as_draw
+from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.set_rules import parse_set_rule
 from tests.runnable.parts import ScriptedModel
 
@@ -132,7 +132,7 @@ def test_offline_and_online_decide_alike_and_show_no_blank(rule: str, never_empt
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_a_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMessage) -> None:
-    drawn = as_draw(0, refusal)
+    drawn = make_candidate(0, refusal)
     # What `collect` records of it is this text.
     assert (drawn.text, drawn.data, drawn.message) == ("", None, refusal)
     replies = iter([refusal, AIMessage("lima"), refusal])
@@ -146,7 +146,7 @@ def test_a_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMes
 
 def test_a_candidate_that_only_calls_tools_is_not_blank() -> None:
     call: Any = {"name": "search", "args": {}, "id": "1", "type": "tool_call"}
-    assert measure_answer(as_draw(0, AIMessage("", tool_calls=[call])).text) > 0
+    assert measure_answer(make_candidate(0, AIMessage("", tool_calls=[call])).text) > 0
 
 
 def test_what_an_extractor_finds_no_answer_in_is_blank() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from langchain_cfc import CalibrationArtifact
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import write_records
 from tests.cli.running import Ran, run
 
@@ -19,7 +19,7 @@ ONE_JOB = ["--jobs", "1"]
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("my records") / "facts.jsonl"
-    write_records(path, recording())
+    write_records(path, load_recording())
     return path
 
 

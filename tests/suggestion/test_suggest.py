@@ -15,7 +15,7 @@ import pytest
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CalibrationError,
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def facts() -> LabelledBatch:
-    return tabulate(recording())
+    return tabulate(load_recording())
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, _windows
@@ -426,7 +426,7 @@ def test_a_search_from_a_shared_vertex_that_fails_is_begun_anew(monkeypatch: pyt
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 def test_most_prompts_on_edges_are_answered_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     # Groups on the recording: alpha N_g is whole for some, and the smallest window holds one row of others.
-    table = tabulate(recording())
+    table = tabulate(load_recording())
     made = calibrate(
         table,
         alpha="0.3",

@@ -8,7 +8,7 @@ import numpy as np
 from langchain_core.messages import AIMessage
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.scoring import Discrimination, compute_auroc
@@ -21,7 +21,7 @@ CONFIDENCE = 0.9999
 
 @cache
 def records() -> list[PromptRecord]:
-    return list(recording())
+    return list(load_recording())
 
 
 @cache

@@ -22,8 +22,8 @@ from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
@@ -170,7 +170,7 @@ def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str)
 @pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2)])
 def test_both_calls_keep_to_the_bounds(places: int, most: int) -> None:
     compass = Compass()
-    with with_call_limits(CallLimits(ConcurrencyLimiter(places))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(places))):
         ainvoked(EmbeddingSimilarity(compass), drawn("east", "north"))
     assert compass.most == most
 
@@ -183,7 +183,7 @@ def test_the_sync_calls_run_at_the_same_time() -> None:
             both.wait()
             return super().embed_documents(texts)
 
-    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
         assert invoked(EmbeddingSimilarity(Waiting()), drawn("east", "east")) == [0.0]
 
 
@@ -298,11 +298,11 @@ def test_a_real_client_over_http(ask: Ask, base_url: str) -> None:
 
 def test_it_says_what_it_is() -> None:
     large = OpenAIEmbeddings(model="text-embedding-3-large", dimensions=256, api_key=SecretStr("none"))
-    said = fingerprint(EmbeddingSimilarity(large))
+    said = compute_fingerprint(EmbeddingSimilarity(large))
     assert (said["embeddings.model"], said["embeddings.dimensions"]) == ("text-embedding-3-large", 256)
     # What does not say which model it is gets no id, and neither does an unknown context.
-    assert "id" not in fingerprint(EmbeddingSimilarity(Compass()))
-    unknown = fingerprint(EmbeddingSimilarity(large, context=lambda _: "x"))
+    assert "id" not in compute_fingerprint(EmbeddingSimilarity(Compass()))
+    unknown = compute_fingerprint(EmbeddingSimilarity(large, context=lambda _: "x"))
     assert "id" not in unknown
     assert unknown["context"] == "own"
 

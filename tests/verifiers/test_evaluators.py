@@ -26,8 +26,8 @@ from openevals.string import levenshtein_distance
 from pydantic import BaseModel, SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 from langchain_cfc.verifiers.evaluators import from_evaluator
@@ -348,7 +348,7 @@ def test_evaluations_run_at_the_same_time_within_the_bounds(ask: Ask, places: in
             now -= 1
         return text == "a"
 
-    with with_call_limits(CallLimits(ConcurrencyLimiter(places))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(places))):
         assert ask(from_evaluator(waiting), drawn("?", "a", "b", "c", "d")) == [0.0, 1.0, 1.0, 1.0]
     assert most == places
 
@@ -405,7 +405,7 @@ class Named(Held):
 
 def test_it_says_what_it_is() -> None:
     verifier = from_evaluator(Named(), range=(0, 10))
-    assert fingerprint(verifier) == {
+    assert compute_fingerprint(verifier) == {
         "id": "evaluator",
         "key": "its only one",
         "better": "higher",
@@ -413,13 +413,13 @@ def test_it_says_what_it_is() -> None:
         "arguments": "none",
         "evaluator.id": "my-judge",
     }
-    assert repr(verifier) == "Evaluated(key=None, higher is better, 0 to 10)"
+    assert repr(verifier) == "EvaluatorVerifier(key=None, higher is better, 0 to 10)"
     others = [from_evaluator(Named()), from_evaluator(Named(), range=(0, 10), higher_is_better=False)]
     for other in others:
         with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
-            compare_fingerprints("verifier", fingerprint(verifier), fingerprint(other))
+            compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))
     # openevals says nothing of its evaluators, so nothing vouches for them.
-    assert "id" not in fingerprint(from_evaluator(exact_match, arguments=reference))
+    assert "id" not in compute_fingerprint(from_evaluator(exact_match, arguments=reference))
 
 
 @pytest.mark.parametrize(

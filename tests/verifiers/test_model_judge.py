@@ -18,7 +18,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import Field
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
 from tests.serving.openai_bodies import Answer
@@ -340,7 +340,7 @@ def test_calls_keep_to_the_bounds(scored: Scored) -> None:
     texts = ["a", "b", "c", "d"]
     replies = dict.fromkeys(texts, replied(token("Yes", -0.1, YES_NO)))
     pairs = Meeting(2)
-    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
         scored(ModelJudge(Weighing(replies=replies, meeting=pairs)), given(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
@@ -355,7 +355,7 @@ def test_requests_keep_to_the_bounds(scored: Scored) -> None:
     answers = dict.fromkeys(texts, STATED["Peru"])
     with judging(answers, faults=[Fault("slow", seconds=0.1)]) as (script, make):
         judge = ModelJudge(make(), mode="structured")
-        with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
+        with apply_limits(CallLimits(ConcurrencyLimiter(2))):
             began = time.monotonic()
             scored(judge, given(*texts))
             took = time.monotonic() - began

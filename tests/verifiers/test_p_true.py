@@ -15,7 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
@@ -294,7 +294,7 @@ def test_calls_keep_to_the_bounds(scored: Scored) -> None:
     texts = ["a", "b", "c", "d"]
     replies = {text: of(A=0.5, B=0.4) for text in texts}
     pairs = Meeting(2)
-    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
         scored(PTrue(Weighing(replies=replies, meeting=pairs)), given(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
@@ -311,7 +311,7 @@ def test_requests_keep_to_the_bounds(scored: Scored) -> None:
         make,
     ):
         model = make()
-        with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
+        with apply_limits(CallLimits(ConcurrencyLimiter(2))):
             began = time.monotonic()
             scored(PTrue(model), given(*texts))
             took = time.monotonic() - began

@@ -16,10 +16,10 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput, pointwise
-from langchain_cfc.verifiers.base import checked_scores
+from langchain_cfc.verifiers.base import check_scores
 
 GIVEN = VerifierInput(
     prompt="where?", candidates=[DrawnCandidate("lima"), DrawnCandidate("quito"), DrawnCandidate("lima")]
@@ -130,7 +130,7 @@ def test_its_runs_hang_under_one_of_that_name() -> None:
 
 def test_it_is_a_verifier() -> None:
     assert isinstance(pointwise(judge), Runnable)
-    assert checked_scores(pointwise(judge).invoke(GIVEN), 3) == EXPECTED
+    assert check_scores(pointwise(judge).invoke(GIVEN), 3) == EXPECTED
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -164,7 +164,7 @@ def test_alone_it_keeps_to_the_max_concurrency_of_its_config() -> None:
 def test_what_its_judge_says_of_itself_is_its_own_fingerprint() -> None:
     model = ChatOpenAI(model="judge-1", api_key=SecretStr("none"))
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{prompt} Is it {candidate}?")
-    assert pointwise(model).fingerprint == fingerprint(model)
+    assert pointwise(model).fingerprint == compute_fingerprint(model)
     assert pointwise(template | model).fingerprint["prompt_digest"].startswith("sha256:")
     assert pointwise(judge).fingerprint == {}
 

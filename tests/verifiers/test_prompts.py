@@ -119,14 +119,14 @@ def test_a_transcript_names_what_it_does_not_show() -> None:
 
 def test_a_single_message_of_another_role_keeps_its_role() -> None:
     assert read([SystemMessage("Be brief.")]).text == "System: Be brief."
-    assert "search" in read([AIMessage("", tool_calls=[CALL])]).only_text("a test", "hint", VerifierError)
+    assert "search" in read([AIMessage("", tool_calls=[CALL])]).require_text("a test", "hint", VerifierError)
 
 
 def test_an_object_is_canonical_json_and_no_text() -> None:
     content = read({"b": 1, "a": "ü"})
     assert (content.kind, content.text) == ("object", '{"a":"ü","b":1}')
     with pytest.raises(InputError, match="the prompt is a mapping, and a test reads text only: do this"):
-        content.only_text("a test", "do this", InputError)
+        content.require_text("a test", "do this", InputError)
 
 
 @pytest.mark.parametrize(

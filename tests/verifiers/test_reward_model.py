@@ -22,8 +22,8 @@ from langchain_core.runnables import RunnableLambda
 from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
@@ -116,7 +116,7 @@ def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int,
         await asyncio.gather(*(verifier.ainvoke(asked) for _ in range(3)))
         return loop.time() - start
 
-    with with_call_limits(CallLimits(ConcurrencyLimiter(places))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(places))):
         took = asyncio.run(three())
     assert took >= 0.2 * batches
     # One after the other they take three times as long; the rest is slack for a busy machine.
@@ -314,7 +314,7 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str) 
 
 def test_it_says_what_it_is() -> None:
     verifier = RewardModel("http://host:8000/v1/", "judge", scale=2)
-    assert fingerprint(verifier) == {
+    assert compute_fingerprint(verifier) == {
         "id": "reward-model",
         "reward_model": "judge",
         "score": "1 / (1 + exp(reward / 2.0))",
@@ -322,12 +322,12 @@ def test_it_says_what_it_is() -> None:
     }
     assert repr(verifier) == "RewardModel('judge' at http://host:8000/v1/score)"
     # Where it is served does not matter, what is served does.
-    elsewhere = fingerprint(RewardModel("https://other", "judge", scale=2.0, api_key=SECRET))
-    assert compare_fingerprints("verifier", fingerprint(verifier), elsewhere) == "matched"
+    elsewhere = compute_fingerprint(RewardModel("https://other", "judge", scale=2.0, api_key=SECRET))
+    assert compare_fingerprints("verifier", compute_fingerprint(verifier), elsewhere) == "matched"
     for other in (RewardModel("http://host", "other", scale=2.0), RewardModel("http://host", "judge")):
         with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
-            compare_fingerprints("verifier", fingerprint(verifier), fingerprint(other))
-    assert "id" not in fingerprint(RewardModel("http://host", "judge", question=str))
+            compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))
+    assert "id" not in compute_fingerprint(RewardModel("http://host", "judge", question=str))
 
 
 def test_copies_score_alike(base_url: str) -> None:

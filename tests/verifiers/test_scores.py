@@ -1,4 +1,4 @@
-"""`checked_scores` on its own; the chains of tests/runnable show what its errors do to a prompt."""
+"""`check_scores` on its own; the chains of tests/runnable show what its errors do to a prompt."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import ServingError, VerifierError
-from langchain_cfc.verifiers.base import checked_scores
+from langchain_cfc.verifiers.base import check_scores
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
 def test_scores_pass_unchanged_to_the_bit(scores: list[float]) -> None:
-    assert checked_scores(scores, len(scores)) == scores
-    assert checked_scores(np.array(scores), len(scores)) == scores
-    assert checked_scores(iter(scores), len(scores)) == scores
+    assert check_scores(scores, len(scores)) == scores
+    assert check_scores(np.array(scores), len(scores)) == scores
+    assert check_scores(iter(scores), len(scores)) == scores
 
 
 @given(
@@ -29,16 +29,16 @@ def test_one_bad_score_is_found_wherever_it_is(scores: list[float], bad: float, 
     slot = data.draw(st.integers(0, len(scores) - 1))
     scores[slot] = bad
     with pytest.raises(VerifierError, match=f"score of candidate {slot} is"):
-        checked_scores(scores, len(scores))
+        check_scores(scores, len(scores))
 
 
 @given(st.lists(st.floats(0.0, 1.0), max_size=8), st.integers(1, 8))
 def test_another_number_of_scores_is_refused(scores: list[float], n: int) -> None:
     if len(scores) == n:
-        assert len(checked_scores(scores, n)) == n
+        assert len(check_scores(scores, n)) == n
     else:
         with pytest.raises(VerifierError, match=f"returned {len(scores)} scores for {n} candidates"):
-            checked_scores(scores, n)
+            check_scores(scores, n)
 
 
 class Tensor:
@@ -55,15 +55,15 @@ class Tensor:
 
 
 def test_scalars_of_other_libraries_are_numbers() -> None:
-    assert checked_scores([Tensor(0.25), np.float32(0.5)], 2) == [0.25, 0.5]
+    assert check_scores([Tensor(0.25), np.float32(0.5)], 2) == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("value", [Tensor(True), np.True_, np.bool_(False)])
 def test_their_booleans_are_not(value: Any) -> None:
     with pytest.raises(VerifierError, match="score of candidate 0"):
-        checked_scores([value], 1)
+        check_scores([value], 1)
 
 
 def test_the_error_says_what_a_verifier_returns() -> None:
     with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*pointwise"):
-        checked_scores(0.3, 1)
+        check_scores(0.3, 1)

@@ -20,11 +20,11 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
-from langchain_cfc.verifiers.self_consistency import SelfConsistency, grouped, normalised
+from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected, normalise_answer
 from tests.verifiers import recorded
 
 Ask = Callable[[SelfConsistency, VerifierInput], list[float]]
@@ -162,7 +162,7 @@ def test_a_judge_model_and_its_parser(ask: Ask) -> None:
 @both_ways
 def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(ask: Ask) -> None:
     judge = Counting(set())
-    with with_call_limits(CallLimits(ConcurrencyLimiter(2))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
         ask(SelfConsistency(equivalent=judge), drawn("a", "b", "A", "c", "d", "b"))
     assert sorted(judge.asked) == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
     assert judge.most == 2
@@ -204,7 +204,9 @@ def test_groups_are_connected_components(graph: tuple[int, list[tuple[int, int]]
     for first, second in edges:
         linked[first, second] = linked[second, first] = 1
     reached = np.linalg.matrix_power(linked, size) > 0
-    names = grouped([str(i) for i in range(size)], [(str(first), str(second)) for first, second in edges])
+    names = group_connected(
+        [str(i) for i in range(size)], [(str(first), str(second)) for first, second in edges]
+    )
     for i in range(size):
         for j in range(size):
             assert (names[str(i)] == names[str(j)]) == reached[i, j]
@@ -216,7 +218,7 @@ def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> N
     scores = invoked(SelfConsistency(), drawn(*texts))
     assert all(0.0 <= score <= 1.0 - 1.0 / n + 1e-15 for score in scores)
     # A group of size s holds s candidates with share s / n, so the inverse shares add up to groups * n.
-    groups = len({normalised(text) for text in texts})
+    groups = len({normalise_answer(text) for text in texts})
     assert sum(1.0 / (1.0 - score) for score in scores) == pytest.approx(groups * n)
 
 
@@ -235,7 +237,7 @@ def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> N
     ],
 )
 def test_what_normalisation_unifies(one: str, other: str) -> None:
-    assert normalised(one) == normalised(other)
+    assert normalise_answer(one) == normalise_answer(other)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_what_normalisation_unifies(one: str, other: str) -> None:
     [("-5", "5"), ("50%", "50"), ("$5", "5"), ("[0, 1)", "(0, 1]"), (".5", "5"), ("C#", "C"), ("a b", "ab")],
 )
 def test_what_it_must_not(one: str, other: str) -> None:
-    assert normalised(one) != normalised(other)
+    assert normalise_answer(one) != normalise_answer(other)
 
 
 @both_ways
@@ -276,7 +278,7 @@ def test_both_ways_without_a_judge_is_refused() -> None:
 
 
 def test_it_says_what_it_is() -> None:
-    assert fingerprint(SelfConsistency()) == {
+    assert compute_fingerprint(SelfConsistency()) == {
         "id": "self-consistency",
         "answer": "whole text",
         "normalised": "nfkc, casefold, trimmed",
@@ -288,14 +290,14 @@ def test_it_says_what_it_is() -> None:
 def test_another_setting_is_another_verifier() -> None:
     extractor = RecordedAnswers([])
     extractor.fingerprint = {"id": "first-line"}
-    known = fingerprint(SelfConsistency(extractor))
+    known = compute_fingerprint(SelfConsistency(extractor))
     assert (known["id"], known["answer.id"]) == ("self-consistency", "first-line")
     made = [
         known,
-        fingerprint(SelfConsistency()),
-        fingerprint(SelfConsistency(normalise=None)),
-        fingerprint(SelfConsistency(equivalent=same_initial)),
-        fingerprint(SelfConsistency(equivalent=same_initial, both_ways=True)),
+        compute_fingerprint(SelfConsistency()),
+        compute_fingerprint(SelfConsistency(normalise=None)),
+        compute_fingerprint(SelfConsistency(equivalent=same_initial)),
+        compute_fingerprint(SelfConsistency(equivalent=same_initial, both_ways=True)),
     ]
     for one in made:
         for other in made:
@@ -305,10 +307,10 @@ def test_another_setting_is_another_verifier() -> None:
 
 
 def test_no_id_vouches_for_a_part_that_says_nothing() -> None:
-    unknown = fingerprint(SelfConsistency(last_word))
+    unknown = compute_fingerprint(SelfConsistency(last_word))
     assert "id" not in unknown
     assert compare_fingerprints("verifier", unknown, unknown) == "unverified"
-    known = fingerprint(SelfConsistency())
+    known = compute_fingerprint(SelfConsistency())
     assert compare_fingerprints("verifier", known, known) == "matched"
 
 

@@ -13,8 +13,8 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, with_call_limits
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from tests.verifiers import recorded
@@ -54,7 +54,7 @@ def test_per_token_computed_by_hand() -> None:
 
 def test_the_async_path_gives_the_same() -> None:
     candidates = given(drawn(-0.3, -1.1), drawn(-2.0))
-    with with_call_limits(CallLimits(ConcurrencyLimiter(1))):
+    with apply_limits(CallLimits(ConcurrencyLimiter(1))):
         found = asyncio.run(SequenceProbability().ainvoke(candidates))
     assert found == SequenceProbability().invoke(candidates)
 
@@ -109,8 +109,8 @@ def test_what_is_no_log_probability_never_looks_certain(logprobs: tuple[float, .
 
 
 def test_it_says_what_it_is() -> None:
-    assert fingerprint(SequenceProbability()) == {"id": "sequence-probability"}
-    assert fingerprint(SequenceProbability(per_token=True)) == {"id": "token-probability"}
+    assert compute_fingerprint(SequenceProbability()) == {"id": "sequence-probability"}
+    assert compute_fingerprint(SequenceProbability(per_token=True)) == {"id": "token-probability"}
     assert repr(SequenceProbability()) == "SequenceProbability()"
     assert repr(SequenceProbability(per_token=True)) == "SequenceProbability(per_token=True)"
 

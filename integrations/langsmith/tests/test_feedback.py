@@ -23,7 +23,7 @@ from langsmith import Client
 from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import Fault, LangSmith
 from langchain_cfc import CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc.demo import kept
+from langchain_cfc.demo import is_promise_kept
 from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.labelers import NormalisedMatch
 
@@ -78,7 +78,7 @@ def test_each_served_prompt_has_its_decision_on_its_own_run(
         assert said["cfc_abstained"]["comment"] == result.reason
         assert said["cfc_not_certifiable"]["score"] == int(result.reason == "not_certifiable")
         assert said["cfc_set_size"]["score"] == sum(one.accepted for one in result.candidates)
-        assert said["cfc_kept_promise"]["score"] == int(kept(record, result))
+        assert said["cfc_kept_promise"]["score"] == int(is_promise_kept(record, result))
         source = said["cfc_answered"]["feedback_source"]["metadata"]
         assert source == {"artifact": chain.artifact.digest, "alpha": "0.2"}
     # Otherwise half of this would have shown nothing.

@@ -15,8 +15,8 @@ from langchain_cfc_openai import ChatCompletions, generator, judge, p_true
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
-from langchain_cfc.demo import recording
-from langchain_cfc.labelers import NormalisedMatch, normal_form
+from langchain_cfc.demo import load_recording
+from langchain_cfc.labelers import NormalisedMatch, compute_normal_form
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
@@ -47,7 +47,7 @@ both_samplings = pytest.mark.parametrize("sampling", ["requests", "single_reques
 
 def continents() -> list[PromptRecord]:
     """The recorded questions about continents, ten candidates each."""
-    return [record for record in recording() if record.metadata["topic"] == "continent"]
+    return [record for record in load_recording() if record.metadata["topic"] == "continent"]
 
 
 class Replies(dict[str, list[Answer]]):
@@ -57,7 +57,7 @@ class Replies(dict[str, list[Answer]]):
         found = re.search(r"<question>\n(.*)\n</question>.*<answer>\n(.*)\n</answer>", asked, re.DOTALL)
         if found is None:
             raise KeyError(asked)
-        true = normal_form(found[2]) in _references()[found[1]]
+        true = compute_normal_form(found[2]) in _references()[found[1]]
         if "percent" in asked:
             return [Answer(f'{{"percent": {90 if true else 20}}}', -0.1)]
         likely = math.log(0.9 if true else 0.2)
@@ -67,7 +67,9 @@ class Replies(dict[str, list[Answer]]):
 
 
 def _references() -> dict[str, set[str]]:
-    return {str(record.input): {normal_form(one) for one in record.reference} for record in continents()}
+    return {
+        str(record.input): {compute_normal_form(one) for one in record.reference} for record in continents()
+    }
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, question
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 
 # What a request says beside, and what CFC itself asks for.
 BESIDE = {
@@ -111,7 +111,7 @@ def test_how_it_is_reached_is_of_no_account(hosted: Hosted, saved: Saved) -> Non
     )
     for same in (otherwise, otherwise.bind(timeout=4.0), otherwise.with_retry(), hosted.generator(stop="\n")):
         assert hosted.chain(saved, generator=same).guarantee.binding == "matched"
-    told = json.dumps(fingerprint(otherwise))
+    told = json.dumps(compute_fingerprint(otherwise))
     assert not any(word in told for word in ("another", "blue", hosted.url))
 
 
@@ -121,15 +121,15 @@ def test_one_text_that_ends_a_candidate_is_one(hosted: Hosted) -> None:
 
 def test_tools_and_formats_that_were_calibrated_match(hosted: Hosted) -> None:
     tools = hosted.generator().bind_tools([City])
-    said = json.loads(json.dumps(fingerprint(tools)))
-    assert compare_fingerprints("generator", said, fingerprint(tools)) == "matched"
+    said = json.loads(json.dumps(compute_fingerprint(tools)))
+    assert compare_fingerprints("generator", said, compute_fingerprint(tools)) == "matched"
     # They may still come with a call, as those of `CFCChatModel.bind_tools` do; other ones may not.
-    assert compare_fingerprints("generator", said, fingerprint(hosted.generator())) == "unverified"
+    assert compare_fingerprints("generator", said, compute_fingerprint(hosted.generator())) == "unverified"
     with pytest.raises(FingerprintError, match="tools_digest is"):
-        compare_fingerprints("generator", said, fingerprint(hosted.generator().bind_tools([WEATHER])))
+        compare_fingerprints("generator", said, compute_fingerprint(hosted.generator().bind_tools([WEATHER])))
     held = hosted.generator(response_format={"type": "json_object"}, extra_body={"top_k": 20})
-    said = json.loads(json.dumps(fingerprint(held)))
-    assert compare_fingerprints("generator", said, fingerprint(held)) == "matched"
+    said = json.loads(json.dumps(compute_fingerprint(held)))
+    assert compare_fingerprints("generator", said, compute_fingerprint(held)) == "matched"
 
 
 def test_arguments_of_a_call_are_refused_behind_the_chat_model_too(hosted: Hosted, saved: Saved) -> None:
@@ -145,7 +145,7 @@ def test_arguments_of_a_call_are_refused_behind_the_chat_model_too(hosted: Hoste
 
 def test_another_prompt_before_it_is_refused(hosted: Hosted) -> None:
     one, other = (
-        fingerprint(ChatPromptTemplate.from_template(words) | hosted.generator())
+        compute_fingerprint(ChatPromptTemplate.from_template(words) | hosted.generator())
         for words in ("{question}", "In a word: {question}")
     )
     with pytest.raises(FingerprintError, match="prompt_digest"):

@@ -37,7 +37,7 @@ from integrations.openevals.tests.parts import (
     reply,
 )
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
-from langchain_cfc.fingerprints import compare_fingerprints, fingerprint
+from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers import from_evaluator
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -80,7 +80,7 @@ def test_a_continuous_scale_and_a_stated_cut(ask: Ask, model: ChatOpenAI, script
     # The negative control: another cut, other labels, another labeler.
     lower = judge_labeler(model, PROMPT, continuous=True, at_least=0.6)
     assert ask(lower, LABELLED) == [True, True, True]
-    assert fingerprint(lower) != fingerprint(labeler)
+    assert compute_fingerprint(lower) != compute_fingerprint(labeler)
 
 
 @both_ways
@@ -208,7 +208,9 @@ def test_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
     template = ChatPromptTemplate.from_messages([("system", "Be strict."), ("user", PROMPT)])
     assert ask(judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
     other = ChatPromptTemplate.from_messages([("system", "Be kind."), ("user", PROMPT)])
-    assert fingerprint(judge_verifier(model, template)) != fingerprint(judge_verifier(model, other))
+    assert compute_fingerprint(judge_verifier(model, template)) != compute_fingerprint(
+        judge_verifier(model, other)
+    )
 
 
 @both_ways
@@ -225,7 +227,7 @@ def test_a_template_with_a_schema_of_its_own(ask: Ask, model: ChatOpenAI, script
         )
     verifier = judge_verifier(model, template, key="right")
     assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
-    assert fingerprint(verifier) != fingerprint(judge_verifier(model, other, key="right"))
+    assert compute_fingerprint(verifier) != compute_fingerprint(judge_verifier(model, other, key="right"))
 
 
 # --- what a prompt shows
@@ -379,7 +381,10 @@ def test_the_fingerprint_tells_judges_apart(model: ChatOpenAI) -> None:
     assert (said["evaluator.model.model"], said["evaluator.model.temperature"]) == ("judging", 0.0)
     assert said["evaluator.openevals"] == version("openevals")
     assert said["evaluator.scale"] == "true or false"
-    assert compare_fingerprints("verifier", said, fingerprint(judge_verifier(model, PROMPT))) == "matched"
+    assert (
+        compare_fingerprints("verifier", said, compute_fingerprint(judge_verifier(model, PROMPT)))
+        == "matched"
+    )
     others = [
         judge_verifier(model, PROMPT + " Say."),
         judge_verifier(model.model_copy(update={"model_name": "other"}), PROMPT),
@@ -390,7 +395,7 @@ def test_the_fingerprint_tells_judges_apart(model: ChatOpenAI) -> None:
     ]
     for other in others:
         with pytest.raises(FingerprintError, match="not the one that the artifact was calibrated for"):
-            compare_fingerprints("verifier", said, fingerprint(other))
+            compare_fingerprints("verifier", said, compute_fingerprint(other))
 
 
 def test_a_function_that_does_not_say_what_it_is_vouches_for_nothing(model: ChatOpenAI) -> None:

@@ -18,7 +18,7 @@ from openevals.string import embedding_similarity
 
 from integrations.openevals.tests.parts import Ask, ainvoked, both_ways, drawn, hosted, invoked, recorded
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
-from langchain_cfc.fingerprints import fingerprint
+from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.labelers import JudgeLabels
 from tests.serving.openai_server import Fault, Script
 
@@ -269,6 +269,6 @@ def test_the_rule_stands_in_the_fingerprint() -> None:
     assert cut.fingerprint["correct"] == "at least 0.7"
     assert cut.fingerprint["judge.evaluator"] == "levenshtein_distance"
     assert repr(cut) == "EvaluatorLabeler(correct: at least 0.7)"
-    assert fingerprint(cut) == fingerprint(labeler("levenshtein_distance", at_least=0.7))
+    assert compute_fingerprint(cut) == compute_fingerprint(labeler("levenshtein_distance", at_least=0.7))
     others = [labeler("levenshtein_distance", at_least=0.71), labeler("exact_match", at_least=0.7)]
-    assert all(fingerprint(other) != fingerprint(cut) for other in others)
+    assert all(compute_fingerprint(other) != compute_fingerprint(cut) for other in others)

@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from benchmarks.in_memory import FEATURES, InMemoryModel, calibrated
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-from langchain_cfc.demo import recording
+from langchain_cfc.demo import load_recording
 
 ARTIFACT = "LOAD_ARTIFACT"
 DELAY = 0.02
@@ -19,7 +19,7 @@ DELAY = 0.02
 
 def artifact() -> CalibrationArtifact:
     """Calibrated on the recording that ships, n = 10."""
-    return calibrated(list(recording()), FEATURES)
+    return calibrated(list(load_recording()), FEATURES)
 
 
 def verify(_: Any, candidates: Sequence[Any]) -> list[float]:

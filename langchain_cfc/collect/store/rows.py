@@ -38,7 +38,7 @@ from langchain_cfc.collect.store import schema
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers.base import Scored
+from langchain_cfc.verifiers.base import VerifierScores
 
 Row: TypeAlias = dict[str, Any]
 Statement: TypeAlias = Insert | Update | Delete
@@ -275,7 +275,7 @@ def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]
     return [(_ADD_ANNOUNCED, rows)]
 
 
-def insert_scores(position: int, scores: Scored, usage: Usage) -> list[Write]:
+def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[Write]:
     """Prepare the writes that finish the scores of a prompt."""
     outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
     rows: list[Row] = [
@@ -396,7 +396,7 @@ def add_prompts(
     """
     new, stream = 0, iter(items)
     columns = schema.prompts.c
-    with database.writing() as connection:
+    with database.begin_write() as connection:
         last = connection.execute(select(func.max(columns.position))).scalar()
         position = 0 if last is None else last + 1
         while page := list(islice(stream, PAGE)):
@@ -409,7 +409,7 @@ def add_prompts(
                     _check_same(database.name, row, known[example.id])
                     continue
                 if record is not None:
-                    writes += _record_writes(position, record, models, without_nul=database.without_nul)
+                    writes += _record_writes(position, record, models, without_nul=database.rejects_nul)
                 writes.append([(_ADD_PROMPTS, [row])])
                 position, new = position + 1, new + 1
             execute_writes(connection, combine_writes(writes))
@@ -427,7 +427,7 @@ def _record_writes(
         for one in candidates
     ]
     outputs = [one.scores or {} for one in candidates]
-    scores = Scored([one.score for one in candidates], outputs if any(outputs) else None)
+    scores = VerifierScores([one.score for one in candidates], outputs if any(outputs) else None)
     answers = [one.answer for one in candidates if one.answer is not None]
     if answers and len(answers) < len(candidates):
         msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"

@@ -305,7 +305,7 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
     return seal, [position for position, _ in finished]
 
 
-_ADVICE = ". Go back to a copy of it; `langchain-cfc status --check STORE` looks at all that it holds"
+_ADVICE = ". Restore a copy of it; `langchain-cfc status --check STORE` checks everything in it"
 
 
 @contextmanager
@@ -389,11 +389,11 @@ def upgrade_store(database: Database) -> None:
 
     Version 1 could not detect damage, so the digests describe what the store holds now.
     """
-    with database.locked(), database.writing() as connection:
-        if database.embedded:
+    with database.hold_lock(), database.begin_write() as connection:
+        if database.is_sqlite:
             # The driver would begin the transaction only after the tables are changed.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-        binary = "BLOB" if database.embedded else "BYTEA"
+        binary = "BLOB" if database.is_sqlite else "BYTEA"
         added = [("prompts", name, "TEXT") for name in _DIGESTS]
         added += [("draws", "packed", binary), ("draws", "checksum", "TEXT")]
         added += [("calls", "answered", "INTEGER NOT NULL DEFAULT 0")]

@@ -168,12 +168,12 @@ class Store:
 
     def _create(self) -> None:
         """Create the tables unless there are any; `_check_version` then looks at those that exist."""
-        known = self._database.tables()
+        known = self._database.list_tables()
         if known - set(schema.metadata.tables) and self.embedded:
             return
         if _facts.name in known and self._read_fact("format") is not None:
             return
-        self._database.create(schema.metadata)
+        self._database.create_tables(schema.metadata)
         if self._read_fact("format") is None:
             facts = {
                 "version": schema.VERSION,
@@ -182,7 +182,7 @@ class Store:
                 "format": schema.FORMAT,
             }
             written = {name: schema.to_json(value) for name, value in facts.items()}
-            with self._database.writing() as connection:
+            with self._database.begin_write() as connection:
                 # Remove what an interrupted creation has left.
                 connection.execute(_facts.delete())
                 _write_facts(
@@ -190,7 +190,7 @@ class Store:
                 )
 
     def _check_version(self) -> None:
-        if _facts.name not in self._database.tables() or self._read_fact("format") != schema.FORMAT:
+        if _facts.name not in self._database.list_tables() or self._read_fact("format") != schema.FORMAT:
             msg = f"{self.name} is no store of a collection"
             raise StoreError(msg)
         version = self._read_fact("version")
@@ -204,19 +204,19 @@ class Store:
             raise StoreError(msg)
 
     def _read_fact(self, name: str) -> Any:
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
         return None if value is None else json.loads(value)
 
     def _verify(self) -> tuple[schema.Seal, list[int]]:
         """Return the seal and the positions of finished prompts, after a comparison with the content."""
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             return schema.verify_seal(self.name, connection)
 
     @contextmanager
     def _open_reader(self) -> Iterator[Connection]:
         """Open a connection whose values are reported as damage if they cannot be read."""
-        with schema.report_damage(self.name), self._database.reading() as connection:
+        with schema.report_damage(self.name), self._database.begin_read() as connection:
             yield connection
 
     def check(self) -> None:
@@ -235,18 +235,18 @@ class Store:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other runs from using the store; raises `StoreError` if another run uses it."""
-        with self._database.locked():
+        with self._database.hold_lock():
             yield
 
     @property
     def embedded(self) -> bool:
         """Whether the store is a file rather than on a server."""
-        return self._database.embedded
+        return self._database.is_sqlite
 
     @property
     def without_nul(self) -> bool:
         """Whether its texts cannot hold the character U+0000."""
-        return self._database.without_nul
+        return self._database.rejects_nul
 
     # Configuration
 
@@ -263,7 +263,7 @@ class Store:
         Raises `StoreError` if the store holds records that were made with another configuration.
         """
         settled = schema.to_json({**self.configuration, **self.check_configuration(configuration)})
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             _write_facts(connection, {"configuration": settled})
             schema.replace_seal(
                 connection, schema.read_seal(connection).with_facts(schema.read_facts(connection))
@@ -393,29 +393,29 @@ class Store:
     def _read_prompts(self, *conditions: Any) -> Sequence[Any]:
         """Return the rows of the first page of prompts that satisfy the conditions."""
         query = select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE)
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             return connection.execute(query).all()
 
     def _read_groups(self, query: Select[Any]) -> dict[int, list[Any]]:
         """Return the rows of a query that is ordered by prompt, grouped by the position of the prompt."""
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             rows = connection.execute(query).all()
         return {prompt: list(group) for prompt, group in groupby(rows, key=lambda row: row.prompt)}
 
     def write(self, writes: Iterable[Write]) -> None:
         """Write rows in one transaction, durable on return; if that fails, nothing is written."""
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             execute_writes(connection, writes)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Open a transaction that is rolled back at the end unless it was committed."""
-        with self._database.uncommitted() as connection:
+        with self._database.begin_uncommitted() as connection:
             yield connection
 
     def retry_failed(self) -> int:
         """Mark failed prompts as unfinished, and return how many there are."""
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             query = update(_prompts).where(_prompts.c.error.is_not(None)).values(error=None)
             return int(connection.execute(query).rowcount)
 
@@ -457,7 +457,7 @@ class Store:
         """
         with schema.report_damage(self.name):
             n = self.provenance().n
-            with self._database.snapshot() as connection:
+            with self._database.begin_snapshot() as connection:
                 _, finished = schema.verify_seal(self.name, connection)
                 pages = (
                     finished[start : start + _TABLE_PAGE] for start in range(0, len(finished), _TABLE_PAGE)

@@ -21,7 +21,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.extend import setting, tagged, unquoted, without_streaming_and_cache
+from langchain_cfc.extend import add_tags, redact_errors, set_context_variable, without_streaming_and_cache
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
@@ -60,7 +60,7 @@ class EndedBy(AgentMiddleware[AgentState[Any], Any, Any]):
             routed = handler(_as(_Routing, request))
         if _goes_on(routed):
             return routed
-        with _never_again(), unquoted():
+        with _never_again(), redact_errors():
             return self._ended(routed, handler(_as(_Answering, request, **self._asked())))
 
     async def awrap_model_call(
@@ -72,7 +72,7 @@ class EndedBy(AgentMiddleware[AgentState[Any], Any, Any]):
             routed = await handler(_as(_Routing, request))
         if _goes_on(routed):
             return routed
-        with _never_again(), unquoted():
+        with _never_again(), redact_errors():
             return self._ended(routed, await handler(_as(_Answering, request, **self._asked())))
 
     def _check(self, request: Request) -> None:
@@ -138,7 +138,9 @@ def _as(kind: type[Request], request: Request, **changes: Any) -> Request:
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Keep whole messages out of LangGraph's streams, whatever model says them; quiet ones have no pieces."""
-    with setting(var_child_runnable_config, tagged(ensure_config(), TAG_NOSTREAM, ROUTING_TAG)):
+    with set_context_variable(
+        var_child_runnable_config, add_tags(ensure_config(), TAG_NOSTREAM, ROUTING_TAG)
+    ):
         yield
 
 

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool
 
 from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.extend import inside
+from langchain_cfc.extend import walk_runnables
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
 from langchain_cfc_agents.asking import EndedBy, Request
 from langchain_cfc_agents.prompts import prompt_data
@@ -53,7 +53,7 @@ class GuardedAnswer(EndedBy):
     def __init__(
         self, chain: Runnable[Any, Any], *, abstain_message: str = ABSTAIN_MESSAGE, strict: bool = True
     ) -> None:
-        if not any(isinstance(part, CFCRunnable) for part in inside(chain)):
+        if not any(isinstance(part, CFCRunnable) for part in walk_runnables(chain)):
             msg = (
                 f"there is no CFCRunnable to be seen in this {type(chain).__name__}, so nothing would stand "
                 "behind the agent's answers"

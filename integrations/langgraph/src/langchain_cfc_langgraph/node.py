@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import InputError
-from langchain_cfc.extend import unquoted
+from langchain_cfc.extend import redact_errors
 from langchain_cfc_langgraph.state import CFCAnswer, CFCState
 
 Question: TypeAlias = str | Callable[[Any], Any]
@@ -38,13 +38,13 @@ def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> R
 
     def decide(state: Any, config: RunnableConfig) -> Update:
         prompt, asked, level = _read(state, question)
-        with unquoted():
+        with redact_errors():
             result = chain.invoke(prompt, config, **level)
         return _written(asked, result)
 
     async def adecide(state: Any, config: RunnableConfig) -> Update:
         prompt, asked, level = _read(state, question)
-        with unquoted():
+        with redact_errors():
             result = await chain.ainvoke(prompt, config, **level)
         return _written(asked, result)
 

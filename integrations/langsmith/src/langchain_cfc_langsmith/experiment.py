@@ -15,8 +15,8 @@ from langsmith.schemas import Example, Run
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
-from langchain_cfc.extend import Columns, Description, complete, parse_template
-from langchain_cfc.labelers import Labeler, Labelling, Reads
+from langchain_cfc.extend import Columns, Description, parse_template, run_flow
+from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc_langsmith.labelling import served_labels
 from langchain_cfc_langsmith.scores import scores_of
@@ -35,7 +35,7 @@ class Experiment:
         labeler: Whether candidates are correct; the one that labelled the calibration records.
         columns: What inputs, outputs and metadata of the examples mean, as in the collection that the chain
             was calibrated with; see `row_of`. Prompts are made of inputs and metadata alone.
-        reads: What the labeler is shown where there is an answer extractor, see `Labelling`.
+        reads: What the labeler is shown where there is an answer extractor, see `CandidateLabeling`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Experiment:
         # All candidates are labelled, so all must be seen here.
         self._chain = chain.model_copy(update={"show_rejected": True})
         self._description = Description(None, chain.metadata)
-        self._labelling = Labelling(labeler, reads)
+        self._labelling = CandidateLabeling(labeler, reads)
         self._columns = columns
         self._asked = _of_prompts(columns)
         self._served: dict[UUID, tuple[Any, CFCResult]] = {}
@@ -98,8 +98,8 @@ class Experiment:
             msg = f"example {example.id}: the target was asked something else than its columns say"
             raise InputError(msg)
         with _untraced_if_local():
-            described = complete(self._description.metadata(prompt, {}))
-            correct = complete(served_labels(self._labelling, prompt, made.reference, result.candidates, {}))
+            described = run_flow(self._description.describe_prompt(prompt, {}))
+            correct = run_flow(served_labels(self._labelling, prompt, made.reference, result.candidates, {}))
         self._records[run.id] = PromptRecord(
             **made.model_dump(exclude={"metadata"}),
             metadata={**made.metadata, **described},

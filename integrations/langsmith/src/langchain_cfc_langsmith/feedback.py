@@ -18,8 +18,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCWarning, InputError
-from langchain_cfc.extend import complete
-from langchain_cfc.labelers import Labeler, Labelling, Reads
+from langchain_cfc.extend import run_flow
+from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc_langsmith.asking import asking, client_of
 from langchain_cfc_langsmith.labelling import served_labels
 from langchain_cfc_langsmith.scores import scores_of
@@ -54,7 +54,7 @@ class FeedbackHandler(BaseCallbackHandler):
         project: Project that the runs are traced to; that of the environment if left out.
         labeler: Whether candidates are correct, where references are known, as in a replay or a trial.
         reference: Prompt to its reference, None where it has none; goes with `labeler`.
-        reads: What the labeler is shown where there is an answer extractor, see `Labelling`.
+        reads: What the labeler is shown where there is an answer extractor, see `CandidateLabeling`.
         most_waiting: How many served prompts may wait to be written, at least 1.
         threads: How many write at the same time, at least 1.
 
@@ -83,7 +83,7 @@ class FeedbackHandler(BaseCallbackHandler):
         if min(most_waiting, threads) < 1:
             msg = f"most_waiting is {most_waiting} and threads is {threads}; expected at least 1"
             raise InputError(msg)
-        labelling = None if labeler is None else Labelling(labeler, reads)
+        labelling = None if labeler is None else CandidateLabeling(labeler, reads)
         self._writer = _Writer(
             client=client_of(client),
             project=project or str(get_tracer_project()),
@@ -162,7 +162,7 @@ class _Writer:
         *,
         client: Client,
         project: str,
-        labelling: Labelling | None,
+        labelling: CandidateLabeling | None,
         reference: Callable[[Any], Any] | None,
         most_waiting: int,
         threads: int,
@@ -262,7 +262,7 @@ class _Writer:
         if reference is None:
             return None
         labels = served_labels(self._labelling, served.prompt, reference, served.result.candidates, {})
-        return complete(labels)
+        return run_flow(labels)
 
     def _found_project(self) -> UUID:
         if self._project_id is None:

@@ -8,12 +8,12 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.extend import DrawnCandidate, Steps
-from langchain_cfc.labelers import LabelerInput, Labelling
+from langchain_cfc.labelers import CandidateLabeling, LabelerInput
 from langchain_cfc.runnable import ScoredCandidate
 
 
 def served_labels(
-    labelling: Labelling,
+    labelling: CandidateLabeling,
     prompt: Any,
     reference: Any,
     candidates: Sequence[ScoredCandidate],
@@ -40,6 +40,6 @@ def served_labels(
     draws = [DrawnCandidate(str(one.text), data=one.data) for one in shown]
     extracted = [one.answer for one in shown if one.answer is not None]
     given = LabelerInput(prompt=prompt, reference=reference, candidates=draws)
-    labels = yield from labelling.labels(given, extracted or None, config)
+    labels = yield from labelling.label_candidates(given, extracted or None, config)
     by_slot = {one.slot: label for one, label in zip(shown, labels, strict=True)}
     return [by_slot.get(one.slot, False) for one in candidates]

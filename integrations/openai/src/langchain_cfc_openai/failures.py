@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import openai
 
 from langchain_cfc.errors import ServingError
-from langchain_cfc.extend import described
+from langchain_cfc.extend import describe_error
 
 _BY_STATUS = {
     400: "leave out what the endpoint does not know, such as logprobs, top_logprobs or structured_output",
@@ -47,13 +47,13 @@ def explained() -> Iterator[None]:
         yield
     except (openai.OpenAIError, json.JSONDecodeError) as error:
         what, hint = _explained(error)
-        msg = f"{what} ({described(error)}): {hint}"
+        msg = f"{what} ({describe_error(error)}): {hint}"
         raise EndpointError(msg) from error
 
 
 def unreadable(error: Exception) -> EndpointError:
     """What to say of a body that is JSON, but no chat completion."""
-    msg = f"the endpoint's response is no chat completion ({described(error)}): {_NO_ENDPOINT}"
+    msg = f"the endpoint's response is no chat completion ({describe_error(error)}): {_NO_ENDPOINT}"
     return EndpointError(msg)
 
 

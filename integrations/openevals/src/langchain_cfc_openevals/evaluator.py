@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_cfc.errors import CFCError, InputError, VerifierError
-from langchain_cfc.extend import Call, Steps, evaluator_inputs
+from langchain_cfc.extend import Call, Steps, to_evaluator_inputs
 
 Function: TypeAlias = Callable[..., Any]
 AsyncFunction: TypeAlias = Callable[..., Awaitable[Any]]
@@ -85,7 +85,7 @@ class Evaluator:
         """
         if self.arguments is None:
             return {}
-        found = yield from Call("arguments function", self.arguments, failure).one(prompt, config)
+        found = yield from Call("arguments function", self.arguments, failure).invoke_one(prompt, config)
         if not isinstance(found, Mapping):
             msg = f"arguments= gave a {type(found).__name__}; expected a mapping of keywords"
             raise failure(msg)
@@ -144,7 +144,7 @@ class Told(Runnable[Mapping[str, Any], Any]):
 
     def _keywords(self, given: Mapping[str, Any], function: Callable[..., Any]) -> list[dict[str, Any]]:
         reference = {REFERENCE: given["reference"]} if "reference" in given else {}
-        offered = {INPUTS: evaluator_inputs(given["prompt"]), **reference, **self._further}
+        offered = {INPUTS: to_evaluator_inputs(given["prompt"]), **reference, **self._further}
         pairs = self._evaluator.pairs(given["candidate"], offered.get(REFERENCE))
         told = [
             # Who wants a reference when serving fails, rather than being told None.

@@ -24,7 +24,12 @@ from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
 from openevals.types import FewShotExample
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.extend import combined_fingerprint, plain, resolved, without_streaming_and_cache
+from langchain_cfc.extend import (
+    combined_fingerprint,
+    resolve_generator,
+    to_python_scalar,
+    without_streaming_and_cache,
+)
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, as_they_are
 
@@ -103,7 +108,7 @@ def judge(
 
 
 def _model(given: BaseChatModel | str) -> BaseChatModel:
-    model = resolved(given)
+    model = resolve_generator(given)
     if isinstance(model, BaseChatModel):
         return model
     msg = (
@@ -197,7 +202,7 @@ def _scale(settings: JudgeSettings) -> list[float]:
 
 def _check_score(settings: JudgeSettings, result: Any) -> None:
     """Refuse a score that is none of those asked for."""
-    score: Any = plain(result.get("score")) if isinstance(result, Mapping) else None
+    score: Any = to_python_scalar(result.get("score")) if isinstance(result, Mapping) else None
     choices = settings.get("choices")
     if choices is not None:
         fits, wanted = _is_number(score) and score in choices, f"one of {list(choices)}"

@@ -17,14 +17,19 @@ from typing import Any
 from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
-from langchain_cfc.extend import combined_fingerprint, fingerprint, text_aliases, unique_keys
+from langchain_cfc.extend import (
+    combined_fingerprint,
+    compute_fingerprint,
+    list_text_aliases,
+    reject_duplicate_keys,
+)
 from langchain_cfc_openevals.arguments import Arguments, callable_of, said
 from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, as_they_are
 
 
 def _each_alias(text: str, reference: Any) -> list[tuple[Any, Any]]:
     try:
-        return [(text, alias) for alias in text_aliases(reference)]
+        return [(text, alias) for alias in list_text_aliases(reference)]
     except LabelerError as error:
         raise VerifierError(str(error)) from error
 
@@ -36,7 +41,7 @@ def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
         msg = f"the reference {reference!r:.80} is no JSON object with fields, nor a list of such objects"
         raise VerifierError(msg)
     try:
-        value = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refused)
+        value = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=_refused)
     except (ValueError, RecursionError):
         return []
     return [(value, reference)] if isinstance(value, kind) and _is_of_objects(value) else []
@@ -246,7 +251,7 @@ def _own(
         msg = f"got {given!r:.80}; expected an evaluator's name, or a function made with its settings already"
         raise InputError(msg)
     is_async = is_async_callable(given)
-    known = fingerprint(given, given_id)
+    known = compute_fingerprint(given, given_id)
     named = _Named(known)
     parts: dict[str, object] = {"function": named}
     if arguments is not None and not isinstance(arguments, Mapping):

@@ -49,10 +49,10 @@ class EvaluatorLabeler(BaseLabeler):
         """What is called correct."""
         return f"EvaluatorLabeler(correct: {self.fingerprint['correct']})"
 
-    def labelled(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """One evaluation per distinct text; further arguments are made once."""
         further = yield from self._evaluator.further(given["prompt"], config, LabelerError)
-        return (yield from self._reading(self._evaluator.told(further)).labelled(given, config))
+        return (yield from self._reading(self._evaluator.told(further)).flow(given, config))
 
 
 def judge_labeler(
@@ -70,7 +70,7 @@ def judge_labeler(
     """A prompt of openevals and a chat model as a labeler.
 
     What is calibrated on its labels promises what the judge calls correct. Have people label a sample, and
-    see `langchain_cfc.labelers.compare_labels` and `true_coverage`.
+    see `langchain_cfc.labelers.compare_labels` and `bound_true_coverage`.
 
     Args:
         model: A chat model, or the name of one; not the verifier's, of which `collect` warns.

@@ -43,10 +43,10 @@ class EvaluatorVerifier(BaseVerifier):
         # What cannot be read so is refused here, and not with the first prompt.
         self.fingerprint = self._reading(evaluator.told({})).fingerprint
 
-    def scored(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """One evaluation per distinct text; further arguments are made once."""
         further = yield from self._evaluator.further(given["prompt"], config, VerifierError)
-        return (yield from self._reading(self._evaluator.told(further)).scored(given, config))
+        return (yield from self._reading(self._evaluator.told(further)).flow(given, config))
 
 
 def judge_verifier(

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.errors import InputError
-from langchain_cfc.runnable import Answer, served_first, served_with
+from langchain_cfc.runnable import Answer, configure_chain, find_cfc_runnable
 from langchain_cfc_server.errors import RefusedError
 
 # Names stand in addresses, logs and metrics.
@@ -69,7 +69,7 @@ class Served:
         """
         chain = self.chain if level is None else self._at.get(level)
         if chain is None:
-            chain = self._at[str(level)] = served_with(self.chain, level, {})
+            chain = self._at[str(level)] = configure_chain(self.chain, level, {})
         found = await chain.ainvoke(prompt)
         message = self.answer.to_message(found)
         if not isinstance(found, CFCResult):
@@ -134,4 +134,4 @@ def _served(name: str, chain: Runnable[Any, Any], abstain_message: str) -> Serve
     if not isinstance(chain, Runnable):
         msg = f"model {name}: expected a CFCRunnable or a chain around one, got a {type(chain).__name__}"
         raise InputError(msg)
-    return Served(name, chain, Answer(abstain_message=abstain_message), served_first(chain))
+    return Served(name, chain, Answer(abstain_message=abstain_message), find_cfc_runnable(chain))
