@@ -198,7 +198,7 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
 def find_pilot_size(attainable: float) -> int:
     """Return the pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
 
-    >>> find_pilot_size(1.0), find_pilot_size(0.9), pilot_size_for(0.5)
+    >>> find_pilot_size(1.0), find_pilot_size(0.9), find_pilot_size(0.5)
     (36, 158, 402)
     """
 
@@ -389,7 +389,7 @@ def plan_from_pilot(
     >>> import numpy as np
     >>> from langchain_cfc.candidates import CandidateBatch
     >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
-    >>> draws = CandidateBatch.from_outputs(np.full((60, 2), 0.5))
+    >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
     >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
     >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
     >>> overall = plan.groups[0]
